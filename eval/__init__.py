@@ -1,0 +1,39 @@
+"""Measure a model at many lengths through lm-eval: loss of the same last tokens, pass keys, masked tokens.
+
+    from hf_posenc.eval import evaluate
+    evaluation = evaluate(model, tokenizer, lengths=[256, 512, 1024])
+
+Importing this package imports neither torch nor lm-eval.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hf_posenc.eval.run import Evaluation, evaluate
+
+TASKS = Path(__file__).parent / "tasks"
+"""The folder of our task files, for lm-eval's ``include_path``."""
+
+MODEL_TYPES = {"hf_posenc": "PosEncLM", "hf_posenc_mlm": "PosEncMLM"}
+"""lm-eval model types and their classes in `hf_posenc.eval.models`."""
+
+__all__ = ["MODEL_TYPES", "TASKS", "Evaluation", "evaluate", "register_models"]
+
+
+def register_models() -> None:
+    """Make ``hf_posenc`` and ``hf_posenc_mlm`` known to lm-eval, which does not read entry points before 0.5."""
+    from lm_eval.api.registry import model_registry
+
+    for name, cls in MODEL_TYPES.items():
+        if name not in model_registry:
+            model_registry.register(name, target=f"hf_posenc.eval.models:{cls}")
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"evaluate", "Evaluation"}:
+        return getattr(import_module("hf_posenc.eval.run"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

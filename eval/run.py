@@ -1,0 +1,166 @@
+"""One call from a model to rows of numbers, through lm-eval."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.eval import TASKS, register_models
+from hf_posenc.eval.errors import MissingExtra
+from hf_posenc.eval.results import Row, rows_of, write_json
+
+CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
+MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Tidy rows, and lm-eval's own results they were read from."""
+
+    rows: list[Row]
+    raw: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write both as one JSON file; a crash leaves the old file or the new one, never half of one."""
+        write_json(path, {"rows": [row.to_dict() for row in self.rows], "lm_eval": self.raw})
+
+
+def evaluate(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    tasks: Sequence[str] | None = None,
+    lengths: Sequence[int] | None = None,
+    samples: int = 16,
+    scored: int = 64,
+    keys: int = 8,
+    depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    longest: int | None = None,
+    text: str | Path | None = None,
+    seed: int = 0,
+    scheme: str | None = None,
+    label: str | None = None,
+    limit: int | None = None,
+    include_path: str | Path | None = None,
+    log_samples: bool = False,
+    quiet: bool = True,
+    tick: Callable[[], None] | None = None,
+    **model_args: Any,
+) -> Evaluation:
+    """Measure a model at every length asked for.
+
+    Args:
+        model: a live model, patched or not; a name or path; or an lm-eval model object.
+        tokenizer: of a live model; by default loaded beside a named one.
+        tasks: lm-eval task names; by default perplexity and pass keys, for masked models masked tokens and pass keys.
+        lengths: in tokens; by default the trained length, doubled up to the model's target.
+        samples: windows of text.
+        scored: tokens scored at the end of each window.
+        keys: pass keys, each hidden at every depth.
+        depths: shares of the filler before the key.
+        longest: tokens kept free before every target; set it alike in runs over different lengths that shall be compared.
+        text: a text file; by default held-out modules of the standard library.
+        seed: of keys and masks.
+        scheme: put on the model first; ``factor``, ``target_length`` and options of the scheme go along in ``model_args``.
+        label: what rows call the scheme; by default its name, or ``"unscaled"``.
+        limit: samples a length, for a quick look.
+        include_path: a folder of further task files.
+        log_samples: keep every request and answer in ``raw``.
+        quiet: hide lm-eval's progress bars.
+        tick: called after each scored request.
+        **model_args: anything else `PosEncLM` takes.
+    """
+    lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
+    lengths = sorted(lengths or default_lengths(lm))
+    if lm.max_length < lengths[-1] or "max_length" not in model_args:
+        lm.max_length = lengths[-1]
+    metadata = {
+        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": list(depths), "longest": longest,
+        "seed": seed, "text": None if text is None else str(text), "tokenizer": lm.tokenizer,
+    }  # fmt: skip
+    if tasks is None:
+        tasks = MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS
+    raw = run_tasks(lm, tasks, metadata, include_path, limit=limit, log_samples=log_samples, quiet=quiet)
+    return Evaluation(rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)), raw)
+
+
+def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
+    """The lm-eval model object of a live model, a name or a path; one that is one already is passed through."""
+    require_lm_eval()
+    from lm_eval.api.model import LM
+
+    from hf_posenc.eval.models import PosEncLM, PosEncMLM
+
+    if isinstance(model, LM):
+        return model
+    cls = PosEncMLM if is_masked(model) else PosEncLM
+    return cls(model, tokenizer=tokenizer, **model_args)
+
+
+def run_tasks(
+    lm: Any, tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None, *, quiet: bool, **options: Any
+) -> dict[str, Any]:
+    """Run lm-eval on our task folder.
+
+    This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call. lm-eval's own
+    10,000 tasks are only scanned for when one of them is asked for.
+    """
+    from lm_eval import evaluate as lm_eval_evaluate
+    from lm_eval.tasks import TaskManager
+
+    register_models()
+    folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
+    with redirect_stderr(io.StringIO()) if quiet else nullcontext():  # lm-eval has no switch for its bars
+        manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+        if not set(tasks) <= set(manager.all_tasks):
+            manager = TaskManager(include_path=folders, metadata=metadata)
+        loaded = manager.load(list(tasks))
+        for task in loaded["tasks"].values():
+            task.set_fewshot_seed(seed=metadata["seed"])
+            if task.get_config("num_fewshot") is None:
+                task.set_config(key="num_fewshot", value=0)
+        raw = lm_eval_evaluate(lm=lm, task_dict=loaded, bootstrap_iters=1000, **options)
+    return {**raw, "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **options, **lm.get_model_info()}}
+
+
+def default_lengths(lm: Any) -> list[int]:
+    """The trained length and its doublings up to the model's target; the model's own length where nothing is patched."""
+    report = lm.report
+    trained, target = report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length
+    lengths = [trained]
+    while 2 * lengths[-1] <= target:
+        lengths.append(2 * lengths[-1])
+    return lengths
+
+
+def is_masked(model: Any) -> bool:
+    """Whether a model's own class, or a checkpoint's, is a masked language model."""
+    if isinstance(model, str):
+        from transformers import AutoConfig
+
+        classes = AutoConfig.from_pretrained(model).architectures or []
+    else:
+        from hf_posenc.eval.scoring import unwrapped
+
+        classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
+    return any(name.endswith("ForMaskedLM") for name in classes)
+
+
+def model_name(lm: Any) -> str:
+    """The name or path the model came from, else its class."""
+    from hf_posenc.eval.scoring import unwrapped
+
+    host = unwrapped(lm.model)
+    return getattr(host.config, "_name_or_path", "") or type(host).__name__
+
+
+def require_lm_eval() -> None:
+    """Say which extra is missing, rather than which module."""
+    try:
+        import lm_eval  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("Evaluation needs lm-eval, which is not installed. pip install 'hf-posenc[eval]'") from error

@@ -1,0 +1,109 @@
+"""What a sweep over lengths is asked for, and how its metrics are called.
+
+    nll_L512        a metric at a length             acc_L512_D50        and at a depth of 50 %
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+
+NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Lengths in tokens, and what is measured at each.
+
+    Attributes:
+        lengths: ascending, without repeats.
+        samples: windows of text.
+        keys: pass keys, each hidden at every depth.
+        scored: tokens scored at the end of a window.
+        depths: shares of the filler before the needle.
+        longest: tokens kept free before every target, so that runs over different lengths meet the same targets.
+        seed: of keys and masks.
+        text: path of a text file; None is the held-out part of the standard library.
+    """
+
+    lengths: tuple[int, ...]
+    samples: int
+    keys: int
+    scored: int
+    depths: tuple[float, ...]
+    longest: int
+    seed: int
+    text: str | None
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Sweep:
+        """The sweep that a task's metadata describes.
+
+        Raises:
+            TaskOptionOutOfRange: an option is missing or makes no sense.
+        """
+        lengths = tuple(sorted({whole("lengths", value) for value in listed(metadata.get("lengths"))}))
+        if not lengths:
+            raise TaskOptionOutOfRange('The task has no lengths. Pass --metadata \'{"lengths": [256, 512]}\'.')
+        longest = whole("longest", metadata.get("longest") or lengths[-1])
+        if longest < lengths[-1]:
+            raise TaskOptionOutOfRange(f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out.")
+        return cls(
+            lengths=lengths,
+            samples=whole("samples", metadata.get("samples", 16)),
+            keys=whole("keys", metadata.get("keys", 8)),
+            scored=whole("scored", metadata.get("scored", 64)),
+            depths=tuple(share(value) for value in listed(metadata.get("depths", (0.0, 0.25, 0.5, 0.75, 1.0)))),
+            longest=longest,
+            seed=int(metadata.get("seed", 0)),
+            text=metadata.get("text"),
+        )
+
+
+def listed(value: Any) -> Sequence[Any]:
+    """A list as it comes from JSON, from ``"256;512"`` on a command line, or from a single number."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return [part for part in re.split(r"[;,\s]+", value.strip("[]")) if part]
+    return value if isinstance(value, Sequence) else (value,)
+
+
+def whole(name: str, value: Any) -> int:
+    """``value`` as a count of at least 1."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1 or float(value) != number:
+        raise TaskOptionOutOfRange(f"{name} must be whole numbers of at least 1, got {value!r}. Pass for example 512.")
+    return number
+
+
+def share(value: Any) -> float:
+    """``value`` as a depth, 0 … 1."""
+    try:
+        depth = float(value)
+    except (TypeError, ValueError):
+        depth = -1.0
+    if not 0.0 <= depth <= 1.0:
+        raise TaskOptionOutOfRange(f"depths must lie between 0 and 1, got {value!r}. 0.5 is the middle of the text.")
+    return depth
+
+
+def metric_name(metric: str, length: int, depth: float | None = None) -> str:
+    """``nll_L512``, ``acc_L512_D50``."""
+    return f"{metric}_L{length}" + ("" if depth is None else f"_D{100 * depth:g}")
+
+
+def parse_metric(name: str) -> tuple[str, int, float | None] | None:
+    """Metric, length and depth of a name that `metric_name` made; None for other names."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        return None
+    depth = found["depth"]
+    return found["metric"], int(found["length"]), None if depth is None else float(depth) / 100

@@ -1,0 +1,66 @@
+"""Change how a live Hugging Face transformer knows position.
+
+>>> model = AutoModelForCausalLM.from_pretrained(...)          # doctest: +SKIP
+>>> hf_posenc.patch_model(model, "yarn", factor=8)             # doctest: +SKIP
+>>> print(hf_posenc.describe(model))                           # doctest: +SKIP
+
+Names load when they are first used, so that the command line answers without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hf_posenc.checkpoint import enable_auto, from_pretrained
+    from hf_posenc.patching import PatchReport, describe, is_patched, patch_model, scheme_of, unpatch_model
+    from hf_posenc.registry import SchemeRecord, list_schemes, register_adapter, register_scheme
+    from hf_posenc.schemes.base import Scheme
+    from hf_posenc.starters import load_starter
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "PatchReport": "patching",
+    "Scheme": "schemes.base",
+    "SchemeRecord": "registry",
+    "describe": "patching",
+    "enable_auto": "checkpoint",
+    "from_pretrained": "checkpoint",
+    "is_patched": "patching",
+    "list_schemes": "registry",
+    "load_starter": "starters",
+    "patch_model": "patching",
+    "register_adapter": "registry",
+    "register_scheme": "registry",
+    "scheme_of": "patching",
+    "unpatch_model": "patching",
+}
+
+__all__ = [
+    "PatchReport",
+    "Scheme",
+    "SchemeRecord",
+    "describe",
+    "enable_auto",
+    "from_pretrained",
+    "is_patched",
+    "list_schemes",
+    "load_starter",
+    "patch_model",
+    "register_adapter",
+    "register_scheme",
+    "scheme_of",
+    "unpatch_model",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hf_posenc' has no attribute {name!r}")
+    return getattr(import_module(f"hf_posenc.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

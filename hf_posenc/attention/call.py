@@ -1,0 +1,71 @@
+"""One attention call, as the routes see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from hf_posenc.positions import PositionContext
+from hf_posenc.terms import Band, Terms
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything that decides the result.
+
+    Attributes:
+        queries: one tensor a region, ``[batch, heads, query, head_dim]``, already rotated and scaled.
+        keys: one a region, ``[batch, kv_heads, key, head_dim]``.
+        values: ``[batch, kv_heads, key, value_dim]``.
+        terms: what position adds.
+        ctx: where queries and keys stand.
+        mask: None where causality (or nothing) is all there is; else bool (true is visible) or float (added),
+            ``[batch or 1, 1 or heads, query, key]``.
+        scaling: factor of q · k.
+        dropout: probability of dropping an attention weight.
+    """
+
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
+    values: Tensor
+    terms: Terms
+    ctx: PositionContext
+    mask: Tensor | None
+    scaling: float
+    dropout: float = 0.0
+
+    @property
+    def query_length(self) -> int:
+        """Rows of this call."""
+        return self.queries[0].shape[2]
+
+    @property
+    def key_length(self) -> int:
+        """Keys in reach, cached ones included."""
+        return self.values.shape[2]
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.queries[0].shape[1]
+
+    @property
+    def triangle(self) -> bool:
+        """Whether the call is a full square, causal or not, with nothing masked and nothing dropped."""
+        square = self.query_length == self.key_length
+        return self.ctx.contiguous and square and self.mask is None and self.dropout == 0.0
+
+    @property
+    def last_row(self) -> bool:
+        """Whether the call is one new token after all others: decoding."""
+        return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
+
+    def with_terms(self, terms: Terms) -> Call:
+        """The same call under other terms."""
+        return replace(self, terms=terms)
+
+
+def unseen_ahead(band: Band, causal: bool) -> Band:
+    """The band with causality written into it: no negative distance."""
+    return band & Band(0, None) if causal else band

@@ -1,0 +1,27 @@
+"""Which route computes a call: the first that accepts it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hf_posenc.attention import banded, blocks, key_bias, regions, rows, toeplitz
+from hf_posenc.attention.call import Call
+
+ROUTES = {
+    "rows": (rows.accepts, rows.attend),
+    "key bias": (key_bias.accepts, key_bias.attend),
+    "toeplitz": (toeplitz.accepts, toeplitz.attend),
+    "regions": (regions.accepts, regions.attend),
+    "banded": (banded.accepts, banded.attend),
+    "blocks": (lambda call: True, blocks.attend_by_blocks),
+}
+
+
+def route(call: Call) -> str:
+    """Name of the route that will compute the call."""
+    return next(name for name, (accepts, _) in ROUTES.items() if accepts(call))
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    return ROUTES[route(call)][1](call)

@@ -1,0 +1,69 @@
+"""The CPU flash kernel, which takes a float32 mask together with causality, broadcast or overlapping, without copying it.
+
+`torch.nn.functional.scaled_dot_product_attention` refuses that combination. The operator behind it is private, so it is looked
+up once, can be switched off (``HF_POSENC_NO_PRIVATE_OPS=1``), and every caller has a public way with the same result.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+
+
+@lru_cache(maxsize=1)
+def available() -> bool:
+    """Whether the operator is there and does on a small example what this package needs of it."""
+    if os.environ.get("HF_POSENC_NO_PRIVATE_OPS") == "1" or forward is None or backward is None:
+        return False
+    q = torch.ones(1, 2, 2, 8)
+    mask = torch.zeros(1, 1, 1, 2)
+    try:
+        out, lse = forward(q, q[:, :1], q[:, :1], 0.0, True, attn_mask=mask, scale=0.5)
+    except (RuntimeError, TypeError):
+        return False
+    return out.shape == q.shape and lse.shape == (1, 2, 2)
+
+
+def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether these tensors can go through the operator."""
+    on_cpu = query.device.type == "cpu"
+    return on_cpu and available() and query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
+
+    Causality is aligned at the upper left. A row that sees nothing comes back as zeros with log-sum-exp 0: never send one.
+    """
+    return forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]
+
+
+def gradient(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool,
+    mask: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge this call was one part of."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:  # the kernel's backward wants a key head for every query head
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    same = (t.contiguous() for t in (grad, query, key, value, out, lse))
+    dq, dk, dv = backward(*same, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]
+    if groups > 1:
+        dk, dv = (t.unflatten(1, (-1, groups)).sum(2) for t in (dk, dv))
+    return dq, dk, dv

@@ -1,0 +1,102 @@
+"""A rotation that differs by query row: keys are cached raw and rotated as each row reads them.
+
+Rows of one length share a rotation, so a call is cut into runs of such rows and each run is an ordinary call. Rows of
+different samples may have different lengths at the same place (left padding); then samples go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hf_posenc.attention import blocks
+from hf_posenc.attention.call import Call
+from hf_posenc.rotate import rotate, table
+from hf_posenc.terms import KeyBias, RowRotation
+
+Compute = Callable[[Call], tuple[Tensor, ...]]
+
+
+def accepts(call: Call) -> bool:
+    """Whenever the terms rotate by row."""
+    return call.terms.rows is not None
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    return by_sample(call, lambda run: (blocks.attend_by_blocks(run),))[0]
+
+
+def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
+    """Mixed values and attention weights ``[batch, heads, query, key]``."""
+    mixed, weights = by_sample(call, blocks.attend_with_weights)
+    return mixed, weights
+
+
+def by_sample(call: Call, compute: Compute) -> tuple[Tensor, ...]:
+    """Samples together where their rows have the same lengths, else one by one."""
+    lengths = call.terms.rows.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
+    if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
+        return by_run(call, lengths[0], compute)
+    samples = [by_run(sample(call, b), lengths[b], compute) for b in range(len(lengths))]
+    return tuple(torch.cat(parts) for parts in zip(*samples, strict=True))
+
+
+def by_run(call: Call, lengths: Tensor, compute: Compute) -> tuple[Tensor, ...]:
+    """One call for each run of rows of equal length, joined along the rows."""
+    training = torch.is_grad_enabled() and call.queries[0].requires_grad
+    parts = []
+    for rows, length in runs(lengths):
+        step = lambda rows=rows, length=length: compute(turned(call, rows, length))  # noqa: E731
+        parts.append(checkpoint(step, use_reentrant=False) if training else step())
+    return tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+
+
+def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
+    """Maximal slices of equal values, and the values."""
+    values, counts = torch.unique_consecutive(lengths, return_counts=True)
+    start = 0
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        yield slice(start, start + count), value
+        start += count
+
+
+def turned(call: Call, rows: slice, length: int) -> Call:
+    """The call of some rows only, queries and keys rotated as those rows have it."""
+    by_row: RowRotation = call.terms.rows  # type: ignore[assignment]
+    rotation = by_row.rotation_of(length)
+    here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
+    return replace(
+        call,
+        queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
+        keys=(rotate(call.keys[0], rotation, table(rotation, there)),),
+        terms=replace(call.terms, rows=None),
+        ctx=replace(call.ctx, query_positions=here),
+        mask=None if call.mask is None else call.mask[:, :, rows],
+    )
+
+
+def sample(call: Call, b: int) -> Call:
+    """One sample of a batch, as a batch of one."""
+    one = slice(b, b + 1)
+
+    def pick(x: Tensor) -> Tensor:
+        return x[one] if len(x) > 1 else x
+
+    return replace(
+        call,
+        queries=tuple(q[one] for q in call.queries),
+        keys=tuple(k[one] for k in call.keys),
+        values=call.values[one],
+        terms=replace(
+            call.terms, bias=tuple(KeyBias(pick(b.values)) if isinstance(b, KeyBias) else b for b in call.terms.bias)
+        ),
+        ctx=replace(
+            call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)
+        ),
+        mask=None if call.mask is None else pick(call.mask),
+    )

@@ -1,0 +1,169 @@
+"""From what a user writes to a scheme: a name, ``"yarn+logn"``, a list, a class; with options, for a geometry."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined, UnknownOption, UnknownScheme, nearest
+from hf_posenc.geometry import Geometry
+from hf_posenc.options import validated
+from hf_posenc.registry import scheme_class
+from hf_posenc.schemes.base import Composition, Scheme, has
+from hf_posenc.schemes.host import HostRotation
+
+Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
+SchemeSpec: TypeAlias = "Part | Sequence[Part]"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A composition as it is stored: scheme classes and their checked options."""
+
+    parts: tuple[tuple[type[Scheme], dict[str, Any]], ...]
+
+    @property
+    def name(self) -> str:
+        """As a user writes it."""
+        return "+".join(cls.record.name for cls, _ in self.parts)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What ``config.json`` holds."""
+        return [{"name": cls.record.name, "options": options} for cls, options in self.parts]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which plan serves which layer."""
+
+    default: Plan
+    layers: dict[str, Plan] = field(default_factory=dict)
+
+    def plan_of(self, layer: int, layers: int) -> Plan:
+        """The plan of one layer."""
+        return next((plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers)), self.default)
+
+
+def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
+    """Resolve names and check options.
+
+    Args:
+        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these.
+        options: each goes to the one part that takes it.
+
+    Raises:
+        UnknownScheme, UnknownOption, OptionOutOfRange: as named.
+        CannotCombine: an option that two parts take.
+    """
+    parts = [(cls, dict(own)) for cls, own in _parts(spec)]
+    if not parts:
+        raise UnknownScheme(f"No scheme is called {spec!r}. `hf-posenc list` shows all of them.")
+    for name, value in (options or {}).items():
+        takers = [own for cls, own in parts if name in _option_names(cls)]
+        if len(takers) > 1:
+            raise CannotCombine(
+                f"Several schemes of this composition take {name!r}. Say which: scheme=[('name', {{{name!r}: …}}), …]."
+            )
+        if not takers and len(parts) > 1:
+            known = [option for cls, _ in parts for option in _option_names(cls)]
+            raise UnknownOption(f"No scheme of this composition has an option {name!r}.{nearest(name, known)}")
+        (takers or [parts[0][1]])[0][name] = value
+    return Plan(tuple((cls, validated(cls, own)) for cls, own in parts))
+
+
+def layout(
+    spec: SchemeSpec, options: Mapping[str, Any], layers: Mapping[int | str, SchemeSpec] | None, count: int
+) -> Layout:
+    """The plans of a model of ``count`` layers; ``layers`` maps a number or a slice (``"3::4"``) to a scheme.
+
+    Raises:
+        OptionOutOfRange: a key that names no layer, or a layer named twice.
+    """
+    chosen = {str(key): plan(value) for key, value in (layers or {}).items()}
+    seen: set[int] = set()
+    for key in chosen:
+        numbers = set(layer_numbers(key, count))
+        if not numbers:
+            raise OptionOutOfRange(f"layers has the key {key!r}, but the layers are 0 … {count - 1}. Name one of them.")
+        if numbers & seen:
+            raise OptionOutOfRange(f"layers names layer {min(numbers & seen)} twice. Keep one of the two keys.")
+        seen |= numbers
+    return Layout(plan(spec, options), chosen)
+
+
+def layer_numbers(key: str, count: int) -> range:
+    """``"3"`` or ``"1::2"`` as layer numbers; empty where it names none."""
+    fields = key.split(":")
+    if len(fields) > 3 or not all(f.strip().lstrip("-").isdigit() or not f.strip() for f in fields):
+        raise OptionOutOfRange(f'layers has the key {key!r}. Use a layer number or a slice such as "3::4".')
+    if len(fields) == 1:
+        number = int(key)
+        return range(count)[number : number + 1] if 0 <= number < count else range(0)
+    return range(count)[slice(*(int(f) if f.strip() else None for f in fields))]
+
+
+def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
+    """The scheme of a plan for a model: composed, and put on top of the host's rotation where it keeps that.
+
+    Raises:
+        SchemeNotDefined: a part has no meaning on this model.
+        CannotCombine: two parts would occupy the same place.
+        OptionOutOfRange: the scheme ends before the target length.
+    """
+    parts = [cls(geometry, **options) for cls, options in chosen.parts]
+    if not any(p.replaces_host for p in parts) and geometry.rotary is not None:
+        parts.insert(0, HostRotation(geometry, geometry.rotary))
+    scheme = parts[0] if len(parts) == 1 else Composition(parts)
+    for part in parts:
+        _check_defined(part, scheme, geometry, model)
+    if scheme.longest is not None and scheme.longest < geometry.target_length:
+        raise OptionOutOfRange(
+            f"Scheme {chosen.name!r} ends after {scheme.longest} positions, but the target length is "
+            f"{geometry.target_length}. Ask for at most {scheme.longest}, or use a scheme that has no end."
+        )
+    return scheme
+
+
+def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:
+    record = part.record
+    rotates = has(whole, "rotation") or has(whole, "row_rotation")
+    if part.needs_causal and not geometry.causal:
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for this {model} model: it needs a decoder, which reads from left to "
+            f"right. {_where_defined(record.models)}"
+        )
+    if part.needs_rotation and not rotates:
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: it changes a rotation, and {model} has none. "
+            f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
+        )
+    excused = part.needs_rotation or part.needs_causal
+    if record.models and model not in record.models and not excused and not isinstance(part, HostRotation):
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. {_where_defined(record.models)}"
+        )
+
+
+def _where_defined(models: tuple[str, ...]) -> str:
+    return f"It is defined for {', '.join(models)}; `hf-posenc list` shows what is defined here."
+
+
+def _parts(spec: SchemeSpec) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
+    if isinstance(spec, str):
+        for name in spec.split("+"):
+            yield scheme_class(name.strip()), {}
+    elif inspect.isclass(spec) and issubclass(spec, Scheme):
+        yield spec, {}
+    elif isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], Mapping):
+        yield scheme_class(spec[0]), spec[1]
+    elif isinstance(spec, Sequence):
+        for part in spec:
+            yield from _parts(part)
+    else:
+        raise UnknownScheme(f"A scheme is a name, a list of names or a Scheme class, got {spec!r}. Try \"yarn\".")
+
+
+def _option_names(cls: type[Scheme]) -> list[str]:
+    return [*list(inspect.signature(cls.__init__).parameters)[2:], *cls.option_aliases]

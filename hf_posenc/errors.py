@@ -1,0 +1,92 @@
+"""Everything that can go wrong, one type a cause.
+
+Each message is one sentence of what happened, with the value, and one of what to do. Types that a caller would expect to be
+a `ValueError` or `TypeError` are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PosEncError(Exception):
+    """Base of all errors this package raises on purpose."""
+
+
+class UnknownScheme(PosEncError, ValueError):
+    """No scheme of that name is registered."""
+
+
+class SchemeNotDefined(PosEncError, ValueError):
+    """The scheme has no meaning on this kind of model."""
+
+
+class UnknownOption(PosEncError, TypeError):
+    """The scheme takes no option of that name."""
+
+
+class OptionOutOfRange(PosEncError, ValueError):
+    """An option has a value, or a type, that the scheme does not accept."""
+
+
+class LengthContradiction(PosEncError, ValueError):
+    """Trained length, target length and factor do not agree, or are out of range."""
+
+
+class CannotCombine(PosEncError, ValueError):
+    """Two schemes of a composition would occupy the same place."""
+
+
+class AlreadyPatched(PosEncError, ValueError):
+    """The model carries a scheme already."""
+
+
+class NotPatched(PosEncError, ValueError):
+    """The model carries no scheme."""
+
+
+class AlreadyScaled(PosEncError, ValueError):
+    """The host's own configuration scales RoPE already."""
+
+
+class UnsupportedModel(PosEncError, TypeError):
+    """No adapter knows where this model keeps position."""
+
+
+class ForeignPatch(PosEncError, RuntimeError):
+    """Somebody else replaced a module's ``forward`` on the instance; a class swap would be hidden behind it."""
+
+
+class NoEffect(PosEncError, RuntimeError):
+    """The patch was installed and moved nothing, or moved what it must leave alone."""
+
+
+class BackendCannotCarry(PosEncError, RuntimeError):
+    """The attention backend in use cannot compute this scheme."""
+
+
+class PositionOutOfTable(PosEncError, IndexError):
+    """A position lies past the end of a learned table."""
+
+
+class MaskMismatch(PosEncError, ValueError):
+    """An attention mask has another width than the keys it should mask."""
+
+
+class CheckpointMismatch(PosEncError, ValueError):
+    """A checkpoint's scheme block cannot be read, or disagrees with what was asked for."""
+
+
+class PeftAdapterMismatch(PosEncError, ValueError):
+    """A PEFT adapter was trained under another scheme than the base carries."""
+
+
+class RequestTooLong(PosEncError, ValueError):
+    """An evaluation request is longer than the model's window."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A clause that names the closest known names: ``" Did you mean 'yarn'?"``; empty where nothing is close."""
+    close = get_close_matches(str(name), list(known), n=2, cutoff=0.5)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,0 +1,77 @@
+"""Trained length, target length, factor: any two give the third.
+
+    factor = target_length / trained_length        ≥ 1, always
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hf_posenc.errors import LengthContradiction
+
+LONGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What the weights saw and what the user wants, in tokens."""
+
+    trained: int
+    target: int
+
+    @property
+    def factor(self) -> float:
+        """How many times the trained length the target is."""
+        return self.target / self.trained
+
+
+def resolve(
+    *, host: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
+) -> Lengths:
+    """The lengths of a patch, from what was given and the host's own record.
+
+    Args:
+        host: the length the host's configuration says it was trained for.
+        trained_length: overrides ``host``.
+        target_length: tokens wanted; by default the trained length times ``factor``.
+        factor: target over trained; by default 1, or what the two lengths give.
+
+    Raises:
+        LengthContradiction: a value is no number, out of range, or the three disagree.
+    """
+    trained = whole("trained_length", host if trained_length is None else trained_length)
+    if factor is not None:
+        check_factor(factor)
+    if target_length is None:
+        scaled = trained * (1.0 if factor is None else factor)
+        return Lengths(trained, whole("target_length", round(scaled)))
+    target = whole("target_length", target_length)
+    if target < trained:
+        raise LengthContradiction(
+            f"target_length must be at least the trained length {trained}, got {target}. "
+            'To shorten a model\'s view use scheme="window".'
+        )
+    if factor is not None and round(trained * factor) != target:
+        raise LengthContradiction(
+            f"factor {factor:g} times the trained length {trained} is {trained * factor:g}, but target_length is {target}. "
+            "Give one of the two."
+        )
+    return Lengths(trained, target)
+
+
+def whole(name: str, value: int) -> int:
+    """``value`` as a length in tokens, 1 … 2³¹ − 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST:
+        raise LengthContradiction(f"{name} must be a whole number of tokens from 1 to {LONGEST}, got {value!r}. Pass an int.")
+    return value
+
+
+def check_factor(factor: float) -> None:
+    """Refuse what is not a finite number of at least 1."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+        raise LengthContradiction(f"factor must be a finite number, got {factor!r}. Pass target length / trained length.")
+    if factor < 1:
+        raise LengthContradiction(
+            f'factor must be at least 1, got {factor:g}. To shorten a model\'s view use scheme="window".'
+        )

@@ -1,0 +1,51 @@
+"""The types of scheme options, and their validation: one declaration in a signature, checked when a scheme is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from annotated_types import Ge, Gt
+
+from hf_posenc.errors import OptionOutOfRange, UnknownOption, nearest
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.base import Scheme
+
+Positive = Annotated[float, Gt(0)]
+AtLeastOne = Annotated[float, Ge(1)]
+PositiveInt = Annotated[int, Gt(0)]
+Base = Annotated[float, Gt(1)]
+
+
+def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``cls``'s constructor, checked against its annotations; aliases become names.
+
+    Raises:
+        UnknownOption: the constructor has no such option.
+        OptionOutOfRange: a value has the wrong type or lies outside its range.
+    """
+    from pydantic import ConfigDict, ValidationError, create_model
+
+    named = {cls.option_aliases.get(k, k): v for k, v in options.items()}
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
+    known = [p.name for p in parameters]
+    for name in named:
+        if name not in known:
+            takes = f"It takes {', '.join(known)}." if known else "It takes no options."
+            raise UnknownOption(f"Scheme {cls.record.name!r} has no option {name!r}.{nearest(name, known)} {takes}")
+    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in parameters}
+    model = create_model("Options", __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
+    try:
+        checked = model(**named)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        rule = first["msg"][0].lower() + first["msg"][1:]
+        raise OptionOutOfRange(
+            f"Option {name!r} of scheme {cls.record.name!r}: {rule}, got {named.get(name)!r}. "
+            f"`hf-posenc info {cls.record.name}` lists the valid ranges."
+        ) from None
+    return {name: getattr(checked, name) for name in named}

@@ -1,0 +1,351 @@
+"""Patch, unpatch, describe: the whole path from a live model to one that knows position differently, and back.
+
+    adapter  where this model keeps position            geometry, trained length, attention modules
+    lengths  trained, target, factor                    any two give the third
+    scheme   what position is                           built once from geometry, lengths and options
+    report   swap, probe, prove; or undo and raise
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import nn
+
+from hf_posenc.building import Layout, SchemeSpec, build, layout
+from hf_posenc.errors import AlreadyPatched, AlreadyScaled, CannotCombine, ForeignPatch, NotPatched, UnsupportedModel
+from hf_posenc.lengths import resolve
+from hf_posenc.patches.context import announce
+from hf_posenc.proof import Probe, Proof
+from hf_posenc.registry import adapter_class, adapter_names
+from hf_posenc.schemes.base import Scheme, has
+
+if TYPE_CHECKING:
+    from hf_posenc.geometry import Geometry
+    from hf_posenc.patches.base import Adapter
+
+FORMAT = 1
+STASH = "posenc_patch"
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What a patch did, and the proof that it did it. Prints as a short text.
+
+    Attributes:
+        scheme: as a user writes it.
+        model: class of the patched base model.
+        trained_length, target_length: in tokens.
+        touched: new class of modules, and how many.
+        parameters_added, parameters_frozen: counts of numbers.
+        layers: schemes of layers that differ from the rest.
+        proof: see `hf_posenc.proof.Proof`.
+    """
+
+    scheme: str
+    model: str
+    trained_length: int
+    target_length: int
+    touched: dict[str, int]
+    parameters_added: int
+    parameters_frozen: int
+    proof: Proof
+    layers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def factor(self) -> float:
+        """Target length over trained length."""
+        return self.target_length / self.trained_length
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "factor": self.factor}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} patched with {self.scheme}",
+            f"  lengths     trained {self.trained_length}, target {self.target_length}, factor {self.factor:g}",
+            f"  touched     {', '.join(f'{n} × {name}' for name, n in self.touched.items())}",
+            f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",
+            f"  proof       {_told(self.proof)}",
+        ]
+        if self.layers:
+            lines.insert(1, f"  layers      {', '.join(f'{key}: {name}' for key, name in self.layers.items())}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Patch:
+    """What it takes to undo a patch, and what to tell of it."""
+
+    classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
+    frozen: list[nn.Parameter] = field(default_factory=list)
+    configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    report: PatchReport | None = None
+
+
+def patch_model(
+    model: M,
+    scheme: SchemeSpec,
+    *,
+    factor: float | None = None,
+    target_length: int | None = None,
+    trained_length: int | None = None,
+    layers: Mapping[int | str, SchemeSpec] | None = None,
+    **options: Any,
+) -> M:
+    """Replace the positional machinery of a live model.
+
+    Args:
+        model: a Llama, GPT-2 or BERT model with any head, or a PEFT model around one.
+        scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
+        factor: target length over trained length, at least 1.
+        target_length: tokens the model should reach; give this or ``factor``.
+        trained_length: what the weights saw, where the configuration does not say it.
+        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others get ``scheme``.
+        **options: of the scheme; ``hf-posenc info NAME`` lists them.
+
+    Returns:
+        The same object. `describe` tells what was done, `unpatch_model` undoes it.
+
+    Raises:
+        PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+    """
+    base, adapter = host_of(model)
+    if STASH in base.__dict__:
+        raise AlreadyPatched(
+            f"This model carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
+            'or compose them: scheme="one+other".'
+        )
+    config = base.config
+    lengths = resolve(
+        host=adapter.trained_length(config), trained_length=trained_length, target_length=target_length, factor=factor
+    )
+    geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
+    chosen = layout(scheme, options, layers, geometry.layers)
+    schemes = _schemes(chosen, geometry, adapter)
+    _check_host_scaling(adapter, config, schemes, told=trained_length is not None)
+    _check_foreign(adapter, base)
+    probe = Probe(adapter, base, lengths.target)
+    patch = Patch()
+    try:
+        _swap(patch, adapter, base, schemes)
+        _write_config(patch, model, base, chosen, geometry)
+        proofs = probe.verdict(schemes[0])
+    except BaseException:
+        _undo(base, patch)
+        raise
+    patch.report = _report(patch, base, chosen, geometry, proofs)
+    base.__dict__[STASH] = patch
+    return model
+
+
+def unpatch_model(model: M) -> M:
+    """Undo `patch_model`: classes, hooks, parameters and configuration are as before, logits bit-equal.
+
+    Raises:
+        NotPatched: there is nothing to undo.
+    """
+    base, _ = host_of(model)
+    _undo(base, patch_of(base))
+    return model
+
+
+def describe(model: nn.Module) -> PatchReport:
+    """The report of a patched model.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+    """
+    report = patch_of(host_of(model)[0]).report
+    if report is None:
+        raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
+    return report
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model carries a scheme."""
+    return any(STASH in m.__dict__ for m in model.modules())
+
+
+def patch_of(base: nn.Module) -> Patch:
+    """The patch a base model carries.
+
+    Raises:
+        NotPatched: it carries none.
+    """
+    patch = base.__dict__.get(STASH)
+    if patch is None:
+        raise NotPatched("This model carries no scheme. Call patch_model(model, scheme) first.")
+    return patch
+
+
+def host_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
+    """The base model inside ``model``, and its adapter.
+
+    Raises:
+        UnsupportedModel: no adapter fits.
+    """
+    if isinstance(model, nn.Module):
+        for name in adapter_names():
+            cls = adapter_class(name)
+            if cls is not None and (base := cls().base_model(model)) is not None:
+                return base, cls()
+    raise UnsupportedModel(
+        f"No adapter knows where {type(model).__name__} keeps position; there are adapters for "
+        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see patches/gpt2.py)."
+    )
+
+
+def scheme_of(model: nn.Module) -> Scheme:
+    """The scheme object of a patched model (of its first layer, where layers differ).
+
+    Raises:
+        NotPatched: the model carries no scheme.
+    """
+    base, _ = host_of(model)
+    patch_of(base)
+    return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]
+
+
+def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Scheme]:
+    """One scheme a layer; the same object in all of them where it may be shared."""
+    if not chosen.layers:
+        first = build(chosen.default, geometry, adapter.name)
+        if first.shared:
+            return [first] * geometry.layers
+    count = geometry.layers
+    schemes = [build(chosen.plan_of(layer, count), geometry, adapter.name) for layer in range(count)]
+    embedding = {has(s, "embed") for s in schemes} | {chosen.layers != {} and has(s, "embed") for s in schemes}
+    tables = {(s.replaces_host and not s.keeps_table) for s in schemes}
+    if len(embedding) > 1 or (geometry.table is not None and len(tables) > 1):
+        raise CannotCombine(
+            "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
+            "Use schemes of one kind."
+        )
+    return schemes
+
+
+def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
+    scaling = adapter.scaled_already(config)
+    if scaling is None:
+        return
+    replaced = all(s.replaces_host for s in schemes)
+    if replaced and not told and any(has(s, "rotation") or has(s, "row_rotation") for s in schemes):
+        raise AlreadyScaled(
+            f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
+            "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
+        )
+    if not replaced and scaling in adapter.length_dependent:
+        raise AlreadyScaled(
+            f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
+            'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'
+        )
+
+
+def _check_foreign(adapter: Adapter, base: nn.Module) -> None:
+    for module in adapter.attentions(base):
+        if "forward" in module.__dict__:
+            raise ForeignPatch(
+                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide the "
+                "patch. Undo the other patch first, or reload the model."
+            )
+
+
+def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
+    parameter = next(base.parameters())
+    attentions = list(adapter.attentions(base))
+    one = all(s is schemes[0] for s in schemes)
+    for scheme in set(schemes):
+        if parameter.device.type != "meta":
+            scheme.reset_parameters()
+        scheme.to(parameter.device, parameter.dtype)
+    if one:
+        base.posenc = schemes[0]
+    for attention, scheme in zip(attentions, schemes, strict=True):
+        _become(patch, attention, adapter.attention[type(attention)])
+        attention.__dict__["posenc_owner"] = base
+        if not one:
+            attention.posenc = scheme
+    for module, cls in adapter.swaps(base, schemes[0]):
+        _become(patch, module, cls)
+        module.__dict__["posenc_reader"] = attentions[0]
+    for weight in adapter.frozen(base, schemes[0]):
+        if weight.requires_grad:
+            weight.requires_grad_(False)
+            patch.frozen.append(weight)
+    base.register_forward_pre_hook(announce, with_kwargs=True)
+
+
+def _become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
+    patch.classes.append((module, type(module)))
+    module.__class__ = cls
+
+
+def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
+    """A copy of the configuration, written and shared by every module that had the old one: two models may share that."""
+    old = base.config
+    new = copy.deepcopy(old)
+    new.position_scheme = {
+        "format": FORMAT,
+        "scheme": chosen.default.to_json(),
+        "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
+        "trained_length": geometry.trained_length,
+        "target_length": geometry.target_length,
+        "host_length": old.max_position_embeddings,
+    }
+    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
+    for module in (model, *model.modules()):
+        if module.__dict__.get("config") is old:
+            patch.configs.append((module, old))
+            module.config = new
+
+
+def _undo(base: nn.Module, patch: Patch) -> None:
+    for module, cls in reversed(patch.classes):
+        module.__class__ = cls
+        module.__dict__.pop("posenc_owner", None)
+        module.__dict__.pop("posenc_reader", None)
+        module._modules.pop("posenc", None)
+    base._modules.pop("posenc", None)
+    for weight in patch.frozen:
+        weight.requires_grad_(True)
+    for module, config in patch.configs:
+        module.config = config
+    for number, hook in list(base._forward_pre_hooks.items()):
+        if hook is announce:
+            base._forward_pre_hooks.pop(number)
+            base._forward_pre_hooks_with_kwargs.pop(number, None)
+    base.__dict__.pop(STASH, None)
+
+
+def _report(patch: Patch, base: nn.Module, chosen: Layout, geometry: Geometry, proof: Proof) -> PatchReport:
+    touched: dict[str, int] = {}
+    for module, _ in patch.classes:
+        name = type(module).__name__
+        touched[name] = touched.get(name, 0) + 1
+    added = sum(p.numel() for name, p in base.named_parameters() if "posenc." in name)
+    return PatchReport(
+        scheme=chosen.default.name,
+        model=type(base).__name__,
+        trained_length=geometry.trained_length,
+        target_length=geometry.target_length,
+        touched=touched,
+        parameters_added=added,
+        parameters_frozen=sum(p.numel() for p in patch.frozen),
+        proof=proof,
+        layers={key: plan.name for key, plan in chosen.layers.items()},
+    )
+
+
+def _told(proof: Proof) -> str:
+    if proof.verdict == "deferred":
+        return "deferred: the weights are not loaded yet"
+    if proof.verdict == "identity":
+        return "identity: the scheme equals the host's own positions at these lengths"
+    kept = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
+    return f"moved: one layer's outputs changed by {proof.change:.2g} of their largest{kept}"

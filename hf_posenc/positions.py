@@ -1,0 +1,56 @@
+"""Where the queries and keys of one attention call stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PositionContext:
+    """Call → scheme: positions, counted on real tokens, of one attention call.
+
+    Attributes:
+        query_positions: ``[batch or 1, query]``, int64.
+        key_positions: ``[batch or 1, key]``, int64; keys of padding have some position and are masked.
+        causal: whether a query sees only keys at or before it.
+        contiguous: both run in steps of one without gaps or padding, and the queries are the last of the keys; then the
+            call is a plain (rectangular) triangle and the fast routes apply.
+        real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
+        memo: values shared by all layers of one forward pass.
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    causal: bool
+    contiguous: bool
+    real_keys: Tensor | None = None
+    memo: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the positions live."""
+        return self.query_positions.device
+
+    def constant(self, values: tuple[float, ...]) -> Tensor:
+        """Python numbers as a float32 tensor on the right device, made once a forward pass."""
+        return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, computed by the first layer that asks and shared with the others.
+
+        Only for values without gradient: the graph of one layer must not run through another.
+        """
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]  # type: ignore[return-value]
+
+    def distance(self, rows: slice = slice(None)) -> Tensor:
+        """Query position minus key position, ``[batch or 1, rows, key]``."""
+        return self.query_positions[:, rows, None] - self.key_positions[:, None, :]

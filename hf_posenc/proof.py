@@ -1,0 +1,169 @@
+"""Proof that a patch took effect: one attention layer, run before and after, moves where it must and only there.
+
+Up to 64 synthetic tokens stand at positions spread over the target length. What must happen is read off the scheme's own
+values: if they equal the host's, nothing may move (verdict ``identity``); else something must, and tokens the scheme promises
+to leave alone must not. Fresh models attend almost evenly and hide any scheme, so the scores are sharpened until it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.errors import NoEffect
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.terms import EVERYTHING
+
+if TYPE_CHECKING:
+    from hf_posenc.patches.base import Adapter
+
+TOKENS = 64
+SHARPER = (1.0, 10.0, 100.0)
+# Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the probe saw.
+
+    Attributes:
+        verdict: ``moved``; ``identity`` where scheme and host agree by definition; ``deferred`` on the meta device.
+        change: largest change of the probed outputs, relative to the largest output.
+        unchanged_below: tokens under this position were checked to be left alone.
+    """
+
+    verdict: Literal["moved", "identity", "deferred"]
+    change: float = 0.0
+    unchanged_below: int = 0
+
+
+class Probe:
+    """The layer's outputs before the patch, kept to be compared with those after it."""
+
+    def __init__(self, adapter: Adapter, base: nn.Module, target_length: int) -> None:
+        self.adapter, self.base = adapter, base
+        parameter = next(base.parameters())
+        self.deferred = parameter.device.type == "meta"
+        if self.deferred:
+            return
+        places = torch.linspace(0, target_length - 1, min(TOKENS, target_length)).round().long().unique()
+        self.positions = places[None].to(parameter.device)
+        generator = torch.Generator().manual_seed(0)
+        width = base.config.hidden_size
+        hidden = torch.randn(1, len(places), width, generator=generator)
+        self.hidden = hidden.to(parameter.device, parameter.dtype)
+        self.attention = next(adapter.attentions(base))
+        # A host's table ends at its trained length: compare within it.
+        self.before = [self.run(sharper) for sharper in SHARPER] if self.host_reaches(base, target_length) else None
+
+    def host_reaches(self, base: nn.Module, target_length: int) -> bool:
+        """Whether the unpatched host can stand at all probed positions."""
+        return target_length <= base.config.max_position_embeddings or base.config.model_type not in ("gpt2", "bert")
+
+    def run(self, sharper: float) -> Tensor:
+        """The probed layer's output ``[token, width]``, float32, with its scores multiplied."""
+        with torch.no_grad(), evaluating(self.base), sharpened(self.attention, sharper):
+            return self.adapter.probe(self.base, self.hidden, self.positions)[0].float()
+
+    def verdict(self, scheme: Scheme) -> Proof:
+        """Compare with the patched layer.
+
+        Raises:
+            NoEffect: nothing moved that must, or something moved that must not.
+        """
+        if self.deferred:
+            return Proof("deferred")
+        if self.before is None:
+            self.run(1.0)
+            return Proof("moved", float("inf"))  # the host cannot stand there at all
+        limit = ROUNDING[self.hidden.dtype]
+        must_move = differs_from_host(scheme, self.positions)
+        still = (self.positions[0] < scheme.unchanged_below).to(self.hidden.device)
+        change = 0.0
+        for sharper, before in zip(SHARPER, self.before, strict=True):
+            moved = (self.run(sharper) - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
+            if not moved.isfinite().all():
+                raise NoEffect(f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights.")
+            leaked = float(moved[still].max()) if still.any() else 0.0
+            if leaked > limit * sharper:
+                raise NoEffect(
+                    f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by {leaked:.1e}, "
+                    "which it must leave alone. Report this with `hf-posenc check`."
+                )
+            change = float(moved.max())
+            if change > limit * sharper or not must_move:
+                break
+        if must_move != (change > limit):
+            happened = "nothing moved" if must_move else f"outputs moved by {change:.1e} although it equals the host's own"
+            raise NoEffect(f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; report this.")
+        return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
+
+
+def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
+    """Whether the scheme's values at these positions are others than the host's own."""
+    geometry = scheme.geometry
+    ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
+    terms = scheme.terms(ctx)
+    host = geometry.rotary
+    host_rotation = host.rotation if host else None
+    rotation = scheme.rotation()
+    if terms.rows is not None:
+        lengths = terms.rows.length_of(positions).unique().tolist()
+        if any(terms.rows.rotation_of(n) != host_rotation for n in lengths):
+            return True
+        rotation = host_rotation
+    span = int(positions.max()) + 1
+    return (
+        (rotation != host_rotation and not same_rotation(rotation, host_rotation))
+        or bool(terms.bias)
+        or abs(terms.logit_scale - (host.logit_scale if host else 1.0)) > 1e-9
+        or (terms.query_scale is not None and bool((terms.query_scale - 1).abs().max() > 1e-6))
+        or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
+        or any(remapped(region, positions) for region in scheme.regions(positions))
+        or has(scheme, "embed")
+        or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
+    )
+
+
+def same_rotation(one, two) -> bool:
+    """Equal up to the rounding of frequencies that a host computed in float32."""
+    if one is None or two is None or one.layout != two.layout or one.dims != two.dims:
+        return False
+    return all(abs(a - b) <= 1e-6 * abs(b) for a, b in zip(one.frequencies, two.frequencies, strict=True))
+
+
+def remapped(region, positions: Tensor) -> bool:
+    """Whether a region sees other distances than the tokens have."""
+    moved_queries = region.query_positions - positions
+    moved_keys = region.key_positions - positions
+    return bool((moved_queries != moved_queries.flatten()[0]).any() or (moved_keys != moved_queries.flatten()[0]).any())
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout off, and back to what it was in every submodule."""
+    training = [m for m in module.modules() if m.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m in training:
+            m.training = True
+
+
+@contextmanager
+def sharpened(attention: nn.Module, factor: float) -> Iterator[None]:
+    """The module's scores multiplied by ``factor``."""
+    scaling = attention.scaling
+    attention.scaling = scaling * factor
+    try:
+        yield
+    finally:
+        attention.scaling = scaling

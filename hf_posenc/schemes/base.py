@@ -1,0 +1,206 @@
+"""What every scheme can say about position. A scheme overrides the hooks it has and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor, nn
+
+from hf_posenc.errors import CannotCombine
+from hf_posenc.geometry import Geometry, Rotation
+from hf_posenc.positions import PositionContext
+from hf_posenc.terms import EVERYTHING, Band, Bias, Region, RowRotation, Terms
+
+if TYPE_CHECKING:
+    from hf_posenc.registry import SchemeRecord
+
+
+class Scheme(nn.Module):
+    """A way of telling a transformer about position.
+
+    Constructed from a `Geometry` and keyword options; the options are explicit, typed, and what ``config.json`` stores.
+    Learned parameters are ordinary submodules or parameters; tensors that can be computed are never buffers.
+
+    Class attributes:
+        record: set by `hf_posenc.register_scheme`.
+        replaces_host: whether the host's own positions (RoPE, the learned table) are switched off. Score biases, input codes
+            and rotations replace them; remaps, temperatures and masks work on top of them.
+        needs_rotation: whether it means something only where queries and keys are rotated.
+        needs_causal: whether it means something only in a decoder.
+        shared: whether one instance serves all layers, or each layer has its own parameters.
+        option_aliases: other names of options, as some papers have them.
+    """
+
+    record: ClassVar[SchemeRecord]
+    replaces_host: ClassVar[bool] = True
+    needs_rotation: ClassVar[bool] = False
+    needs_causal: ClassVar[bool] = False
+    shared: ClassVar[bool] = True
+    option_aliases: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+        self.geometry = geometry
+
+    def reset_parameters(self) -> None:
+        """(Re)initialise learned parameters; called after construction on real tensors."""
+
+    # -- the hooks ---------------------------------------------------------------------------------------------------
+
+    def embed(self, positions: Tensor) -> Tensor | None:
+        """Vector added to the token embedding: ``[batch or 1, query]`` to ``[batch or 1, query, width]``."""
+        return None
+
+    def rotation(self) -> Rotation | None:
+        """How queries and keys are rotated by position."""
+        return None
+
+    def row_rotation(self) -> RowRotation | None:
+        """How they are rotated where the rotation depends on the row's length; keys are then cached raw."""
+        return None
+
+    def regions(self, positions: Tensor) -> tuple[Region, ...]:
+        """Disjoint sets of pairs and where queries and keys stand in each; by default one set, as they are."""
+        return (Region(positions, positions),)
+
+    def bias(self, ctx: PositionContext) -> Bias | None:
+        """Added to the scaled scores."""
+        return None
+
+    def query_scale(self, ctx: PositionContext) -> Tensor | None:
+        """Factor of each query before biases are added, ``[batch or 1, query]``."""
+        return None
+
+    def logit_scale(self) -> float:
+        """Factor of every logit."""
+        return 1.0
+
+    def visible(self) -> Band:
+        """Which distances are seen at all."""
+        return EVERYTHING
+
+    @property
+    def keeps_table(self) -> bool:
+        """Whether a host's learned table stays in use although the scheme replaces the host's positions."""
+        return False
+
+    # -- what the probe may rely on ----------------------------------------------------------------------------------
+
+    @property
+    def unchanged_below(self) -> int:
+        """Tokens at positions under this one are computed exactly as in the unpatched host; 0 promises nothing."""
+        return 0
+
+    @property
+    def longest(self) -> int | None:
+        """Number of positions the scheme is defined for; None where there is no end."""
+        return None
+
+    # -- together ----------------------------------------------------------------------------------------------------
+
+    def terms(self, ctx: PositionContext) -> Terms:
+        """All of the above for one attention call."""
+        bias = self.bias(ctx)
+        return Terms(
+            bias=() if bias is None else (bias,),
+            query_scale=self.query_scale(ctx),
+            logit_scale=self.logit_scale(),
+            bands=tuple(region.band for region in self.regions(ctx.query_positions)),
+            visible=self.visible(),
+            rows=self.row_rotation(),
+        )
+
+    def extra_repr(self) -> str:
+        return self.record.name
+
+
+class Composition(Scheme):
+    """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; what only one can have, one must have."""
+
+    def __init__(self, parts: Sequence[Scheme]) -> None:
+        super().__init__(parts[0].geometry)
+        self.parts = nn.ModuleList(parts)
+        self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
+        self.shared = all(part.shared for part in parts)  # type: ignore[misc]
+        for hook in ("rotation", "row_rotation", "embed"):
+            self._at_most_one(hook)
+        rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
+        remapping = [p for p in parts if overrides(p, "regions")]
+        self._refuse("rotate queries and keys", rotating if len(rotating) > 1 else [])
+        self._refuse("remap positions", remapping if len(remapping) > 1 else [])
+        by_row = [p for p in parts if overrides(p, "row_rotation")]
+        self._refuse("decide where keys are rotated", by_row + remapping if by_row and remapping else [])
+
+    @property
+    def name(self) -> str:
+        """The names of the parts, joined as a user writes them."""
+        return "+".join(part.record.name for part in self.schemes)
+
+    @property
+    def schemes(self) -> list[Scheme]:
+        """The parts, typed."""
+        return [part for part in self.parts if isinstance(part, Scheme)]
+
+    def reset_parameters(self) -> None:
+        for part in self.schemes:
+            part.reset_parameters()
+
+    def embed(self, positions: Tensor) -> Tensor | None:
+        return next((e for p in self.schemes if (e := p.embed(positions)) is not None), None)
+
+    def rotation(self) -> Rotation | None:
+        return next((r for p in self.schemes if (r := p.rotation()) is not None), None)
+
+    def row_rotation(self) -> RowRotation | None:
+        return next((r for p in self.schemes if (r := p.row_rotation()) is not None), None)
+
+    def regions(self, positions: Tensor) -> tuple[Region, ...]:
+        remap = next((p for p in self.schemes if overrides(p, "regions")), None)
+        return super().regions(positions) if remap is None else remap.regions(positions)
+
+    @property
+    def keeps_table(self) -> bool:
+        return any(part.keeps_table for part in self.schemes)
+
+    @property
+    def unchanged_below(self) -> int:
+        return min(part.unchanged_below for part in self.schemes)
+
+    @property
+    def longest(self) -> int | None:
+        ends = [end for part in self.schemes if (end := part.longest) is not None]
+        return min(ends, default=None)
+
+    def terms(self, ctx: PositionContext) -> Terms:
+        merged = Terms()
+        for part in self.schemes:
+            merged = merged.merge(part.terms(ctx))
+        return merged
+
+    def extra_repr(self) -> str:
+        return self.name
+
+    def _at_most_one(self, hook: str) -> None:
+        having = [p for p in self.schemes if overrides(p, hook)]
+        self._refuse(f"bring `{hook}`", having if len(having) > 1 else [])
+
+    def _refuse(self, what: str, clashing: list[Scheme]) -> None:
+        if clashing:
+            names = " and ".join(repr(p.record.name) for p in clashing)
+            raise CannotCombine(f"{names} both {what}. Keep one of them.")
+
+
+def parts_of(scheme: Scheme) -> list[Scheme]:
+    """The schemes of a composition; a single scheme as a list of one."""
+    return scheme.schemes if isinstance(scheme, Composition) else [scheme]
+
+
+def has(scheme: Scheme, hook: str) -> bool:
+    """Whether the scheme, or a part of it, has its own version of a hook."""
+    return any(overrides(part, hook) for part in parts_of(scheme))
+
+
+def overrides(scheme: Scheme, hook: str) -> bool:
+    """Whether the scheme's class has its own version of a hook."""
+    return getattr(type(scheme), hook) is not getattr(Scheme, hook)

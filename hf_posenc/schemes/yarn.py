@@ -1,0 +1,90 @@
+"""YaRN: leave the fast clock hands alone, slow the slow ones, sharpen attention a little.
+
+    ω'_m = (1 − γ_m) ω_m + γ_m ω_m / s        γ_m = 0 for pairs turning ≥ β_fast times in the trained length, 1 for ≤ β_slow
+    score' = (0.1 ln s + 1)² score             s = factor
+
+`ntk_parts` is the first line without the second. Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, sections 3.2 and
+3.4. γ is linear in the pair index m, as in the released code and in transformers; the text has it linear in the number of
+turns (``ramp="rotations"``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.geometry import Geometry
+from hf_posenc.options import Base, Positive
+from hf_posenc.registry import register_scheme
+from hf_posenc.schemes.rotary import Rotary
+
+Ramp = Literal["dim", "rotations"]
+
+
+@register_scheme("ntk_parts", aliases=("by_parts",), paper="2309.00071", zero_shot=True)
+class NTKByParts(Rotary):
+    """RoPE with the frequencies of YaRN and no temperature. Static: keys are cached rotated."""
+
+    option_aliases: ClassVar[dict[str, str]] = {"beta": "beta_fast", "alpha": "beta_slow"}
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        beta_fast: Positive = 32.0,
+        beta_slow: Positive = 1.0,
+        ramp: Ramp = "dim",
+        truncate: bool = True,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry, base=base)
+        if beta_fast <= beta_slow:
+            raise OptionOutOfRange(
+                f"beta_fast must be greater than beta_slow, got {beta_fast:g} and {beta_slow:g}. The paper has 32 and 1."
+            )
+        self.beta_fast, self.beta_slow, self.ramp, self.truncate = beta_fast, beta_slow, ramp, truncate
+
+    def frequencies(self) -> tuple[float, ...]:
+        unscaled, s = super().frequencies(), self.geometry.factor
+        slowed = self.slowed_by_pair(len(unscaled)) if self.ramp == "dim" else self.slowed_by_turns(unscaled)
+        return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, slowed, strict=True))
+
+    def slowed_by_pair(self, pairs: int) -> list[float]:
+        """γ, linear in the pair index between the pairs that turn β_fast and β_slow times."""
+        first, last = self.pair_turning(self.beta_fast), self.pair_turning(self.beta_slow)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, self.geometry.head_dim - 1)
+        width = last - first or 0.001  # as the released code: a ramp of no width is a step
+        return [min(max((m - first) / width, 0.0), 1.0) for m in range(pairs)]
+
+    def slowed_by_turns(self, unscaled: tuple[float, ...]) -> list[float]:
+        """γ, linear in the number of turns within the trained length."""
+        turns = [self.geometry.trained_length * w / (2 * math.pi) for w in unscaled]
+        width = self.beta_fast - self.beta_slow
+        return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in turns]
+
+
+@register_scheme("yarn", paper="2309.00071", zero_shot=True)
+class Yarn(NTKByParts):
+    """RoPE with the frequencies of ``factor`` times the trained length, and a temperature. Static: keys are cached rotated."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        beta_fast: Positive = 32.0,
+        beta_slow: Positive = 1.0,
+        ramp: Ramp = "dim",
+        truncate: bool = True,
+        attention_factor: Positive | None = None,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(
+            geometry, beta_fast=beta_fast, beta_slow=beta_slow, ramp=ramp, truncate=truncate, base=base
+        )
+        self.attention_factor = attention_factor or 0.1 * math.log(geometry.factor) + 1.0
+
+    def logit_scale(self) -> float:
+        return self.attention_factor**2

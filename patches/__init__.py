@@ -1,0 +1,1 @@
+"""The adapters: where each model keeps position. One file a model, no mathematics."""

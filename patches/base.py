@@ -1,0 +1,190 @@
+"""What all adapters share: the meeting of scheme, cache and engine, and what an adapter must say of its model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from hf_posenc.attention import blocks, dispatch, rows
+from hf_posenc.attention.call import Call
+from hf_posenc.errors import BackendCannotCarry, PositionOutOfTable
+from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
+from hf_posenc.positions import PositionContext
+from hf_posenc.rotate import rotate, table
+from hf_posenc.terms import Terms
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers.cache_utils import Cache
+
+    from hf_posenc.geometry import Geometry
+    from hf_posenc.schemes.base import Scheme
+
+Attended = tuple[Tensor, Tensor | None]
+
+
+class Positioned(nn.Module):
+    """Mixin of the patched attention modules: attention that leaves position to ``scheme``."""
+
+    layer_idx: int | None
+    scaling: float
+    is_causal: bool
+    config: PreTrainedConfig
+    host_eager: ClassVar[Callable[..., tuple[Tensor, Tensor | None]]]
+
+    @property
+    def scheme(self) -> Scheme:
+        """The layer's own scheme, or the one its model shares."""
+        own = self._modules.get("posenc")
+        return self.__dict__["posenc_owner"].posenc if own is None else own  # type: ignore[return-value]
+
+    @property
+    def live_dropout(self) -> float:
+        """Probability of dropping an attention weight now; 0 outside training."""
+        raise NotImplementedError
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, cache: Cache | None, mask: Any, host: dict[str, Any]
+    ) -> Attended:
+        """Mix values by position-aware attention.
+
+        Args:
+            q: ``[batch, heads, query, head_dim]``, not rotated; ``k`` and ``v`` likewise, of the new tokens.
+            cache: takes the new keys, if given.
+            mask: as transformers made it for the backend in use.
+            host: the call's other keywords; handed to the host's own attention function where that computes the call.
+
+        Returns:
+            Mixed values ``[batch, query, heads, head_dim]`` and the attention weights, or None.
+
+        Raises:
+            BackendCannotCarry: the scheme needs more of the backend than it can do.
+            PositionOutOfTable: a position is past the scheme's end.
+        """
+        scheme, cache = self.scheme, self_attention_cache(cache)
+        ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal)
+        terms = scheme.terms(ctx)
+        queries, key = turned(scheme, q, k, ctx)
+        if cache is not None:
+            key, v = cache.update(key, v, self.layer_idx)
+        if terms.query_scale is not None:
+            scale = terms.query_scale[:, None, :, None]
+            queries = tuple((x * scale).to(x.dtype) for x in queries)
+        if terms.plain:
+            return self._by_host(queries[0], key, v, terms, mask, host)
+        return self._by_engine(queries, key, v, terms, ctx, mask, host)
+
+    def _by_host(self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]) -> Attended:
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, type(self).host_eager)
+        scaling = self.scaling * terms.logit_scale
+        return function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
+
+    def _by_engine(
+        self, queries: tuple[Tensor, ...], key: Tensor, v: Tensor, terms: Terms, ctx: PositionContext, mask: Any, host: dict
+    ) -> Attended:
+        backend = self.config._attn_implementation
+        if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
+            raise BackendCannotCarry(
+                f"The attention backend {backend!r} cannot compute scheme {self.scheme.extra_repr()!r}. "
+                'Use model.set_attn_implementation("sdpa") or "eager".'
+            )
+        if mask is None and ctx.causal and 1 < queries[0].shape[2] < key.shape[2]:
+            # Prefill of an empty static cache: transformers passes no mask, and keys behind the queries are not written yet.
+            written = queries[0].shape[2]
+            key, v = key[:, :, :written], v[:, :, :written]
+            ctx = replace(ctx, key_positions=ctx.key_positions[:, :written])
+        keys = key.chunk(len(queries), dim=-1)
+        call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout)
+        if backend == "eager" or host.get("output_attentions"):
+            reference = rows if terms.rows is not None else blocks
+            mixed, weights = reference.attend_with_weights(call)
+            return mixed.transpose(1, 2), weights
+        return dispatch.attend(call).transpose(1, 2), None
+
+
+ENGINE_BACKENDS = ("eager", "sdpa")
+
+
+def turned(scheme: Scheme, q: Tensor, k: Tensor, ctx: PositionContext) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Queries, one a region, and the key to cache: its copies of all regions side by side in the channels."""
+    rotation = scheme.rotation()
+    if rotation is None:
+        return (q,), k
+    queries, keys = [], []
+    for number, region in enumerate(scheme.regions(ctx.query_positions)):
+        as_query = ctx.once((rotation, "query", number), lambda r=region: table(rotation, r.query_positions))  # type: ignore[misc]
+        same = region.key_positions is region.query_positions
+        as_key = as_query if same else ctx.once((rotation, "key", number), lambda r=region: table(rotation, r.key_positions))  # type: ignore[misc]
+        queries.append(rotate(q, rotation, as_query))
+        keys.append(rotate(k, rotation, as_key))
+    return tuple(queries), keys[0] if len(keys) == 1 else torch.cat(keys, dim=-1)
+
+
+class Adapter(ABC):
+    """Where one family of models keeps position.
+
+    Class attributes:
+        attention: the host's attention classes and what replaces them.
+        base_class: the host's base model.
+        length_dependent: scalings of the host whose frequencies change with the length; nothing can be built on them.
+    """
+
+    name: ClassVar[str]
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]]
+    base_class: ClassVar[type[nn.Module]]
+    length_dependent: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
+        """The host's shapes, with the lengths of a patch."""
+
+    @abstractmethod
+    def trained_length(self, config: PreTrainedConfig) -> int:
+        """What the weights saw, looking through a scaling the configuration already has."""
+
+    def scaled_already(self, config: PreTrainedConfig) -> str | None:
+        """Name of a position scaling in the host's own configuration, or None."""
+        return None
+
+    def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
+        """The base model inside ``model`` (or itself)."""
+        return next((m for m in model.modules() if isinstance(m, self.base_class)), None)  # type: ignore[return-value]
+
+    def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
+        """Self-attention modules in the order of the layers."""
+        return (m for m in base.modules() if type(m) in self.attention and not getattr(m, "is_cross_attention", False))
+
+    @abstractmethod
+    def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        """Modules other than attention that must change class, and the class."""
+
+    @abstractmethod
+    def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
+        """Parameters the scheme puts out of use."""
+
+    @abstractmethod
+    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
+        """One layer's attention output on synthetic ``hidden [1, token, width]`` at ``positions [1, token]``,
+        with everything position does to it on the way, patched or not."""
+
+
+def check_positions(positions: Tensor, end: int | None, name: str) -> None:
+    """Refuse positions past a table's end before an indexing kernel meets them.
+
+    Raises:
+        PositionOutOfTable: some position is ``end`` or more.
+    """
+    if end is None or positions.numel() == 0 or torch.compiler.is_compiling():
+        return
+    highest = int(positions.max())
+    if highest >= end:
+        raise PositionOutOfTable(
+            f"Position {highest} is past the {end} positions of scheme {name!r}. "
+            "Shorten the input, or patch the model with a scheme that has no end."
+        )

@@ -1,0 +1,105 @@
+"""BERT keeps position in one table, added before the first layer's norm; as a decoder it is causal and has a cache.
+
+Its embeddings gather token types by position from a buffer as long as the table, which raises beyond it even when the table
+itself is out of use: the patched embeddings supply both themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, PreTrainedConfig
+from transformers.models.bert.modeling_bert import (
+    BertEmbeddings,
+    BertModel,
+    BertSelfAttention,
+    eager_attention_forward,
+)
+
+from hf_posenc.geometry import Geometry
+from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.patches.table import PositionedTable
+from hf_posenc.registry import register_adapter
+from hf_posenc.schemes.base import Scheme
+
+
+class PositionedBertSelfAttention(Positioned, BertSelfAttention):
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+
+    host_eager = staticmethod(eager_attention_forward)
+
+    @property
+    def live_dropout(self) -> float:
+        return self.dropout.p if self.training else 0.0
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **host: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The host's forward; see `BertSelfAttention`."""
+        shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+        q, k, v = (project(hidden_states).view(shape).transpose(1, 2) for project in (self.query, self.key, self.value))
+        mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
+        return mixed.reshape(*hidden_states.shape[:-1], -1), weights
+
+
+class UnboundedBertEmbeddings(BertEmbeddings):
+    """Embeddings that read no buffer, so that only the scheme decides how long a text may be."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values_length: int = 0,
+    ) -> Tensor:
+        """The host's forward with token types and positions filled in; see `BertEmbeddings`."""
+        tokens = inputs_embeds if input_ids is None else input_ids
+        batch, length = tokens.shape[:2]  # type: ignore[union-attr]
+        device = self.word_embeddings.weight.device
+        if position_ids is None:
+            position_ids = (torch.arange(length, device=device) + past_key_values_length)[None]
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(batch, length, dtype=torch.long, device=device)
+        return super().forward(input_ids, token_type_ids, position_ids, inputs_embeds)
+
+
+@register_adapter("bert")
+class BertAdapter(Adapter):
+    """Where BERT keeps position."""
+
+    name = "bert"
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {BertSelfAttention: PositionedBertSelfAttention}
+    base_class = BertModel
+
+    def geometry(self, config: BertConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+        return Geometry(
+            heads=config.num_attention_heads, kv_heads=config.num_attention_heads,
+            head_dim=config.hidden_size // config.num_attention_heads, width=config.hidden_size,
+            layers=config.num_hidden_layers, causal=config.is_decoder,
+            trained_length=trained_length, target_length=target_length,
+            table=config.max_position_embeddings,
+        )  # fmt: skip
+
+    def trained_length(self, config: PreTrainedConfig) -> int:
+        return int(config.max_position_embeddings)
+
+    def swaps(self, base: BertModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
+        yield base.embeddings, UnboundedBertEmbeddings
+        yield base.embeddings.position_embeddings, PositionedTable
+
+    def frozen(self, base: BertModel, scheme: Scheme) -> Iterator[nn.Parameter]:  # type: ignore[override]
+        if scheme.replaces_host and not scheme.keeps_table:
+            yield base.embeddings.position_embeddings.weight
+
+    def probe(self, base: BertModel, hidden: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
+        embeddings = base.embeddings
+        start = embeddings.LayerNorm(hidden + embeddings.position_embeddings(positions))
+        return base.encoder.layer[0].attention.self(start, position_ids=positions)[0]

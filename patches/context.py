@@ -1,0 +1,158 @@
+"""Positions of a call, read off cache and mask. The only file that touches transformers' cache and mask interfaces.
+
+Only query positions ever reach an attention module, and only sometimes. What is missing is worked out here:
+
+* positions count real tokens: the cumulative sum of the 2-D mask where there is one, else the place in the sequence;
+* keys of the cache stand where the newest query's offset puts them, so that a caller's own ``position_ids`` shift both.
+
+A pre-hook on the base model (`announce`) carries what the model knows and its attention modules do not, as one keyword.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from hf_posenc.errors import MaskMismatch
+from hf_posenc.positions import PositionContext
+
+KEYWORD = "posenc_forward"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What one forward pass of the base model tells all its attention modules.
+
+    Attributes:
+        padding: the caller's 2-D mask as bool, ``[batch, key]``; None where all tokens are real.
+        contiguous: positions run in steps of one and nothing is padded.
+        memo: shared by the layers.
+    """
+
+    padding: Tensor | None
+    contiguous: bool
+    memo: dict[Hashable, object] = field(default_factory=dict)
+
+
+def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `Forward` down.
+
+    Raises:
+        MaskMismatch: a 2-D mask is narrower than the tokens it should mask.
+    """
+    if args:
+        kwargs = dict(zip(_parameters(type(module)), args, strict=False)) | kwargs
+    mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
+    tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
+    length = 0 if tokens is None else tokens.shape[1]
+    plain = True
+    padding = None
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        _check_width(mask, length, cache)
+        padding = mask.bool()
+        plain = not torch.compiler.is_compiling() and bool(padding.all())
+        if plain:
+            padding = None
+        elif positions is None:
+            kwargs["position_ids"] = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    elif mask is not None:
+        plain = False  # a mask of the caller's own shape: nothing is known of it
+    if positions is not None and plain:
+        plain = _in_steps_of_one(positions)
+    kwargs[KEYWORD] = Forward(padding, plain)
+    return (), kwargs
+
+
+def context_of(
+    query: Tensor,
+    cache: Cache | None,
+    layer: int | None,
+    position_ids: Tensor | None,
+    told: Forward | None,
+    *,
+    causal: bool,
+) -> PositionContext:
+    """Positions of one attention call. Call it before the cache takes the new keys: a static cache counts in place.
+
+    Args:
+        query: ``[batch, heads, query, head_dim]``.
+        cache: the layer's cache, if any.
+        layer: index of the layer in the cache.
+        position_ids: ``[batch or 1, query]`` if the model passed them.
+        told: what `announce` passed down; None when the attention module is called on its own.
+        causal: whether the module is a decoder's.
+    """
+    length, device = query.shape[2], query.device
+    past, keys = past_and_keys(cache, layer, length)
+    index = torch.arange(length, device=device) + past
+    if position_ids is not None:
+        positions = position_ids.to(device).long()
+    elif told is not None and told.padding is not None:
+        positions = (told.padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    else:
+        positions = index[None]
+    if told is None:
+        told = Forward(None, position_ids is None or _in_steps_of_one(position_ids))
+    if cache is None:
+        key_positions = positions
+    else:
+        key_positions = _numbered_keys(told.padding, keys, device)
+        newest = key_positions[:, index[-1:]] if isinstance(past, Tensor) else key_positions[:, past + length - 1, None]
+        key_positions = key_positions + (positions[:, -1:] - newest)
+    return PositionContext(positions, key_positions, causal, told.contiguous, told.padding, told.memo)
+
+
+def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:
+    """Tokens the cache holds before this call, and keys it will return after it."""
+    if cache is None:
+        return 0, length
+    keys, _ = cache.get_mask_sizes(length, layer)
+    past = cache.get_seq_length(layer)
+    # A static cache counts in a tensor that its update changes in place: take the value as it is now.
+    return (past.clone() if isinstance(past, Tensor) else past), keys
+
+
+def self_attention_cache(cache: Cache | None) -> Cache | None:
+    """The part of an encoder-decoder cache that belongs to self-attention; other caches as they are."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def _numbered_keys(padding: Tensor | None, keys: int, device: torch.device) -> Tensor:
+    if padding is None:
+        return torch.arange(keys, device=device)[None]
+    numbered = padding.long().cumsum(-1) - 1
+    missing = keys - numbered.shape[1]  # a static cache is longer than what is written in it
+    if missing > 0:
+        ahead = torch.arange(1, missing + 1, device=device)
+        numbered = torch.cat((numbered, numbered[:, -1:] + ahead), dim=1)
+    return numbered[:, :keys]
+
+
+def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
+    past = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, Tensor) or mask.shape[1] >= past + length:
+        return
+    raise MaskMismatch(
+        f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
+        f"Pass a mask of width {past + length}."
+    )
+
+
+def _in_steps_of_one(positions: Tensor) -> bool:
+    if torch.compiler.is_compiling():
+        return False  # a value cannot be looked at while tracing
+    if positions.shape[-1] == 1:
+        return True
+    return bool((positions[..., 1:] - positions[..., :-1] == 1).all())
+
+
+@lru_cache(maxsize=32)
+def _parameters(cls: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(inspect.signature(cls.forward).parameters)[1:]

@@ -1,0 +1,72 @@
+"""GPT-2 keeps position in one table, added before the first block. Its attention fuses q, k, v in `c_attn`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers import GPT2Config, PreTrainedConfig
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Model, eager_attention_forward
+
+from hf_posenc.geometry import Geometry
+from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.patches.table import PositionedTable
+from hf_posenc.registry import register_adapter
+from hf_posenc.schemes.base import Scheme
+
+
+class PositionedGPT2Attention(Positioned, GPT2Attention):
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+
+    host_eager = staticmethod(eager_attention_forward)
+
+    @property
+    def live_dropout(self) -> float:
+        return self.attn_dropout.p if self.training else 0.0
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        **host: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The host's forward for self-attention; see `GPT2Attention`."""
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        fused = self.c_attn(hidden_states).split(self.split_size, dim=2)
+        q, k, v = (x.view(shape).transpose(1, 2) for x in fused)
+        mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
+        return self.resid_dropout(self.c_proj(mixed.reshape(*hidden_states.shape[:-1], -1))), weights
+
+
+@register_adapter("gpt2")
+class GPT2Adapter(Adapter):
+    """Where GPT-2 keeps position."""
+
+    name = "gpt2"
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {GPT2Attention: PositionedGPT2Attention}
+    base_class = GPT2Model
+
+    def geometry(self, config: GPT2Config, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+        return Geometry(
+            heads=config.n_head, kv_heads=config.n_head, head_dim=config.n_embd // config.n_head, width=config.n_embd,
+            layers=config.n_layer, causal=True, trained_length=trained_length, target_length=target_length,
+            table=config.max_position_embeddings,
+        )  # fmt: skip
+
+    def trained_length(self, config: PreTrainedConfig) -> int:
+        return int(config.max_position_embeddings)
+
+    def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
+        yield base.wpe, PositionedTable
+
+    def frozen(self, base: GPT2Model, scheme: Scheme) -> Iterator[nn.Parameter]:  # type: ignore[override]
+        if scheme.replaces_host and not scheme.keeps_table:
+            yield base.wpe.weight
+
+    def probe(self, base: GPT2Model, hidden: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
+        block = base.h[0]
+        return block.attn(block.ln_1(hidden + base.wpe(positions)), position_ids=positions)[0]

@@ -1,0 +1,116 @@
+"""Llama rotates queries and keys in every attention module; nothing else of it knows position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaModel,
+    LlamaRotaryEmbedding,
+    eager_attention_forward,
+)
+
+from hf_posenc.geometry import Geometry, HostRotary, Rotation
+from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.registry import register_adapter
+from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.rotary import geometric
+
+class PositionedLlamaAttention(Positioned, LlamaAttention):
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+
+    host_eager = staticmethod(eager_attention_forward)
+
+    @property
+    def live_dropout(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        position_embeddings: Any = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **host: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The host's forward without its rotation; see `LlamaAttention`."""
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        q, k, v = (project(hidden_states).view(shape).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj))
+        mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
+        return self.o_proj(mixed.reshape(*hidden_states.shape[:-1], -1)), weights
+
+
+class EmbeddingLlamaLayer(LlamaDecoderLayer):
+    """The first layer, where a scheme that adds codes to the embeddings adds them."""
+
+    def forward(self, hidden_states: Tensor, **call: Any) -> Tensor:  # type: ignore[override]
+        """The host's forward on ``hidden_states`` plus the code of every position."""
+        scheme = self.self_attn.scheme
+        code = scheme.embed(call["position_ids"])
+        return super().forward(hidden_states if code is None else hidden_states + code.to(hidden_states.dtype), **call)
+
+
+class SilentRotaryEmbedding(LlamaRotaryEmbedding):
+    """The host's tables of cosines, which nobody reads any more, are not computed."""
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> None:  # type: ignore[override]
+        """Nothing."""
+
+
+@register_adapter("llama")
+class LlamaAdapter(Adapter):
+    """Where Llama keeps position."""
+
+    name = "llama"
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {LlamaAttention: PositionedLlamaAttention}
+    base_class = LlamaModel
+    length_dependent = ("dynamic", "longrope")
+
+    def geometry(self, config: LlamaConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return Geometry(
+            heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, head_dim=head_dim,
+            width=config.hidden_size, layers=config.num_hidden_layers, causal=True,
+            trained_length=trained_length, target_length=target_length, rotary=host_rotary(config, head_dim),
+        )  # fmt: skip
+
+    def trained_length(self, config: PreTrainedConfig) -> int:
+        before = config.rope_parameters.get("original_max_position_embeddings")
+        return int(before or config.max_position_embeddings)
+
+    def scaled_already(self, config: PreTrainedConfig) -> str | None:
+        kind = config.rope_parameters["rope_type"]
+        return None if kind == "default" else kind
+
+    def swaps(self, base: LlamaModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
+        yield base.rotary_emb, SilentRotaryEmbedding
+        if has(scheme, "embed"):
+            yield base.layers[0], EmbeddingLlamaLayer
+
+    def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
+        return iter(())
+
+    def probe(self, base: LlamaModel, hidden: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
+        layer = base.layers[0]
+        if isinstance(layer, EmbeddingLlamaLayer):
+            code = layer.self_attn.scheme.embed(positions)
+            hidden = hidden if code is None else hidden + code.to(hidden.dtype)
+        turns = base.rotary_emb(hidden, positions)
+        return layer.self_attn(layer.input_layernorm(hidden), position_embeddings=turns, position_ids=positions)[0]
+
+
+def host_rotary(config: LlamaConfig, head_dim: int) -> HostRotary:
+    """The rotation a configuration describes. From its numbers, not from ``inv_freq``: a cast model has rounded that."""
+    kind, base = config.rope_parameters["rope_type"], float(config.rope_parameters["rope_theta"])
+    if kind == "default" or kind in LlamaAdapter.length_dependent:  # the latter have no fixed frequencies to build on
+        return HostRotary(Rotation(geometric(base, head_dim)), base)
+    frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return HostRotary(Rotation(tuple(frequencies.double().tolist())), base, factor**2)
+
