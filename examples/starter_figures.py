@@ -1,0 +1,164 @@
+"""How good the starters are, against a 5-gram on the same tokens, and how they fail beyond their 256 tokens.
+
+    python examples/starter_figures.py                 # figures of all three, as a table
+    python examples/starter_figures.py --model llama=FOLDER
+
+The yardstick is an interpolated Kneser-Ney 5-gram trained on the same text (Chen, Goodman 1999, section 4.1.6, with one
+discount per order, D = n1 / (n1 + 2 n2)).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter, defaultdict
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from hf_posenc.eval import passkey
+from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
+from hf_posenc.starters import NAMES, starter_path
+
+LENGTH = 256
+ROWS = 96
+PASSKEYS = 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
+    arguments = parser.parse_args()
+    folders = dict(pair.split("=", 1) for pair in arguments.model) or {name: str(starter_path(name)) for name in NAMES}
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(folders.values())), local_files_only=True)
+    rows = held_out_rows(tokenizer, 2 * LENGTH)
+    gram = KneserNey(training_tokens(tokenizer))
+    scored = [gram.loss(row[: LENGTH // 2], row[LENGTH // 2 : LENGTH]) for row in rows.tolist()]
+    print(f"5-gram, last {LENGTH // 2} of {LENGTH} tokens: {sum(scored) / len(scored):.3f} nats a token")
+    for name, folder in folders.items():
+        report = masked if name == "bert" else causal
+        for what, value in report(folder, rows).items():
+            print(f"{name:6}{what:42}{value:8.3f}")
+
+
+def held_out_rows(tokenizer, length: int) -> Tensor:
+    """Rows of held-out text, ``[ROWS, length]``, the same in every run."""
+    rng = random.Random(2)
+    stream = torch.tensor([i for name in HELD_OUT for i in tokenizer(module_text(name), add_special_tokens=False).input_ids])
+    starts = [rng.randrange(len(stream) - length) for _ in range(ROWS)]
+    return torch.stack([stream[s : s + length] for s in starts])
+
+
+def training_tokens(tokenizer) -> list[int]:
+    texts = [text for name in TRAINING if (text := module_text(name))]
+    return [i for text in texts for i in tokenizer(text, add_special_tokens=False).input_ids]
+
+
+@torch.no_grad()
+def causal(folder: str, rows: Tensor) -> dict[str, float]:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    figures = {"loss, last 128 of 256": suffix_loss(model, rows[:, :LENGTH], LENGTH // 2)}
+    if model.config.model_type == "llama":
+        figures["loss, last 128 of 512 (unscaled)"] = suffix_loss(model, rows, LENGTH // 2)
+        figures["  the same tokens after 256"] = suffix_loss(model, rows[:, LENGTH:], LENGTH // 2)
+    for length in (128, 192, 256):
+        figures[f"passkey within {length}"] = passkey_accuracy(model, tokenizer, length)
+    return figures
+
+
+def suffix_loss(model, rows: Tensor, last: int) -> float:
+    """Mean loss of the last tokens of every row."""
+    total = 0.0
+    for chunk in rows.split(16):
+        logits = model(chunk).logits[:, -last - 1 : -1].log_softmax(-1)
+        total -= logits.gather(-1, chunk[:, -last:, None]).sum().item()
+    return total / (len(rows) * last)
+
+
+def passkey_accuracy(model, tokenizer, length: int) -> float:
+    rng = random.Random(3)
+    right = 0
+    for trial in range(PASSKEYS):
+        drill = passkey.passkey(length, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids))
+        ids = torch.tensor([tokenizer(drill.prompt + drill.answer).input_ids])
+        answer = len(tokenizer(drill.answer).input_ids)
+        guessed = model(ids).logits[0, -answer - 1 : -1].argmax(-1)
+        right += bool((guessed == ids[0, -answer:]).all())
+    return right / PASSKEYS
+
+
+@torch.no_grad()
+def masked(folder: str, rows: Tensor) -> dict[str, float]:
+    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    generator = torch.Generator().manual_seed(4)
+    edges = torch.tensor([[tokenizer.cls_token_id]]), torch.tensor([[tokenizer.sep_token_id]])
+    text = torch.cat([edges[0].expand(ROWS, 1), rows[:, : LENGTH - 2], edges[1].expand(ROWS, 1)], dim=1)
+    hidden = torch.rand(text.shape, generator=generator) < 0.15
+    hidden[:, [0, -1]] = False
+    logits = model(text.masked_fill(hidden, tokenizer.mask_token_id)).logits[hidden]
+    figures = {
+        "masked loss, 15 % of 256": torch.nn.functional.cross_entropy(logits, text[hidden]).item(),
+        "masked tokens recalled": (logits.argmax(-1) == text[hidden]).float().mean().item(),
+    }
+    rng = random.Random(3)
+    right = 0
+    for trial in range(PASSKEYS):
+        drill = passkey.passkey(
+            LENGTH, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids)
+        )
+        ids = torch.tensor([tokenizer(drill.prompt + drill.answer).input_ids])
+        answer = slice(ids.shape[1] - 6, ids.shape[1] - 1)
+        truth = ids[0, answer].clone()
+        ids[0, answer] = tokenizer.mask_token_id
+        right += bool((model(ids).logits[0, answer].argmax(-1) == truth).all())
+    return {**figures, "masked pass key recalled within 256": right / PASSKEYS}
+
+
+class KneserNey:
+    """Interpolated Kneser-Ney of order 5 over token ids."""
+
+    def __init__(self, tokens: list[int], order: int = 5) -> None:
+        self.order = order
+        self.vocabulary = max(tokens) + 1
+        highest = Counter(zip(*(tokens[i:] for i in range(order)), strict=False))
+        self.counts = [highest]
+        for _ in range(order - 1):  # lower orders count the contexts a word was seen after, not how often
+            self.counts.insert(0, Counter(gram[1:] for gram in self.counts[0]))
+        self.totals, self.kinds, self.discounts = [], [], []
+        for counts in self.counts:
+            total, kinds = defaultdict(int), defaultdict(int)
+            for gram, count in counts.items():
+                total[gram[:-1]] += count
+                kinds[gram[:-1]] += 1
+            ones, twos = (sum(c == n for c in counts.values()) for n in (1, 2))
+            self.totals.append(total)
+            self.kinds.append(kinds)
+            self.discounts.append(ones / (ones + 2 * twos))
+
+    def probability(self, context: tuple[int, ...], token: int) -> float:
+        p = 1 / self.vocabulary
+        for n, counts in enumerate(self.counts):
+            before = context[len(context) - n :] if n else ()
+            total = self.totals[n].get(before, 0)
+            if not total:
+                break
+            discount = self.discounts[n]
+            kept = max(counts.get((*before, token), 0) - discount, 0.0)
+            p = (kept + discount * self.kinds[n][before] * p) / total
+        return p
+
+    def loss(self, context: list[int], tokens: list[int]) -> float:
+        """Mean nats of ``tokens`` after ``context``."""
+        text = [*context, *tokens]
+        start = len(context)
+        return -sum(
+            math.log(self.probability(tuple(text[max(0, i - self.order + 1) : i]), text[i])) for i in range(start, len(text))
+        ) / len(tokens)
+
+
+if __name__ == "__main__":
+    main()
