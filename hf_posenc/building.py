@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined, UnknownOption, UnknownScheme, nearest
 from hf_posenc.geometry import Geometry
@@ -118,10 +118,14 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:
         _check_defined(part, scheme, geometry, model)
-    if scheme.longest is not None and scheme.longest < geometry.target_length:
+    ends = [scheme.longest]
+    if not scheme.replaces_host or scheme.keeps_table:
+        ends.append(geometry.table)  # the host's own table stays in use
+    end = min((e for e in ends if e is not None), default=None)
+    if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(
-            f"Scheme {chosen.name!r} ends after {scheme.longest} positions, but the target length is "
-            f"{geometry.target_length}. Ask for at most {scheme.longest}, or use a scheme that has no end."
+            f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
+            f"Ask for at most {end}, or use a scheme that has no end."
         )
     return scheme
 
@@ -160,9 +164,9 @@ def _parts(spec: SchemeSpec) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]
         yield scheme_class(spec[0]), spec[1]
     elif isinstance(spec, Sequence):
         for part in spec:
-            yield from _parts(part)
+            yield from _parts(cast(Part, part))
     else:
-        raise UnknownScheme(f"A scheme is a name, a list of names or a Scheme class, got {spec!r}. Try \"yarn\".")
+        raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {spec!r}. Try "yarn".')
 
 
 def _option_names(cls: type[Scheme]) -> list[str]:

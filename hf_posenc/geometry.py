@@ -27,6 +27,11 @@ class Rotation:
         return 2 * len(self.frequencies)
 
 
+def geometric(base: float, dims: int) -> tuple[float, ...]:
+    """RoPE's own frequencies: ω_m = base^(−2m / dims), m = 0 … dims/2 − 1."""
+    return tuple(base ** (-2 * m / dims) for m in range(dims // 2))
+
+
 @dataclass(frozen=True)
 class HostRotary:
     """The rotation a host brings along.

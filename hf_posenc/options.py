@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt
 
@@ -49,3 +50,27 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
             f"`hf-posenc info {cls.record.name}` lists the valid ranges."
         ) from None
     return {name: getattr(checked, name) for name in named}
+
+
+def written(hint: Any) -> str:
+    """A type hint as a reader wants it: ``"number > 0 or None"``, ``"'dim' or 'rotations'"``."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join([written(parts[0]), *map(bound, parts[1:])])
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin in (Union, UnionType):
+        return " or ".join(map(written, parts))
+    if origin is not None and parts:
+        return f"{origin.__name__} of {', '.join(map(written, parts))}"
+    names = {float: "number", int: "whole number", bool: "True or False", str: "text", NoneType: "None"}
+    return names.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def bound(limit: Any) -> str:
+    """A range as it is written: ``"> 0"``."""
+    if isinstance(limit, Gt):
+        return f"> {limit.gt}"
+    if isinstance(limit, Ge):
+        return f"≥ {limit.ge}"
+    return str(limit)

@@ -1,9 +1,9 @@
 """Patch, unpatch, describe: the whole path from a live model to one that knows position differently, and back.
 
-    adapter  where this model keeps position            geometry, trained length, attention modules
-    lengths  trained, target, factor                    any two give the third
-    scheme   what position is                           built once from geometry, lengths and options
-    report   swap, probe, prove; or undo and raise
+adapter  where this model keeps position            geometry, trained length, attention modules
+lengths  trained, target, factor                    any two give the third
+scheme   what position is                           built once from geometry, lengths and options
+report   swap, probe, prove; or undo and raise
 """
 
 from __future__ import annotations
@@ -13,10 +13,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import nn
 
 from hf_posenc.building import Layout, SchemeSpec, build, layout
-from hf_posenc.errors import AlreadyPatched, AlreadyScaled, CannotCombine, ForeignPatch, NotPatched, UnsupportedModel
+from hf_posenc.errors import (
+    AlreadyPatched,
+    AlreadyScaled,
+    CannotCombine,
+    ForeignPatch,
+    LengthContradiction,
+    NotPatched,
+    UnsupportedModel,
+)
 from hf_posenc.lengths import resolve
 from hf_posenc.patches.context import announce
 from hf_posenc.proof import Probe, Proof
@@ -29,6 +38,13 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 STASH = "posenc_patch"
+LENGTH_ALIASES = {
+    "original_max": "trained_length",
+    "pretraining_length": "trained_length",
+    "train_length": "trained_length",
+    "max_len": "target_length",
+    "target": "target_length",
+}
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -122,15 +138,14 @@ def patch_model(
             'or compose them: scheme="one+other".'
         )
     config = base.config
-    lengths = resolve(
-        host=adapter.trained_length(config), trained_length=trained_length, target_length=target_length, factor=factor
-    )
+    given = _lengths(options, trained_length=trained_length, target_length=target_length)
+    lengths = resolve(host=adapter.trained_length(config), factor=factor, **given)
     geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
     chosen = layout(scheme, options, layers, geometry.layers)
     schemes = _schemes(chosen, geometry, adapter)
-    _check_host_scaling(adapter, config, schemes, told=trained_length is not None)
+    _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
     _check_foreign(adapter, base)
-    probe = Probe(adapter, base, lengths.target)
+    probe = Probe(adapter, base, geometry)
     patch = Patch()
     try:
         _swap(patch, adapter, base, schemes)
@@ -212,6 +227,16 @@ def scheme_of(model: nn.Module) -> Scheme:
     return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]
 
 
+def _lengths(options: dict[str, Any], **given: int | None) -> dict[str, int | None]:
+    """The lengths given, those among ``options`` under the names other papers use included and taken out of them."""
+    for alias in sorted(LENGTH_ALIASES.keys() & options.keys()):
+        name = LENGTH_ALIASES[alias]
+        if given[name] is not None:
+            raise LengthContradiction(f"{alias} is another name of {name}, and both are given. Give one of the two.")
+        given[name] = options.pop(alias)
+    return given
+
+
 def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Scheme]:
     """One scheme a layer; the same object in all of them where it may be shared."""
     if not chosen.layers:
@@ -220,14 +245,18 @@ def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Schem
             return [first] * geometry.layers
     count = geometry.layers
     schemes = [build(chosen.plan_of(layer, count), geometry, adapter.name) for layer in range(count)]
-    embedding = {has(s, "embed") for s in schemes} | {chosen.layers != {} and has(s, "embed") for s in schemes}
     tables = {(s.replaces_host and not s.keeps_table) for s in schemes}
-    if len(embedding) > 1 or (geometry.table is not None and len(tables) > 1):
+    mixed = geometry.table is not None and len(tables) > 1
+    if mixed or (chosen.layers and any(_adds_code(s) for s in schemes)):
         raise CannotCombine(
             "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
             "Use schemes of one kind."
         )
     return schemes
+
+
+def _adds_code(scheme: Scheme) -> bool:
+    return scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is not None
 
 
 def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
@@ -260,7 +289,7 @@ def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]
     parameter = next(base.parameters())
     attentions = list(adapter.attentions(base))
     one = all(s is schemes[0] for s in schemes)
-    for scheme in set(schemes):
+    for scheme in dict.fromkeys(schemes):  # in the order of the layers, so that a seed decides what is drawn
         if parameter.device.type != "meta":
             scheme.reset_parameters()
         scheme.to(parameter.device, parameter.dtype)
@@ -288,7 +317,7 @@ def _become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
 
 def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
     """A copy of the configuration, written and shared by every module that had the old one: two models may share that."""
-    old = base.config
+    old: Any = base.config
     new = copy.deepcopy(old)
     new.position_scheme = {
         "format": FORMAT,

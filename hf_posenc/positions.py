@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from hf_posenc.errors import PositionOutOfTable
+
 T = TypeVar("T")
 
 
@@ -54,3 +56,19 @@ class PositionContext:
     def distance(self, rows: slice = slice(None)) -> Tensor:
         """Query position minus key position, ``[batch or 1, rows, key]``."""
         return self.query_positions[:, rows, None] - self.key_positions[:, None, :]
+
+
+def check_positions(positions: Tensor, end: int | None, name: str) -> None:
+    """Refuse positions past a table's end before an indexing kernel meets them.
+
+    Raises:
+        PositionOutOfTable: some position is ``end`` or more.
+    """
+    if end is None or positions.numel() == 0 or torch.compiler.is_compiling():
+        return
+    highest = int(positions.max())
+    if highest >= end:
+        raise PositionOutOfTable(
+            f"Position {highest} is past the {end} positions of scheme {name!r}. "
+            "Shorten the input, or patch the model with a scheme that has no end."
+        )

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import NoEffect
 from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.terms import EVERYTHING
 
 if TYPE_CHECKING:
+    from hf_posenc.geometry import Geometry, Rotation
     from hf_posenc.patches.base import Adapter
+    from hf_posenc.terms import Region
 
 TOKENS = 64
 SHARPER = (1.0, 10.0, 100.0)
@@ -47,25 +49,21 @@ class Proof:
 class Probe:
     """The layer's outputs before the patch, kept to be compared with those after it."""
 
-    def __init__(self, adapter: Adapter, base: nn.Module, target_length: int) -> None:
+    def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
         self.adapter, self.base = adapter, base
         parameter = next(base.parameters())
         self.deferred = parameter.device.type == "meta"
         if self.deferred:
             return
-        places = torch.linspace(0, target_length - 1, min(TOKENS, target_length)).round().long().unique()
+        # Both have to stand at the probed positions, and a host's table ends.
+        reach = min(geometry.target_length, geometry.table or geometry.target_length)
+        places = torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()
         self.positions = places[None].to(parameter.device)
         generator = torch.Generator().manual_seed(0)
-        width = base.config.hidden_size
-        hidden = torch.randn(1, len(places), width, generator=generator)
+        hidden = torch.randn(1, len(places), geometry.width, generator=generator)
         self.hidden = hidden.to(parameter.device, parameter.dtype)
         self.attention = next(adapter.attentions(base))
-        # A host's table ends at its trained length: compare within it.
-        self.before = [self.run(sharper) for sharper in SHARPER] if self.host_reaches(base, target_length) else None
-
-    def host_reaches(self, base: nn.Module, target_length: int) -> bool:
-        """Whether the unpatched host can stand at all probed positions."""
-        return target_length <= base.config.max_position_embeddings or base.config.model_type not in ("gpt2", "bert")
+        self.before = [self.run(sharper) for sharper in SHARPER]
 
     def run(self, sharper: float) -> Tensor:
         """The probed layer's output ``[token, width]``, float32, with its scores multiplied."""
@@ -80,9 +78,6 @@ class Probe:
         """
         if self.deferred:
             return Proof("deferred")
-        if self.before is None:
-            self.run(1.0)
-            return Proof("moved", float("inf"))  # the host cannot stand there at all
         limit = ROUNDING[self.hidden.dtype]
         must_move = differs_from_host(scheme, self.positions)
         still = (self.positions[0] < scheme.unchanged_below).to(self.hidden.device)
@@ -90,7 +85,9 @@ class Probe:
         for sharper, before in zip(SHARPER, self.before, strict=True):
             moved = (self.run(sharper) - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
             if not moved.isfinite().all():
-                raise NoEffect(f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights.")
+                raise NoEffect(
+                    f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
+                )
             leaked = float(moved[still].max()) if still.any() else 0.0
             if leaked > limit * sharper:
                 raise NoEffect(
@@ -101,8 +98,12 @@ class Probe:
             if change > limit * sharper or not must_move:
                 break
         if must_move != (change > limit):
-            happened = "nothing moved" if must_move else f"outputs moved by {change:.1e} although it equals the host's own"
-            raise NoEffect(f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; report this.")
+            happened = (
+                "nothing moved" if must_move else f"outputs moved by {change:.1e} although it equals the host's own"
+            )
+            raise NoEffect(
+                f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; report this."
+            )
         return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
 
 
@@ -127,19 +128,19 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
         or (terms.query_scale is not None and bool((terms.query_scale - 1).abs().max() > 1e-6))
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
         or any(remapped(region, positions) for region in scheme.regions(positions))
-        or has(scheme, "embed")
+        or scheme.embed(positions) is not None
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
     )
 
 
-def same_rotation(one, two) -> bool:
+def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     """Equal up to the rounding of frequencies that a host computed in float32."""
     if one is None or two is None or one.layout != two.layout or one.dims != two.dims:
         return False
     return all(abs(a - b) <= 1e-6 * abs(b) for a, b in zip(one.frequencies, two.frequencies, strict=True))
 
 
-def remapped(region, positions: Tensor) -> bool:
+def remapped(region: Region, positions: Tensor) -> bool:
     """Whether a region sees other distances than the tokens have."""
     moved_queries = region.query_positions - positions
     moved_keys = region.key_positions - positions
@@ -161,7 +162,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def sharpened(attention: nn.Module, factor: float) -> Iterator[None]:
     """The module's scores multiplied by ``factor``."""
-    scaling = attention.scaling
+    scaling: Any = attention.scaling
     attention.scaling = scaling * factor
     try:
         yield

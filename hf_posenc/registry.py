@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
 from hf_posenc.errors import UnknownScheme, nearest
 
@@ -44,8 +45,9 @@ class SchemeRecord:
         cache: what the key cache holds: ``final`` keys, ``copies`` (one a region) or ``raw`` (rotated when read).
         paper: arXiv id or address.
         title: first line of its module's docstring.
+        summary: first sentence of its own docstring.
         text: the whole docstring.
-        options: name to ``[type, default]`` as written.
+        options: name to ``[type with its range, default]``, in words.
         target: ``module:class``.
     """
 
@@ -58,6 +60,7 @@ class SchemeRecord:
     cache: str = "final"
     paper: str = ""
     title: str = ""
+    summary: str = ""
     text: str = ""
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     target: str = ""
@@ -93,7 +96,8 @@ def register_scheme(
         text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
         record = SchemeRecord(
             name, aliases, models, undefined, learned, zero_shot, cache, paper,
-            title=text.partition("\n")[0], text=text, options=_options_of(cls), target=f"{cls.__module__}:{cls.__qualname__}",
+            title=text.partition("\n")[0], summary=_first_sentence(inspect.getdoc(cls) or ""), text=text,
+            options=_options_of(cls), target=f"{cls.__module__}:{cls.__qualname__}",
         )  # fmt: skip
         for taken in (name, *aliases):
             owner = _by_name().get(taken)
@@ -161,13 +165,17 @@ def adapter_names() -> list[str]:
     return sorted(_ADAPTERS)
 
 
-def _options_of(cls: type) -> dict[str, tuple[str, str]]:
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
-    return {p.name: (_written(p.annotation), "" if p.default is p.empty else repr(p.default)) for p in parameters}
+def _first_sentence(text: str) -> str:
+    sentence, stop, _ = " ".join(text.split()).partition(". ")
+    return sentence + stop.strip()
 
 
-def _written(annotation: object) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+def _options_of(cls: type[Scheme]) -> dict[str, tuple[str, str]]:
+    from hf_posenc.options import written
+
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
+    return {p.name: (written(hints[p.name]), "" if p.default is p.empty else repr(p.default)) for p in parameters}
 
 
 def _by_name() -> dict[str, SchemeRecord]:
@@ -198,10 +206,8 @@ def _load_entry_points(group: str) -> None:
         try:
             entry.load()  # importing the module runs its decorators
         except Exception as error:  # a broken plugin must not take `list` down with it
-            from transformers.utils import logging
-
             distribution = entry.dist.name if entry.dist else "an unknown distribution"
-            logging.get_logger(__name__).warning(
+            logging.getLogger(__name__).warning(
                 f"The {group} plugin {entry.name!r} of {distribution} cannot be loaded ({error}). Update or remove it."
             )
 

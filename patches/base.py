@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention import blocks, dispatch, rows
 from hf_posenc.attention.call import Call
-from hf_posenc.errors import BackendCannotCarry, PositionOutOfTable
+from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
 from hf_posenc.positions import PositionContext
 from hf_posenc.rotate import rotate, table
@@ -68,7 +69,9 @@ class Positioned(nn.Module):
             PositionOutOfTable: a position is past the scheme's end.
         """
         scheme, cache = self.scheme, self_attention_cache(cache)
-        ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal)
+        ctx = context_of(
+            q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal
+        )
         terms = scheme.terms(ctx)
         queries, key = turned(scheme, q, k, ctx)
         if cache is not None:
@@ -86,7 +89,14 @@ class Positioned(nn.Module):
         return function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(
-        self, queries: tuple[Tensor, ...], key: Tensor, v: Tensor, terms: Terms, ctx: PositionContext, mask: Any, host: dict
+        self,
+        queries: tuple[Tensor, ...],
+        key: Tensor,
+        v: Tensor,
+        terms: Terms,
+        ctx: PositionContext,
+        mask: Any,
+        host: dict,
     ) -> Attended:
         backend = self.config._attn_implementation
         if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
@@ -118,9 +128,11 @@ def turned(scheme: Scheme, q: Tensor, k: Tensor, ctx: PositionContext) -> tuple[
         return (q,), k
     queries, keys = [], []
     for number, region in enumerate(scheme.regions(ctx.query_positions)):
-        as_query = ctx.once((rotation, "query", number), lambda r=region: table(rotation, r.query_positions))  # type: ignore[misc]
+        # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
+        mine = (id(scheme), number)
+        as_query = ctx.once((mine, "query"), partial(table, rotation, region.query_positions))
         same = region.key_positions is region.query_positions
-        as_key = as_query if same else ctx.once((rotation, "key", number), lambda r=region: table(rotation, r.key_positions))  # type: ignore[misc]
+        as_key = as_query if same else ctx.once((mine, "key"), partial(table, rotation, region.key_positions))
         queries.append(rotate(q, rotation, as_query))
         keys.append(rotate(k, rotation, as_key))
     return tuple(queries), keys[0] if len(keys) == 1 else torch.cat(keys, dim=-1)
@@ -172,19 +184,3 @@ class Adapter(ABC):
     def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
         """One layer's attention output on synthetic ``hidden [1, token, width]`` at ``positions [1, token]``,
         with everything position does to it on the way, patched or not."""
-
-
-def check_positions(positions: Tensor, end: int | None, name: str) -> None:
-    """Refuse positions past a table's end before an indexing kernel meets them.
-
-    Raises:
-        PositionOutOfTable: some position is ``end`` or more.
-    """
-    if end is None or positions.numel() == 0 or torch.compiler.is_compiling():
-        return
-    highest = int(positions.max())
-    if highest >= end:
-        raise PositionOutOfTable(
-            f"Position {highest} is past the {end} positions of scheme {name!r}. "
-            "Shorten the input, or patch the model with a scheme that has no end."
-        )

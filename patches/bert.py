@@ -29,6 +29,7 @@ from hf_posenc.schemes.base import Scheme
 class PositionedBertSelfAttention(Positioned, BertSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    dropout: nn.Dropout
     host_eager = staticmethod(eager_attention_forward)
 
     @property

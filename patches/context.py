@@ -48,7 +48,8 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         MaskMismatch: a 2-D mask is narrower than the tokens it should mask.
     """
     if args:
-        kwargs = dict(zip(_parameters(type(module)), args, strict=False)) | kwargs
+        names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
+        kwargs = dict(zip(names, args, strict=False)) | kwargs
     mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
     tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     length = 0 if tokens is None else tokens.shape[1]

@@ -19,6 +19,7 @@ from hf_posenc.schemes.base import Scheme
 class PositionedGPT2Attention(Positioned, GPT2Attention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    attn_dropout: nn.Dropout
     host_eager = staticmethod(eager_attention_forward)
 
     @property

@@ -17,15 +17,16 @@ from transformers.models.llama.modeling_llama import (
     eager_attention_forward,
 )
 
-from hf_posenc.geometry import Geometry, HostRotary, Rotation
+from hf_posenc.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.patches.base import Adapter, Positioned
 from hf_posenc.registry import register_adapter
 from hf_posenc.schemes.base import Scheme, has
-from hf_posenc.schemes.rotary import geometric
+
 
 class PositionedLlamaAttention(Positioned, LlamaAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    attention_dropout: float
     host_eager = staticmethod(eager_attention_forward)
 
     @property
@@ -42,7 +43,9 @@ class PositionedLlamaAttention(Positioned, LlamaAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its rotation; see `LlamaAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        q, k, v = (project(hidden_states).view(shape).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            project(hidden_states).view(shape).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
         mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
         return self.o_proj(mixed.reshape(*hidden_states.shape[:-1], -1)), weights
 
@@ -113,4 +116,3 @@ def host_rotary(config: LlamaConfig, head_dim: int) -> HostRotary:
         return HostRotary(Rotation(geometric(base, head_dim)), base)
     frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     return HostRotary(Rotation(tuple(frequencies.double().tolist())), base, factor**2)
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hf_posenc.patches.base import check_positions
+from hf_posenc.positions import check_positions
 from hf_posenc.schemes.base import Scheme
 
 

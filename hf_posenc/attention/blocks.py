@@ -22,11 +22,10 @@ def attend_by_blocks(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     starts = range(0, call.query_length, ROWS)
     keys, values = upcast(call)
-    training = torch.is_grad_enabled() and any(t.requires_grad for t in (*call.queries, *keys, values))
     mixed = []
     for start in starts:
         rows = slice(start, min(start + ROWS, call.query_length))
-        if training and len(starts) > 1:
+        if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be all that has a gradient
             mixed.append(checkpoint(mix_rows, call, keys, values, rows, use_reentrant=False))
         else:
             mixed.append(mix_rows(call, keys, values, rows))
@@ -85,9 +84,10 @@ def hide(logits: Tensor, call: Call, rows: slice, distance: Tensor) -> Tensor:
         visible = visible & Band(0, None)
     if visible != Band():
         logits = logits.masked_fill(~inside(visible, distance)[:, None], lowest)
-    if call.mask is None:
+    mask = call.mask_of(rows)
+    if mask is None:
         return logits
-    mask = call.mask[:, :, rows, : logits.shape[-1]]
+    mask = mask[..., : logits.shape[-1]]
     if mask.dtype == torch.bool:
         return logits.masked_fill(~mask, lowest)
     hidden = mask <= torch.finfo(mask.dtype).min

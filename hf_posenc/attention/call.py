@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ class Call:
         terms: what position adds.
         ctx: where queries and keys stand.
         mask: None where causality (or nothing) is all there is; else bool (true is visible) or float (added),
-            ``[batch or 1, 1 or heads, query, key]``.
+            ``[batch or 1, 1 or heads, query or 1, key]``.
         scaling: factor of q · k.
         dropout: probability of dropping an attention weight.
     """
@@ -61,9 +61,11 @@ class Call:
         """Whether the call is one new token after all others: decoding."""
         return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
 
-    def with_terms(self, terms: Terms) -> Call:
-        """The same call under other terms."""
-        return replace(self, terms=terms)
+    def mask_of(self, rows: slice) -> Tensor | None:
+        """The mask of some rows; a mask may have one row for all of them."""
+        if self.mask is None or self.mask.shape[2] == 1:
+            return self.mask
+        return self.mask[:, :, rows]
 
 
 def unseen_ahead(band: Band, causal: bool) -> Band:

@@ -8,6 +8,7 @@ own backward pass is given the merged output and log-sum-exp (the identity behin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ def accepts(call: Call) -> bool:
     """A causal square on the CPU, or a decoding row, with a near and a far region and nothing else."""
     terms = call.terms
     return (
-        (call.triangle or call.last_row)
+        (call.triangle or (call.last_row and not torch.is_grad_enabled()))
         and call.ctx.causal
         and split_of(terms.bands) is not None
         and not terms.bias
@@ -37,8 +38,8 @@ def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     width = split_of(call.terms.bands)
     scale = call.scaling * call.terms.logit_scale
-    near, far = (t.contiguous() for t in call.queries)
-    if call.query_length == 1:
+    near, far = call.queries
+    if call.last_row and call.key_length > 1:
         return _last_row(near, far, call, width or 0, scale)
     return NearAndFar.apply(near, far, *call.keys, call.values, width, scale)
 
@@ -78,7 +79,7 @@ class NearAndFar(torch.autograd.Function):
     ) -> Tensor:
         length = near.shape[2]
         parts = [
-            flash_cpu.attend(near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], causal=False, mask=mask, scale=scale)
+            flash_cpu.attend(near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], causal=mask is None, mask=mask, scale=scale)
             for rows, seen, mask in _near_blocks(near, width)
         ]
         out = torch.cat([part for part, _ in parts], dim=2)
@@ -106,7 +107,7 @@ class NearAndFar(torch.autograd.Function):
         for rows, seen, mask in _near_blocks(near, width):
             dq, dk, dv = flash_cpu.gradient(
                 grad[:, :, rows], near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], out[:, :, rows], lse[:, :, rows],
-                causal=False, mask=mask, scale=scale,
+                causal=mask is None, mask=mask, scale=scale,
             )  # fmt: skip
             d_near[:, :, rows] = dq
             d_near_keys[:, :, seen] += dk
@@ -123,8 +124,12 @@ class NearAndFar(torch.autograd.Function):
         return d_near, d_far, d_near_keys, d_far_keys, d_values, None, None
 
 
-def _near_blocks(query: Tensor, width: int) -> list[tuple[slice, slice, Tensor]]:
+def _near_blocks(query: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor | None]]:
+    """The near band in blocks; masks are float32, as the kernel adds them, and None is a causal square."""
     length = query.shape[2]
-    blocks = blocks_of_band(Band(0, width), length, length, query.device)
     hidden = torch.finfo(torch.float32).min
-    return [(r, s, torch.zeros(m.shape).masked_fill(~m, hidden)[None, None]) for r, s, m in blocks]
+    before, added = None, None
+    for rows, seen, mask in blocks_of_band(Band(0, width), length, length, query.device):
+        if mask is not before:
+            before, added = mask, torch.zeros(mask.shape).masked_fill(~mask, hidden)[None, None]
+        yield rows, seen, added

@@ -76,7 +76,7 @@ def turned(call: Call, rows: slice, length: int) -> Call:
         keys=(rotate(call.keys[0], rotation, table(rotation, there)),),
         terms=replace(call.terms, rows=None),
         ctx=replace(call.ctx, query_positions=here),
-        mask=None if call.mask is None else call.mask[:, :, rows],
+        mask=call.mask_of(rows),
     )
 
 

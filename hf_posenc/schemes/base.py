@@ -62,7 +62,7 @@ class Scheme(nn.Module):
 
     def regions(self, positions: Tensor) -> tuple[Region, ...]:
         """Disjoint sets of pairs and where queries and keys stand in each; by default one set, as they are."""
-        return (Region(positions, positions),)
+        return (Region(positions, positions, EVERYTHING),)
 
     def bias(self, ctx: PositionContext) -> Bias | None:
         """Added to the scaled scores."""

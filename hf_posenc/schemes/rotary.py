@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from hf_posenc.geometry import Geometry, Layout, Rotation
+from hf_posenc.geometry import Geometry, Layout, Rotation, geometric
 from hf_posenc.options import Base
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
@@ -38,11 +38,6 @@ class Rotary(Scheme):
         """Index, fractional, of the pair that turns that many times within the trained length."""
         d, trained = self.geometry.head_dim, self.geometry.trained_length
         return d * math.log(trained / (2 * math.pi * turns)) / (2 * math.log(self.base))
-
-
-def geometric(base: float, dims: int) -> tuple[float, ...]:
-    """ω_m = base^(−2m / dims), m = 0 … dims/2 − 1."""
-    return tuple(base ** (-2 * m / dims) for m in range(dims // 2))
 
 
 @register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)

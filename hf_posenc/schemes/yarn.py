@@ -81,9 +81,7 @@ class Yarn(NTKByParts):
         attention_factor: Positive | None = None,
         base: Base | None = None,
     ) -> None:
-        super().__init__(
-            geometry, beta_fast=beta_fast, beta_slow=beta_slow, ramp=ramp, truncate=truncate, base=base
-        )
+        super().__init__(geometry, beta_fast=beta_fast, beta_slow=beta_slow, ramp=ramp, truncate=truncate, base=base)
         self.attention_factor = attention_factor or 0.1 * math.log(geometry.factor) + 1.0
 
     def logit_scale(self) -> float:

@@ -1,0 +1,70 @@
+"""Let transformers' own classes restore schemes: ``AutoModel…from_pretrained``, pipelines, all that loads through them.
+
+The only global this package ever touches, and only between `enable_auto` and `disable_auto`: two class methods of
+`PreTrainedModel` that hand over where a configuration carries a scheme and are transformers' own everywhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from hf_posenc.block import Block
+from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.restoring import RESTORING, config_of, load, restoring
+from hf_posenc.side_car import side_car_of
+
+_ORIGINALS: dict[str, Any] = {}
+
+
+def enable_auto() -> None:
+    """From now on every model and Auto class restores the scheme of a checkpoint. Calling it again does nothing."""
+    if not _ORIGINALS:
+        for name, hook in (("from_pretrained", _from_pretrained), ("_from_config", _from_config)):
+            _ORIGINALS[name] = PreTrainedModel.__dict__[name]
+            setattr(PreTrainedModel, name, classmethod(hook))
+
+
+def disable_auto() -> None:
+    """Undo `enable_auto`; models that were loaded keep their schemes."""
+    while _ORIGINALS:
+        name, original = _ORIGINALS.popitem()
+        setattr(PreTrainedModel, name, original)
+
+
+def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any) -> Any:
+    original = _ORIGINALS["from_pretrained"].__func__
+    hf_kwargs["config"] = config
+    if name_or_path is None or RESTORING in vars(cls):
+        return original(cls, name_or_path, *args, **hf_kwargs)
+    where = os.fspath(name_or_path)
+    _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or where)
+    try:
+        block = Block.of_config(config_of(where, hf_kwargs), where)
+    except OSError:  # nothing to load there: transformers says that itself
+        block = None
+    if block is None:
+        return original(cls, name_or_path, *args, **hf_kwargs)
+    wanted = hf_kwargs.pop("output_loading_info", False)
+    loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
+    return loaded if wanted else loaded[0]
+
+
+def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
+    original = _ORIGINALS["_from_config"].__func__
+    block = None if RESTORING in vars(cls) else Block.of_config(vars(config), "this configuration")
+    if block is None:
+        return original(cls, config, **kwargs)
+    model = original(restoring(cls, block), config, **kwargs)
+    model.__class__ = cls
+    return model
+
+
+def _refuse_adapter(folder: Any) -> None:
+    if os.path.isdir(folder) and side_car_of(folder) is not None:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
+            f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."
+        )

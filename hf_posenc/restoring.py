@@ -1,0 +1,141 @@
+"""Build a model as it was saved: a subclass whose constructor patches, for transformers' own loader to fill.
+
+The loader constructs on the meta device, where nothing has a value: the proof of the patch waits until the weights are
+there, and parameters the checkpoint lacks are initialised by the scheme, not by transformers' one rule for everything.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from hf_posenc.block import KEY, Block
+from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.patching import Patch, host_of, patch_of, scheme_of
+from hf_posenc.proof import Probe
+from hf_posenc.schemes.base import Composition, Scheme
+
+HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+RESTORING = "posenc_restoring"  # marks the subclasses made here
+logger = logging.get_logger(__name__)
+
+
+def load(
+    cls: type[PreTrainedModel],
+    block: Block | None,
+    name_or_path: str,
+    *args: Any,
+    **hf_kwargs: Any,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load ``cls`` with the scheme of ``block``.
+
+    Args:
+        cls: a concrete model class.
+        block: the checkpoint's; None loads a plain model.
+        name_or_path: of the checkpoint.
+        *args: of the constructor.
+        **hf_kwargs: of ``from_pretrained``.
+
+    Returns:
+        The model, of class ``cls``, and transformers' loading report.
+
+    Raises:
+        CheckpointMismatch: the block does not fit the model.
+        NoEffect: the scheme was restored and does nothing.
+    """
+    hf_kwargs["output_loading_info"] = True
+    if block is None:
+        return cls.from_pretrained(name_or_path, *args, **hf_kwargs)  # type: ignore[return-value]
+    try:
+        model, info = restoring(cls, block).from_pretrained(name_or_path, *args, **hf_kwargs)
+    except PosEncError as error:
+        raise CheckpointMismatch(
+            f"{name_or_path} carries scheme {block}, which does not fit its {cls.__name__}: {error} "
+            "Save the patched model again with save_pretrained."
+        ) from error
+    model.__class__ = cls
+    settle(model, info["missing_keys"])
+    return model, info
+
+
+def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a checkpoint's configuration, or of the one the caller passes."""
+    given = hf_kwargs.get("config")
+    if isinstance(given, PreTrainedConfig):
+        return vars(given)
+    hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
+    return PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0]
+
+
+def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]:
+    """A subclass of ``cls`` under the same name, built on the host's own length and patched by its constructor."""
+
+    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        config = copy.deepcopy(config)
+        config.max_position_embeddings = block.host_length
+        if hasattr(config, KEY):
+            delattr(config, KEY)
+        cls.__init__(self, config, *args, **kwargs)
+        block.put_on(self)
+
+    same_name = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), {"__init__": __init__, RESTORING: True, **same_name})
+
+
+def settle(model: nn.Module, missing: Iterable[str]) -> None:
+    """What had to wait for the weights: fresh parameters, frozen tables, the proof.
+
+    Raises:
+        NoEffect: the scheme was restored and does nothing.
+    """
+    initialise(model, set(missing))
+    base, adapter = host_of(model)
+    patch, scheme = patch_of(base), scheme_of(model)
+    patch.frozen[:] = adapter.frozen(base, scheme)  # the loader made new parameters
+    for weight in patch.frozen:
+        weight.requires_grad_(False)
+    if patch.report is not None and patch.report.proof.verdict == "deferred":
+        with as_before(patch):
+            probe = Probe(adapter, base, scheme.geometry)
+        patch.report = replace(patch.report, proof=probe.verdict(scheme))
+
+
+def initialise(model: nn.Module, missing: set[str]) -> None:
+    """Let schemes initialise the parameters among ``missing``; those that were loaded keep their values."""
+    for prefix, scheme in model.named_modules():
+        if not isinstance(scheme, Scheme) or isinstance(scheme, Composition):
+            continue
+        lost = [name for name, _ in scheme.named_parameters() if f"{prefix}.{name}" in missing]
+        if not lost:
+            continue
+        logger.warning(
+            f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}. Train the model before use."
+        )
+        kept = {name: p.detach().clone() for name, p in scheme.named_parameters() if name not in lost}
+        scheme.reset_parameters()
+        scheme.load_state_dict(kept, strict=False)
+
+
+@contextmanager
+def as_before(patch: Patch) -> Iterator[None]:
+    """The host as it was before the patch: its classes and configurations, with the weights it has now."""
+    classes = [(module, type(module)) for module, _ in patch.classes]
+    configs = [(module, module.config) for module, _ in patch.configs]
+    for module, cls in reversed(patch.classes):
+        module.__class__ = cls
+    for module, config in patch.configs:
+        module.config = config  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module, now in classes:
+            module.__class__ = now
+        for module, config in configs:
+            module.config = config

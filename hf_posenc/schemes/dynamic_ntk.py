@@ -1,0 +1,70 @@
+"""Dynamic NTK: the base grows with the text, and no text within the trained length is touched.
+
+    base'(L) = base · (1 + f (L / L0 − 1))^(d / (d − 2))  for L > L0, base for L ≤ L0        f = multiplier
+
+L is the length *at each query row*: token i and every key it reads turn by the base of length i + 1. One length for a
+whole call, as elsewhere, makes a token's output depend on what comes after it, and a cached text differ from one read
+at once. Keys are therefore cached raw and rotated by the row that reads them.
+
+emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hf_posenc.geometry import Geometry, Rotation
+from hf_posenc.options import AtLeastOne, Base, PositiveInt
+from hf_posenc.registry import register_scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.ntk import stretched
+from hf_posenc.schemes.rotary import Rotary
+from hf_posenc.terms import RowRotation
+
+
+@register_scheme(
+    "dynamic_ntk", aliases=("dynamic",), models=("llama", "gpt2"), undefined="the length of a row needs a decoder",
+    zero_shot=True, cache="raw", paper="https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr",
+)  # fmt: skip
+class DynamicNTK(Scheme):
+    """RoPE whose base follows the length of the text so far. Lossless up to the trained length, usable to 2–4×.
+
+    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of rows share
+    a rotation: cheaper, and still the same whether cached or not. ``multiplier`` stretches more than the length needs.
+    """
+
+    needs_causal = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        multiplier: AtLeastOne = 1.0,
+        granularity: PositiveInt = 1,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry)
+        self.multiplier, self.granularity = multiplier, granularity
+        self.unscaled = Rotary(geometry, base=base).rotation()
+
+    def row_rotation(self) -> RowRotation:
+        """The rotation of every length a row can have."""
+        return RowRotation(self.length_of, self.rotation_of)
+
+    def length_of(self, positions: Tensor) -> Tensor:
+        """Length at query rows that stand at ``positions […]``, rounded up; at least the trained length."""
+        trained, step = self.geometry.trained_length, self.granularity
+        beyond = (positions + 1 - trained).clamp(min=0)
+        return trained + (beyond + step - 1) // step * step
+
+    def rotation_of(self, length: int) -> Rotation:
+        """The rotation of rows of some length."""
+        stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
+        return Rotation(stretched(self.unscaled.frequencies, stretch), self.unscaled.layout)
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length, where the unscaled rotation is the host's own."""
+        host = self.geometry.rotary
+        as_host = host is not None and host.rotation == self.unscaled and host.logit_scale == 1.0
+        return self.geometry.trained_length if as_host else 0

@@ -1,0 +1,37 @@
+"""A window: every token sees its nearest neighbours and nothing else.
+
+    causal: 0 ≤ i − j < W          both sides: |i − j| < W          W = size
+
+It keeps every distance within what training saw and the number of keys within what attention was tuned to. What left
+the window is gone, except for what deeper layers carry on: layer n reaches n (W − 1) tokens back.
+
+Child, Gray, Radford, Sutskever 2019, arXiv:1904.10509; Beltagy, Peters, Cohan 2020, "Longformer", arXiv:2004.05150.
+"""
+
+from __future__ import annotations
+
+from hf_posenc.geometry import Geometry
+from hf_posenc.options import PositiveInt
+from hf_posenc.registry import register_scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.terms import Band
+
+
+@register_scheme("window", aliases=("swa", "local"), zero_shot=True, paper="2004.05150")
+class Window(Scheme):
+    """Attention to the nearest ``size`` tokens (default: the trained length) on each side that is seen at all."""
+
+    replaces_host = False
+
+    def __init__(self, geometry: Geometry, *, size: PositiveInt | None = None) -> None:
+        super().__init__(geometry)
+        self.size = geometry.trained_length if size is None else size
+
+    def visible(self) -> Band:
+        """Distances under the size, on each side that is seen."""
+        return Band(0 if self.geometry.causal else 1 - self.size, self.size)
+
+    @property
+    def unchanged_below(self) -> int:
+        """The size in a decoder, where the window cuts nothing off earlier tokens."""
+        return self.size if self.geometry.causal else 0

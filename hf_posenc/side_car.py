@@ -1,0 +1,141 @@
+"""What stands beside a PEFT adapter: the scheme it was trained under.
+
+``position_scheme.json`` is the block of `hf_posenc.block`. Where the scheme has learned parameters that PEFT does not
+save (it saves what is in ``modules_to_save``), ``position_scheme.safetensors`` holds them. The JSON is written last and
+names the digest of the other, so that a save cut short is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from hf_posenc.atomic import write_bytes, write_json
+from hf_posenc.block import Block
+from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
+from hf_posenc.patching import host_of
+
+SIDE_CAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
+DIGEST = "parameters_sha256"
+LARGEST = 1 << 20  # bytes of a JSON file; more is damage or an attack
+
+
+def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
+    """The scheme an adapter was trained under; None where it has no side-car.
+
+    Raises:
+        PeftAdapterMismatch: the side-car is damaged, or of a scheme that does not exist here.
+    """
+    file = local_folder(folder) / SIDE_CAR
+    if not file.exists():
+        return None
+    content = read_json(file)
+    content.pop(DIGEST, None)
+    try:
+        return Block.read(content, str(file))
+    except CheckpointMismatch as error:
+        raise PeftAdapterMismatch(str(error)) from error
+
+
+def write_side_car(model: nn.Module, folder: Path) -> None:
+    """Write scheme and loose parameters of ``model``; for a plain model, remove those of an earlier save."""
+    block = Block.of_model(model)
+    if block is None:
+        (folder / SIDE_CAR).unlink(missing_ok=True)
+        (folder / PARAMETERS).unlink(missing_ok=True)
+        return
+    content = block.to_json()
+    if parameters := loose_parameters(model):
+        data = save({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
+        write_bytes(folder / PARAMETERS, data)
+        content[DIGEST] = hashlib.sha256(data).hexdigest()
+    write_json(folder / SIDE_CAR, content)
+
+
+def saved_parameters(folder: Path) -> dict[str, Tensor]:
+    """The loose parameters in ``folder``; empty where there are none.
+
+    Raises:
+        PeftAdapterMismatch: the file is missing or damaged.
+    """
+    digest = read_json(folder / SIDE_CAR).get(DIGEST) if (folder / SIDE_CAR).exists() else None
+    if digest is None:
+        return {}
+    data = (folder / PARAMETERS).read_bytes() if (folder / PARAMETERS).is_file() else b""
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise PeftAdapterMismatch(
+            f"{folder / PARAMETERS} is not what {SIDE_CAR} describes. Copy or save the adapter again."
+        )
+    return load(data)
+
+
+def load_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
+    """Give ``model`` its loose parameters.
+
+    Raises:
+        PeftAdapterMismatch: it has other parameters than ``saved``.
+    """
+    live = loose_parameters(model)
+    odd = sorted(saved.keys() ^ live.keys()) or [name for name in saved if saved[name].shape != live[name].shape]
+    if odd:
+        raise PeftAdapterMismatch(
+            f"{folder} and the base differ in the position parameter {odd[0]!r}. Save the adapter again."
+        )
+    for name, value in saved.items():
+        live[name].data.copy_(value)
+
+
+def loose_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Learned position parameters that PEFT does not save itself, by their names in the base model."""
+    base, _ = host_of(model)
+    owned_by_peft = ("modules_to_save", "original_module", "lora_")
+    return {
+        name: parameter
+        for name, parameter in base.named_parameters()
+        if "posenc" in (path := name.split(".")) and not any(p.startswith(owned_by_peft) for p in path)
+    }
+
+
+def base_of_adapter(folder: str) -> str | None:
+    """Where the base of an adapter is, if ``folder`` holds an adapter and no model."""
+    if not (Path(folder) / PEFT_CONFIG).is_file() or (Path(folder) / "config.json").exists():
+        return None
+    base = read_json(Path(folder) / PEFT_CONFIG).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} does not name its base. Load that, and pass peft_adapter=."
+        )
+    return base
+
+
+def local_folder(name: str | os.PathLike[str]) -> Path:
+    """A folder as it is; a Hub name as the folder its JSON and safetensors files were downloaded to."""
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(os.fspath(name), allow_patterns=["*.json", "*.safetensors"]))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a small JSON file.
+
+    Raises:
+        PeftAdapterMismatch: it is missing, too large, or something else.
+    """
+    try:
+        if file.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST} bytes")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
+    if not isinstance(content, dict):
+        raise PeftAdapterMismatch(f"{file} holds no JSON object. Copy or save the adapter again.")
+    return content

@@ -1,0 +1,69 @@
+"""A learned table and its end; no positions at all and what is left then."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
+
+from . import hosts
+from .hosts import TRAINED, WIDTH
+
+
+def test_llama_gets_a_table_as_long_as_the_target() -> None:
+    patched = patch_model(hosts.llama(), "learned", factor=4)
+    table = scheme_of(patched).table.weight
+    assert table.shape == (4 * TRAINED, WIDTH)
+    assert table.std().item() == pytest.approx(0.02, rel=0.05)
+    assert describe(patched).parameters_added == table.numel()
+    hosts.logits(patched, hosts.text(4 * TRAINED))
+    with pytest.raises(PositionOutOfTable, match=f"Position {4 * TRAINED} is past the {4 * TRAINED} positions"):
+        hosts.logits(patched, hosts.text(4 * TRAINED + 1))
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_a_kept_table_ends_where_it_ended(model: str) -> None:
+    build, _ = hosts.HOSTS[model]
+    with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
+        hosts.logits(patch_model(build(), "learned"), hosts.text(5000))
+    with pytest.raises(OptionOutOfRange, match=f"ends after {TRAINED} positions"):
+        patch_model(build(), "learned", factor=2)
+    assert scheme_of(patch_model(build(), "learned")).keeps_table
+    longer = patch_model(build(), "learned", factor=2, num_positions=2 * TRAINED)
+    assert hosts.logits(longer, hosts.text(2 * TRAINED)).isfinite().all()
+
+
+def test_a_table_shorter_than_the_target_is_refused() -> None:
+    with pytest.raises(OptionOutOfRange, match="ends after 40 positions"):
+        patch_model(hosts.llama(), "learned", target_length=64, num_positions=40)
+
+
+def test_an_encoder_without_positions_is_a_bag_of_words() -> None:
+    """f(x[π]) = f(x)[π], and not with the host's own table."""
+    ids = hosts.text(TRAINED)
+    order = torch.randperm(TRAINED, generator=torch.Generator().manual_seed(3))
+    bag = patch_model(hosts.bert(), "none")
+    assert (hosts.logits(bag, ids[order]) - hosts.logits(bag, ids)[order]).abs().max() < 1e-5
+    own = hosts.bert()
+    assert (hosts.logits(own, ids[order]) - hosts.logits(own, ids)[order]).abs().max() > 0.1  # control
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_a_decoder_without_positions_knows_order_by_its_mask(model: str) -> None:
+    """Two like tokens differ by what they have read; a text of one token repeated looks the same everywhere."""
+    build, _ = hosts.HOSTS[model]
+    patched = patch_model(build(), "none")
+    ids = hosts.text(20)
+    ids[15] = ids[3]
+    rows = hosts.logits(patched, ids)
+    assert (rows[15] - rows[3]).abs().max() > 0.1
+    same = hosts.logits(patched, torch.full((20,), 7))
+    assert (same - same[0]).abs().max() < 1e-5
+
+
+def test_a_table_tells_repeated_tokens_apart() -> None:
+    """Control of the above."""
+    own = hosts.logits(hosts.gpt2(), torch.full((20,), 7))
+    assert (own - own[0]).abs().max() > 0.1

@@ -1,0 +1,128 @@
+"""RoPE against its block-diagonal matrix, its complex form, transformers' two layouts, and exact arithmetic far out."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+
+from hf_posenc.geometry import Layout, Rotation, geometric
+from hf_posenc.rotate import rotate, table
+from hf_posenc.schemes.rotary import RoPE
+
+from . import hosts
+from .naive import as_complex
+
+DIMS = 16
+LAYOUTS: list[Layout] = ["half", "interleaved"]
+HALF_OF_INTERLEAVED = [*range(0, DIMS, 2), *range(1, DIMS, 2)]
+
+
+def turned(x: Tensor, positions: Tensor, layout: Layout, dims: int = DIMS) -> Tensor:
+    rotation = Rotation(geometric(10_000.0, dims), layout)
+    return rotate(x, rotation, table(rotation, positions))
+
+
+def vectors(seed: int, length: int = 24) -> Tensor:
+    return torch.randn(1, 2, length, DIMS, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_block_diagonal_matrix(layout: Layout) -> None:
+    """R(p) written out as a matrix of 2 × 2 turns."""
+    x, positions = vectors(0), torch.arange(24)[None] * 7
+    angles = positions[0, :, None] * torch.tensor(geometric(10_000.0, DIMS), dtype=torch.float64)
+    turns = torch.stack((angles.cos(), -angles.sin(), angles.sin(), angles.cos()), dim=-1).unflatten(-1, (2, 2))
+    matrix = torch.stack([torch.block_diag(*of_position) for of_position in turns])
+    pairs = x.double() if layout == "interleaved" else x.double()[..., torch.tensor(HALF_OF_INTERLEAVED).argsort()]
+    by_matrix = torch.einsum("pab,...pb->...pa", matrix, pairs)
+    ours = turned(x, positions, layout)
+    ours = ours if layout == "interleaved" else ours[..., torch.tensor(HALF_OF_INTERLEAVED).argsort()]
+    assert (ours - by_matrix).abs().max() < 1e-6
+
+
+def test_complex_form() -> None:
+    x, positions = vectors(1), torch.arange(24)[None]
+    angles = positions[0, :, None] * torch.tensor(geometric(10_000.0, DIMS), dtype=torch.float64)
+    expected = as_complex(x) * torch.polar(torch.ones_like(angles), angles)
+    assert (as_complex(turned(x, positions, "half")) - expected).abs().max() < 1e-6
+
+
+def test_layouts_are_a_permutation_apart() -> None:
+    x, positions = vectors(2), torch.arange(24)[None]
+    permuted = turned(x[..., HALF_OF_INTERLEAVED], positions, "half")
+    assert torch.equal(permuted, turned(x, positions, "interleaved")[..., HALF_OF_INTERLEAVED])
+    assert (turned(x, positions, "half") - turned(x, positions, "interleaved")).abs().max() > 0.5  # control
+
+
+def test_equals_llama_and_roformer() -> None:
+    """The half layout is Llama's, the interleaved one RoFormer's."""
+    q, k, positions = vectors(3), vectors(4), torch.arange(24)[None]
+    config = hosts.llama().config
+    cos, sin = LlamaRotaryEmbedding(config)(q, positions)
+    for ours, theirs in zip((q, k), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+        assert (turned(ours, positions, "half") - theirs).abs().max() < 1e-5  # their angles are float32
+    sinusoidal = RoFormerSinusoidalPositionalEmbedding(24, DIMS)
+    sinusoidal.weight.data = sinusoidal.create_weight()
+    q2, k2 = RoFormerSelfAttention.apply_rotary_position_embeddings(sinusoidal.weight[None, None], q, k)
+    assert (turned(q, positions, "interleaved") - q2).abs().max() < 1e-6
+    assert (turned(k, positions, "interleaved") - k2).abs().max() < 1e-6
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 100_000), st.integers(0, 300), st.sampled_from(LAYOUTS), st.integers(0, 2**31))
+def test_scores_depend_on_the_distance_alone(start: int, distance: int, layout: Layout, seed: int) -> None:
+    q, k = vectors(seed, 1), vectors(seed + 1, 1)
+
+    def score(at: int) -> Tensor:
+        here, there = torch.tensor([[at + distance]]), torch.tensor([[at]])
+        return (turned(q, here, layout) * turned(k, there, layout)).sum(-1)
+
+    assert (score(start) - score(0)).abs().max() < 2e-5  # scores of size about 4, float32 products
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**20), st.sampled_from(LAYOUTS))
+def test_rotation_keeps_lengths(position: int, layout: Layout) -> None:
+    x = vectors(5, 1)
+    moved = turned(x, torch.tensor([[position]]), layout)
+    assert (moved.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max() < 1e-6
+
+
+def test_position_zero_and_channels_behind_the_rotated_ones_stay() -> None:
+    x = vectors(6)
+    assert torch.equal(turned(x, torch.zeros(1, 24, dtype=torch.long), "half"), x)
+    part = turned(x, torch.arange(24)[None], "half", dims=8)
+    assert torch.equal(part[..., 8:], x[..., 8:])
+    assert not torch.equal(part[..., :8], x[..., :8])
+
+
+@pytest.mark.parametrize("position", [10**4, 10**5, 10**6])
+def test_angles_far_out(position: int) -> None:
+    """Tables to float32's last digits, against 50-digit arithmetic."""
+    frequencies = geometric(10_000.0, 64)
+    cos, sin = (t.flatten().tolist() for t in table(Rotation(frequencies), torch.tensor([[position]])))
+    with mpmath.workdps(50):
+        for w, c, s in zip(frequencies, cos, sin, strict=True):
+            assert abs(mpmath.cos(mpmath.mpf(w) * position) - c) < 1e-7
+            assert abs(mpmath.sin(mpmath.mpf(w) * position) - s) < 1e-7
+
+
+def test_float32_angles_are_wrong_far_out() -> None:
+    """Control: what the float64 angles are for."""
+    w, position = geometric(10_000.0, 64)[1], 10**6
+    low = torch.cos(torch.tensor(w, dtype=torch.float32) * position)
+    assert abs(float(mpmath.cos(mpmath.mpf(w) * position)) - float(low)) > 1e-3
+
+
+def test_low_precision_positions_would_collide() -> None:
+    """Angles come from integer positions; a table of bfloat16 positions could not tell 256 from 257."""
+    assert torch.tensor(257).bfloat16() == torch.tensor(256).bfloat16()  # control
+    rotation = RoPE(hosts.geometry()).rotation()
+    cos, _ = table(rotation, torch.tensor([[256, 257]]))
+    assert (cos[0, 0, 0] - cos[0, 0, 1]).abs().max() > 0.1

@@ -1,0 +1,173 @@
+"""Frequency scalings against transformers' own, closed forms, and the order any stretch must keep."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc import patch_model
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.registry import scheme_class
+from hf_posenc.schemes.dynamic_ntk import DynamicNTK
+from hf_posenc.schemes.llama3 import Llama3
+from hf_posenc.schemes.ntk import NTK
+from hf_posenc.schemes.rotary import Rotary
+from hf_posenc.schemes.yarn import NTKByParts
+
+from . import hosts
+from .hosts import TRAINED
+from .naive import rope
+
+NATIVE = {
+    "pi": {"rope_type": "linear"},
+    "yarn": {"rope_type": "yarn"},
+    "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+STATIC = ["pi", "ntk", "ntk_parts", "yarn", "llama3"]
+SHAPES = [(16, 256, 10_000.0), (64, 512, 10_000.0), (128, 8192, 500_000.0), (64, 2048, 1e6)]
+YARN_OPTIONS = [
+    {},
+    {"beta_fast": 16.0, "beta_slow": 2.0},
+    {"truncate": False},
+    {"attention_factor": 1.5},
+]
+
+
+def native(kind: str, head_dim: int, trained: int, base: float, factor: float, **options: Any) -> LlamaConfig:
+    scaling = NATIVE[kind] | {"factor": factor, "rope_theta": base, "original_max_position_embeddings": trained}
+    return LlamaConfig(
+        hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim,
+        max_position_embeddings=int(trained * factor), rope_parameters=scaling | options,
+    )  # fmt: skip
+
+
+def ours(name: str, head_dim: int, trained: int, base: float, factor: float, **options: Any) -> Rotary:
+    geometry = hosts.geometry(head_dim=head_dim, trained=trained, target=round(trained * factor), base=base)
+    scheme = scheme_class(name)(geometry, **options)
+    assert isinstance(scheme, Rotary)
+    return scheme
+
+
+def assert_equals_native(kind: str, shape: tuple[int, int, float], factor: float, **options: Any) -> None:
+    config = native(kind, *shape, factor, **options)
+    theirs, attention_factor = ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config, torch.device("cpu"))
+    scheme = ours(kind, *shape, factor, **options)
+    frequencies = torch.tensor(scheme.frequencies(), dtype=torch.float64)
+    assert (frequencies / theirs.double() - 1).abs().max() < 2e-6  # theirs are float32
+    assert scheme.logit_scale() == pytest.approx(attention_factor**2, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("factor", [2.0, 4.0, 8.0, 32.0])
+@pytest.mark.parametrize("kind", NATIVE)
+def test_equals_transformers(kind: str, shape: tuple[int, int, float], factor: float) -> None:
+    assert_equals_native(kind, shape, factor)
+
+
+@pytest.mark.parametrize("options", YARN_OPTIONS, ids=str)
+def test_yarn_options_equal_transformers(options: dict[str, Any]) -> None:
+    assert_equals_native("yarn", (64, 512, 10_000.0), 4.0, **options)
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_whole_model_equals_transformers(kind: str) -> None:
+    """A patched Llama, and the same weights under the native configuration."""
+    factor, ids = 4, hosts.text(4 * TRAINED)
+    scaling = NATIVE[kind] | {"factor": float(factor), "rope_theta": 10_000.0}
+    if kind != "pi":
+        scaling["original_max_position_embeddings"] = TRAINED
+    stock = hosts.llama(rope_parameters=scaling, max_position_embeddings=factor * TRAINED)
+    expected = hosts.logits(stock, ids)
+    assert (hosts.logits(patch_model(hosts.llama(), kind, factor=factor), ids) - expected).abs().max() < 1e-4
+    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 0.1  # control: unscaled
+    half = patch_model(hosts.llama(), kind, factor=factor / 2)
+    assert (hosts.logits(half, ids) - expected).abs().max() > 0.1  # control: another factor
+
+
+def test_yarn_published_example() -> None:
+    """d = 64, θ = 10⁴, L0 = 512: the ramp runs from pair 3 to pair 16, and the factor at s = 4 is 1.13863."""
+    scheme = ours("yarn", 64, 512, 10_000.0, 4.0)
+    ratios = [float(w / scaled) for w, scaled in zip(rope(64), scheme.frequencies(), strict=True)]
+    assert ratios[:4] == pytest.approx([1.0] * 4)
+    assert 1.0 < ratios[4] < ratios[15] < 4.0
+    assert ratios[16:] == pytest.approx([4.0] * 16)
+    assert math.sqrt(scheme.logit_scale()) == pytest.approx(1.13863, abs=1e-5)
+
+
+def test_two_ramps_of_yarn_differ() -> None:
+    """The text's ramp, linear in the turns, is not the code's: up to half the frequency apart at d = 128."""
+    code = ours("ntk_parts", 128, 8192, 10_000.0, 8.0).frequencies()
+    text = ours("ntk_parts", 128, 8192, 10_000.0, 8.0, ramp="rotations").frequencies()
+    assert max(abs(t / c - 1) for c, t in zip(code, text, strict=True)) > 0.3
+
+
+def test_llama3_is_the_ramp_in_turns_with_narrow_bounds() -> None:
+    narrow = ours("ntk_parts", 64, 512, 10_000.0, 8.0, ramp="rotations", beta_fast=4.0, beta_slow=1.0)
+    assert ours("llama3", 64, 512, 10_000.0, 8.0).frequencies() == pytest.approx(narrow.frequencies(), rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 7.0, 32.0])
+@pytest.mark.parametrize("head_dim", [2, 4, 16, 128])
+def test_ntk_is_a_larger_base(head_dim: int, factor: float) -> None:
+    scaled = torch.tensor(NTK(hosts.geometry(head_dim=head_dim, trained=8, target=round(8 * factor))).frequencies())
+    assert scaled[0] == 1.0  # the fastest pair is not touched
+    if head_dim == 2:  # nothing but the fastest pair
+        return
+    larger = 10_000.0 * factor ** (head_dim / (head_dim - 2))
+    assert (scaled / rope(head_dim, larger) - 1).abs().max() < 1e-6
+    assert scaled[-1] == pytest.approx(float(rope(head_dim)[-1]) / factor, rel=1e-6)  # the slowest by all of it
+
+
+def test_dynamic_ntk_over_stretches_with_its_multiplier() -> None:
+    """f = 1 stretches the slowest pair by L / L0, f = 4 at L = 4 L0 by 13."""
+    for multiplier, stretch in ((1.0, 4.0), (4.0, 13.0)):
+        scheme = DynamicNTK(hosts.geometry(), multiplier=multiplier)
+        slowest = scheme.rotation_of(4 * TRAINED).frequencies[-1]
+        assert float(rope(hosts.HEAD_DIM)[-1]) / slowest == pytest.approx(stretch, rel=1e-9)
+
+
+@pytest.mark.parametrize("granularity", [1, 7, 64])
+def test_dynamic_lengths(granularity: int) -> None:
+    """Never under the row's own length, never more than a step over it, the trained length up to it."""
+    scheme = DynamicNTK(hosts.geometry(), granularity=granularity)
+    lengths = scheme.length_of(torch.arange(5 * TRAINED)).tolist()
+    for position, length in enumerate(lengths):
+        own = max(position + 1, TRAINED)
+        assert own <= length < own + granularity
+        assert (length - TRAINED) % granularity == 0
+    assert scheme.rotation_of(TRAINED).frequencies == hosts.geometry().rotary.rotation.frequencies
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(STATIC), st.sampled_from([4, 16, 64, 128]), st.integers(2, 10_000), st.floats(1.0, 64.0),
+    st.sampled_from([100.0, 10_000.0, 1e6]),
+)  # fmt: skip
+def test_order(kind: str, head_dim: int, trained: int, factor: float, base: float) -> None:
+    """ω / s ≤ ω' ≤ ω, falling with the pair; nothing at all at factor 1."""
+    scheme = ours(kind, head_dim, trained, base, factor)
+    scaled, unscaled = scheme.frequencies(), [float(w) for w in rope(head_dim, base)]
+    s = scheme.geometry.factor
+    for before, after in zip(unscaled, scaled, strict=True):
+        assert before / s * (1 - 1e-9) <= after <= before * (1 + 1e-9)
+    assert all(a >= b * (1 - 1e-9) for a, b in pairwise(scaled))
+    identity = ours(kind, head_dim, trained, base, 1.0)
+    assert identity.frequencies() == pytest.approx(unscaled, rel=1e-12)
+    assert identity.logit_scale() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [(Llama3, {"low_freq_factor": 4.0, "high_freq_factor": 4.0}), (NTKByParts, {"beta_fast": 1.0, "beta_slow": 2.0})],
+)
+def test_bounds_the_wrong_way_round_are_refused(scheme: type[Rotary], options: dict[str, float]) -> None:
+    with pytest.raises(OptionOutOfRange, match="must be greater than"):
+        scheme(hosts.geometry(), **options)

@@ -1,0 +1,234 @@
+"""Whole patched models against the same models computed from the definitions, at four times their trained length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.schemes.t5 import T5Bias
+
+from . import hosts, naive
+from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH
+from .naive import Positions, rope
+
+FACTOR = 4
+LENGTH = FACTOR * TRAINED
+LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax; measured up to 1e-5
+FREE = {"llama": naive.causal, "gpt2": naive.causal, "bert": naive.both_ways}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scheme, and what it should do to a text that has no positions yet."""
+
+    scheme: str
+    does: Callable[[Positions], Positions]
+    options: dict[str, Any] = field(default_factory=dict)
+    models: tuple[str, ...] = ("llama", "gpt2", "bert")
+
+    def __str__(self) -> str:
+        return self.scheme + "".join(f",{name}={value}" for name, value in self.options.items())
+
+
+def rotating(frequencies: Tensor, **more: Any) -> Callable[[Positions], Positions]:
+    return lambda text: replace(text, frequencies=frequencies, **more)
+
+
+def ntk_base(stretch: float) -> float:
+    return 10_000.0 * stretch ** (HEAD_DIM / (HEAD_DIM - 2))
+
+
+def by_row(multiplier: float = 1.0, step: int = 1) -> Callable[[Positions], Positions]:
+    """Dynamic NTK, one row of frequencies a query."""
+
+    def of(text: Positions) -> Positions:
+        rows = []
+        for i in range(LENGTH):
+            length = TRAINED + math.ceil(max(0, i + 1 - TRAINED) / step) * step
+            rows.append(rope(HEAD_DIM, ntk_base(multiplier * length / TRAINED - (multiplier - 1))))
+        return replace(text, frequencies=torch.stack(rows))
+
+    return of
+
+
+def remapped(distance_of: Callable[[int, int], float], **more: Any) -> Callable[[Positions], Positions]:
+    moved = torch.tensor([[distance_of(i, j) for j in range(LENGTH)] for i in range(LENGTH)])
+    return lambda text: replace(text, distance=moved, frequencies=rope(HEAD_DIM), **more)
+
+
+def rerope(i: int, j: int) -> float:
+    return min(i - j, TRAINED // 2)
+
+
+def self_extend(group: int, window: int) -> Callable[[int, int], float]:
+    return lambda i, j: i - j if i - j < window else i // group - j // group + window - window // group
+
+
+def windowed(size: int, **more: Any) -> Callable[[Positions], Positions]:
+    return lambda text: replace(text, seen=text.seen & (text.distance.abs() < size), **more)
+
+
+def sinusoids(text: Positions) -> Positions:
+    angles = torch.arange(LENGTH)[:, None] * rope(WIDTH)
+    return replace(text, code=torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
+
+
+def alibi(text: Positions) -> Positions:
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
+    return replace(text, bias=-slopes[:, None, None] * text.distance.abs())
+
+
+LOG_N = torch.tensor([max(1.0, math.log(i + 1) / math.log(TRAINED)) for i in range(LENGTH)])
+DECODERS = ("llama", "gpt2")
+CASES = [
+    Case("none", lambda text: text),
+    Case("sinusoidal", sinusoids),
+    Case("rope", rotating(rope(HEAD_DIM))),
+    Case("rope", rotating(rope(HEAD_DIM, 500.0)), {"base": 500.0}),
+    Case("pi", rotating(rope(HEAD_DIM) / FACTOR)),
+    Case("ntk", rotating(rope(HEAD_DIM, ntk_base(FACTOR)))),
+    Case("dynamic_ntk", by_row(), models=DECODERS),
+    Case("dynamic_ntk", by_row(2.0), {"multiplier": 2.0}, DECODERS),
+    Case("dynamic_ntk", by_row(1.0, 20), {"granularity": 20}, DECODERS),
+    Case("alibi", alibi),
+    Case("rerope", remapped(rerope), models=("llama",)),
+    Case("self_extend", remapped(self_extend(7, 16)), models=("llama",)),
+    Case("self_extend", remapped(self_extend(10, 12)), {"group": 10, "window": 12}, ("llama",)),
+    Case("window", windowed(TRAINED, frequencies=rope(HEAD_DIM)), models=("llama",)),
+    Case("rope+window", windowed(20, frequencies=rope(HEAD_DIM)), {"size": 20}),
+    Case("alibi+window", lambda text: windowed(20)(alibi(text)), {"size": 20}),
+    Case("logn", rotating(rope(HEAD_DIM), row_scale=LOG_N), models=("llama",)),
+    Case("none+logn", lambda text: replace(text, row_scale=LOG_N), models=DECODERS),
+    Case("rope+self_extend", remapped(self_extend(7, 16)), models=DECODERS),
+    Case("rerope+logn", remapped(rerope, row_scale=LOG_N), models=("llama",)),
+    Case("pi+logn", rotating(rope(HEAD_DIM) / FACTOR, row_scale=LOG_N), models=DECODERS),
+    Case("alibi+sinusoidal", lambda text: alibi(sinusoids(text))),
+]
+PAIRS = [pytest.param(case, model, id=f"{case}-{model}") for case in CASES for model in case.models]
+
+
+@pytest.mark.parametrize(("case", "model"), PAIRS)
+def test_equals_the_definition(case: Case, model: str) -> None:
+    build, formula = hosts.HOSTS[model]
+    host, ids = build(), hosts.text(LENGTH)
+    text = FREE[model](LENGTH)
+    expected = formula(host, ids, case.does(text))
+    patched = hosts.logits(patch_model(build(), case.scheme, factor=FACTOR, **case.options), ids)
+    assert (patched - expected).abs().max() <= LIMIT
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_definition_tells_schemes_apart(case: Case) -> None:
+    """Control: neighbouring definitions are far away in these models, so equality above means something."""
+    model = case.models[0]
+    build, formula = hosts.HOSTS[model]
+    host, ids, text = build(), hosts.text(LENGTH), FREE[model](LENGTH)
+    own = formula(host, ids, case.does(text))
+    others = [text, rotating(rope(HEAD_DIM))(text), rotating(rope(HEAD_DIM) / 3)(text)]
+    gaps = [float((formula(host, ids, other) - own).abs().max()) for other in others]
+    assert sum(gap > 100 * LIMIT for gap in gaps) >= 2, gaps  # one of them may be the scheme itself
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+def test_scores_are_sharp(model: str) -> None:
+    """The models' promise: scores of deviation about 3, logits about 1."""
+    build, formula = hosts.HOSTS[model]
+    host, seen = build(), []
+
+    class Watching(Positions):
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            groups = query.shape[0] // key.shape[0]
+            seen.append((query @ key.repeat_interleave(groups, 0).mT / math.sqrt(query.shape[-1])).std())
+            return super().mix(query, key, value)
+
+    free = naive.causal(TRAINED)
+    output = formula(host, hosts.text(TRAINED), Watching(free.seen, free.distance))
+    assert 1.5 <= float(torch.stack(seen).mean()) <= 6
+    assert 0.4 <= output.std() <= 3
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+def test_t5(model: str) -> None:
+    """The bias read off transformers' own buckets, in all layers."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(LENGTH), FREE[model](LENGTH)
+    patched = patch_model(build(), "t5", num_buckets=16, max_distance=40, factor=FACTOR)
+    scheme = scheme_of(patched)
+    assert isinstance(scheme, T5Bias)
+    torch.nn.init.normal_(scheme.table.weight)  # of deviation 1: T5's own would hide behind the scores
+    bucket = T5Attention._relative_position_bucket(-text.distance, model == "bert", 16, 40)
+    bias = scheme.table.weight.detach().double()[bucket].permute(2, 0, 1)
+    expected = formula(build(), ids, replace(text, bias=bias))
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    mirrored = formula(build(), ids, replace(text, bias=bias.mT))  # control: the other sign of distance
+    assert (mirrored - expected).abs().max() > 100 * LIMIT
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+def test_learned_table(model: str) -> None:
+    """A table of the scheme's own, added to the embeddings."""
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(LENGTH), FREE[model](LENGTH)
+    patched = patch_model(build(), "learned", num_positions=LENGTH, std=1.0, factor=FACTOR)
+    table = scheme_of(patched).table.weight.detach().double()
+    assert table.shape == (LENGTH, WIDTH)
+    assert 0.9 < table.std() < 1.1
+    expected = formula(build(), ids, replace(text, code=table))
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_a_kept_table_is_the_host_itself(model: str) -> None:
+    build, _ = hosts.HOSTS[model]
+    ids = hosts.text(TRAINED)
+    assert torch.equal(hosts.logits(patch_model(build(), "learned"), ids), hosts.logits(build(), ids))
+
+
+def test_stock_dynamic_ntk_is_another_function() -> None:
+    """Control: one length for the whole call, as transformers has it, misses the definition that ours meets."""
+    ids = hosts.text(LENGTH)
+    scaled = {"rope_type": "dynamic", "factor": 1.0, "rope_theta": 10_000.0}
+    stock = hosts.llama(rope_parameters=scaled)
+    assert isinstance(stock.config, LlamaConfig)
+    expected = naive.llama(hosts.llama(), ids, by_row()(naive.causal(LENGTH)))
+    assert (hosts.logits(stock, ids) - expected).abs().max() > 1000 * LIMIT
+
+
+@pytest.mark.parametrize(("layers", "free"), [({"3::4": "none"}, {3}), ({0: "none", "2:": "none"}, {0, 2, 3})])
+def test_schemes_of_single_layers(layers: dict, free: set[int]) -> None:
+    """Hybrid models: some layers rotate, others have no positions."""
+    ids, text, layer = hosts.text(LENGTH), naive.causal(LENGTH), iter(range(4))
+
+    class Alternating(Positions):
+        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            here = text if next(layer) in free else rotating(rope(HEAD_DIM) / FACTOR)(text)
+            return here.mix(query, key, value)
+
+    expected = naive.llama(hosts.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
+    patched = patch_model(hosts.llama(num_hidden_layers=4), "pi", factor=FACTOR, layers=layers)
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    everywhere = patch_model(hosts.llama(num_hidden_layers=4), "pi", factor=FACTOR)  # control
+    assert (hosts.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT
+
+
+@pytest.mark.parametrize("name", ["ntk_parts", "yarn", "llama3"])
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_scalings_replace_a_table(model: str, name: str) -> None:
+    """Frequencies as transformers has them (see `test_scalings`), on hosts that never rotated."""
+    build, formula = hosts.HOSTS[model]
+    ids = hosts.text(LENGTH)
+    patched = patch_model(build(), name, factor=FACTOR)
+    scheme = scheme_of(patched)
+    frequencies = torch.tensor(scheme.rotation().frequencies, dtype=torch.float64)
+    text = replace(FREE[model](LENGTH), frequencies=frequencies, logit_scale=scheme.logit_scale())
+    assert (hosts.logits(patched, ids) - formula(build(), ids, text)).abs().max() <= LIMIT
