@@ -135,8 +135,8 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
     rotates = has(whole, "rotation") or has(whole, "row_rotation")
     if part.needs_causal and not geometry.causal:
         raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for this {model} model: it needs a decoder, which reads from left to "
-            f"right. {_where_defined(record.models)}"
+            f"Scheme {record.name!r} is not defined for this {model} model: it needs a decoder, which reads from left "
+            f"to right. {_where_defined(record.models)}"
         )
     if part.needs_rotation and not rotates:
         raise SchemeNotDefined(

@@ -1,7 +1,7 @@
 """Everything that can go wrong, one type a cause.
 
-Each message is one sentence of what happened, with the value, and one of what to do. Types that a caller would expect to be
-a `ValueError` or `TypeError` are one.
+Each message is one sentence of what happened, with the value, and one of what to do. Types that a caller would expect
+to be a `ValueError` or `TypeError` are one.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ class Rotation:
     """A rotation of pairs of channels by position.
 
     Attributes:
-        frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive every
-            cast of the model, and no buffer can go stale.
+        frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive
+            every cast of the model, and no buffer can go stale.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
     """
 

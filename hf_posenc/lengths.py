@@ -1,6 +1,6 @@
 """Trained length, target length, factor: any two give the third.
 
-    factor = target_length / trained_length        ≥ 1, always
+factor = target_length / trained_length        ≥ 1, always
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def resolve(
         )
     if factor is not None and round(trained * factor) != target:
         raise LengthContradiction(
-            f"factor {factor:g} times the trained length {trained} is {trained * factor:g}, but target_length is {target}. "
-            "Give one of the two."
+            f"factor {factor:g} times the trained length {trained} is {trained * factor:g}, but target_length is "
+            f"{target}. Give one of the two."
         )
     return Lengths(trained, target)
 
@@ -63,14 +63,18 @@ def resolve(
 def whole(name: str, value: int) -> int:
     """``value`` as a length in tokens, 1 … 2³¹ − 1."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST:
-        raise LengthContradiction(f"{name} must be a whole number of tokens from 1 to {LONGEST}, got {value!r}. Pass an int.")
+        raise LengthContradiction(
+            f"{name} must be a whole number of tokens from 1 to {LONGEST}, got {value!r}. Pass an int."
+        )
     return value
 
 
 def check_factor(factor: float) -> None:
     """Refuse what is not a finite number of at least 1."""
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-        raise LengthContradiction(f"factor must be a finite number, got {factor!r}. Pass target length / trained length.")
+        raise LengthContradiction(
+            f"factor must be a finite number, got {factor!r}. Pass target length / trained length."
+        )
     if factor < 1:
         raise LengthContradiction(
             f'factor must be at least 1, got {factor:g}. To shorten a model\'s view use scheme="window".'

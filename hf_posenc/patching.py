@@ -280,8 +280,8 @@ def _check_foreign(adapter: Adapter, base: nn.Module) -> None:
     for module in adapter.attentions(base):
         if "forward" in module.__dict__:
             raise ForeignPatch(
-                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide the "
-                "patch. Undo the other patch first, or reload the model."
+                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
+                "the patch. Undo the other patch first, or reload the model."
             )
 
 
@@ -316,7 +316,7 @@ def _become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
 
 
 def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
-    """A copy of the configuration, written and shared by every module that had the old one: two models may share that."""
+    """A written copy of the configuration, for every module that had the old one: two models may share that."""
     old: Any = base.config
     new = copy.deepcopy(old)
     new.position_scheme = {

@@ -1,8 +1,9 @@
 """Proof that a patch took effect: one attention layer, run before and after, moves where it must and only there.
 
-Up to 64 synthetic tokens stand at positions spread over the target length. What must happen is read off the scheme's own
-values: if they equal the host's, nothing may move (verdict ``identity``); else something must, and tokens the scheme promises
-to leave alone must not. Fresh models attend almost evenly and hide any scheme, so the scores are sharpened until it shows.
+Up to 64 synthetic tokens stand at positions spread over the target length. What must happen is read off the scheme's
+own values: if they equal the host's, nothing may move (verdict ``identity``); else something must, and tokens the
+scheme promises to leave alone must not. Fresh models attend almost evenly and hide any scheme, so the scores are
+sharpened until it shows.
 """
 
 from __future__ import annotations
@@ -78,33 +79,34 @@ class Probe:
         """
         if self.deferred:
             return Proof("deferred")
-        limit = ROUNDING[self.hidden.dtype]
         must_move = differs_from_host(scheme, self.positions)
-        still = (self.positions[0] < scheme.unchanged_below).to(self.hidden.device)
-        change = 0.0
+        change = limit = 0.0
         for sharper, before in zip(SHARPER, self.before, strict=True):
             moved = (self.run(sharper) - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
-            if not moved.isfinite().all():
-                raise NoEffect(
-                    f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
-                )
-            leaked = float(moved[still].max()) if still.any() else 0.0
-            if leaked > limit * sharper:
-                raise NoEffect(
-                    f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by {leaked:.1e}, "
-                    "which it must leave alone. Report this with `hf-posenc check`."
-                )
-            change = float(moved.max())
-            if change > limit * sharper or not must_move:
+            change, limit = float(moved.max()), ROUNDING[self.hidden.dtype] * sharper
+            self.check_left_alone(moved, limit, scheme)
+            if change > limit or not must_move:
                 break
         if must_move != (change > limit):
-            happened = (
-                "nothing moved" if must_move else f"outputs moved by {change:.1e} although it equals the host's own"
-            )
+            happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the host's own"
             raise NoEffect(
                 f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; report this."
             )
         return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
+
+    def check_left_alone(self, moved: Tensor, limit: float, scheme: Scheme) -> None:
+        """Refuse changes ``moved [token]`` that are not numbers, or lie where the scheme promises none."""
+        if not moved.isfinite().all():
+            raise NoEffect(
+                f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
+            )
+        still = (self.positions[0] < scheme.unchanged_below).to(moved.device)
+        leaked = float(moved[still].max()) if still.any() else 0.0
+        if leaked > limit:
+            raise NoEffect(
+                f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by "
+                f"{leaked:.1e}, which it must leave alone. Report this with `hf-posenc check`."
+            )
 
 
 def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:

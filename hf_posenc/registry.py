@@ -1,9 +1,9 @@
 """Schemes and adapters by name. Records answer without torch; classes load when they are asked for.
 
-A scheme is registered by its decorator, whose arguments are literals and the only place its record is written. The records
-of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.registry` writes it, a test compares), so
-that listing them reads one file. Third parties register by the same decorator, or by an entry point of the group
-``hf_posenc.schemes`` (or ``hf_posenc.adapters``) that names their class.
+A scheme is registered by its decorator, whose arguments are literals and the only place its record is written. The
+records of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.registry` writes it, a test
+compares), so that listing them reads one file. Third parties register by the same decorator, or by an entry point of
+the group ``hf_posenc.schemes`` (or ``hf_posenc.adapters``) that names their class.
 """
 
 from __future__ import annotations
@@ -135,9 +135,7 @@ def scheme_record(name: str) -> SchemeRecord:
     """
     known = _by_name()
     if not isinstance(name, str) or name not in known:
-        raise UnknownScheme(
-            f"No scheme is called {name!r}.{nearest(name, known)} `hf-posenc list` shows all of them."
-        )
+        raise UnknownScheme(f"No scheme is called {name!r}.{nearest(name, known)} `hf-posenc list` shows all of them.")
     return known[name]
 
 

@@ -112,7 +112,7 @@ class Terms:
         return not self.bias and len(self.bands) == 1 and self.visible == EVERYTHING and self.rows is None
 
     def merge(self, other: Terms) -> Terms:
-        """Both at once: biases add, scales multiply, visibility intersects, regions and row rotations come from one side.
+        """Both at once: biases add, scales multiply, visibility intersects, the rest comes from one side.
 
         Raises:
             CannotCombine: both sides bring regions, or both a row rotation.

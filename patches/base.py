@@ -72,6 +72,9 @@ class Positioned(nn.Module):
         ctx = context_of(
             q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal
         )
+        if mask is None and ctx.causal and 1 < q.shape[2] < ctx.key_positions.shape[1]:
+            # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
+            ctx = replace(ctx, key_positions=ctx.key_positions[:, : q.shape[2]])
         terms = scheme.terms(ctx)
         queries, key = turned(scheme, q, k, ctx)
         if cache is not None:
@@ -104,12 +107,8 @@ class Positioned(nn.Module):
                 f"The attention backend {backend!r} cannot compute scheme {self.scheme.extra_repr()!r}. "
                 'Use model.set_attn_implementation("sdpa") or "eager".'
             )
-        if mask is None and ctx.causal and 1 < queries[0].shape[2] < key.shape[2]:
-            # Prefill of an empty static cache: transformers passes no mask, and keys behind the queries are not written yet.
-            written = queries[0].shape[2]
-            key, v = key[:, :, :written], v[:, :, :written]
-            ctx = replace(ctx, key_positions=ctx.key_positions[:, :written])
-        keys = key.chunk(len(queries), dim=-1)
+        seen = ctx.key_positions.shape[1]
+        keys, v = key[:, :, :seen].chunk(len(queries), dim=-1), v[:, :, :seen]
         call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout)
         if backend == "eager" or host.get("output_attentions"):
             reference = rows if terms.rows is not None else blocks

@@ -1,7 +1,7 @@
 """BERT keeps position in one table, added before the first layer's norm; as a decoder it is causal and has a cache.
 
-Its embeddings gather token types by position from a buffer as long as the table, which raises beyond it even when the table
-itself is out of use: the patched embeddings supply both themselves.
+Its embeddings gather token types by position from a buffer as long as the table, which raises beyond it even when the
+table itself is out of use: the patched embeddings supply both themselves.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class LlamaAdapter(Adapter):
 
 
 def host_rotary(config: LlamaConfig, head_dim: int) -> HostRotary:
-    """The rotation a configuration describes. From its numbers, not from ``inv_freq``: a cast model has rounded that."""
+    """The rotation a configuration describes; from its numbers, as a cast model has rounded its ``inv_freq``."""
     kind, base = config.rope_parameters["rope_type"], float(config.rope_parameters["rope_theta"])
     if kind == "default" or kind in LlamaAdapter.length_dependent:  # the latter have no fixed frequencies to build on
         return HostRotary(Rotation(geometric(base, head_dim)), base)

@@ -11,8 +11,8 @@ from hf_posenc.schemes.base import Scheme
 class PositionedTable(nn.Embedding):
     """Stands where the table stood and keeps its weights under their name.
 
-    A scheme that keeps the table reads it, with a clear error past its end; one that brings a code of its own adds that; any
-    other adds nothing.
+    A scheme that keeps the table reads it, with a clear error past its end; one that brings a code of its own adds
+    that; any other adds nothing.
     """
 
     @property
