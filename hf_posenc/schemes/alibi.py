@@ -30,8 +30,8 @@ SlopeRule = Literal["code", "geometric"]
 class ALiBi(Scheme):
     """Linear penalty on distance with one slope per head. No parameters; defined at every length.
 
-    ``slopes`` is the rule of the released code (default), the plain geometric one, which differs where the number of heads
-    is no power of two, or a list of one slope a head. ``interpolate`` divides them (arXiv:2310.13017).
+    ``slopes`` is the rule of the released code (default), the plain geometric one, which differs where the number of
+    heads is no power of two, or a list of one slope a head. ``interpolate`` divides them (arXiv:2310.13017).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def _by_head(slopes: Tensor, distance: Tensor) -> Tensor:
 
 
 def code_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """The released rule: geometric for a power of two, else those of the power below and every second of the one above."""
+    """The released rule: geometric for a power of two; else those of the power below, and every second above it."""
     below = 2 ** math.floor(math.log2(heads))
     return geometric_slopes(below, bias_max) + geometric_slopes(2 * below, bias_max)[0::2][: heads - below]
 

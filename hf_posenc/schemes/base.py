@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
@@ -24,8 +25,8 @@ class Scheme(nn.Module):
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        replaces_host: whether the host's own positions (RoPE, the learned table) are switched off. Score biases, input codes
-            and rotations replace them; remaps, temperatures and masks work on top of them.
+        replaces_host: whether the host's own positions (RoPE, the learned table) are switched off. Score biases, input
+            codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_rotation: whether it means something only where queries and keys are rotated.
         needs_causal: whether it means something only in a decoder.
         shared: whether one instance serves all layers, or each layer has its own parameters.
@@ -173,10 +174,7 @@ class Composition(Scheme):
         return min(ends, default=None)
 
     def terms(self, ctx: PositionContext) -> Terms:
-        merged = Terms()
-        for part in self.schemes:
-            merged = merged.merge(part.terms(ctx))
-        return merged
+        return reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
 
     def extra_repr(self) -> str:
         return self.name

@@ -34,7 +34,8 @@ class Remap(Scheme):
         self.window = max(1, trained // 2) if window is None else window
         if self.window >= trained:
             raise OptionOutOfRange(
-                f"window must be smaller than the trained length {trained}, got {self.window}. The default is half of it."
+                f"window must be smaller than the trained length {trained}, got {self.window}. "
+                "The default is half of it."
             )
 
     @property

@@ -1,11 +1,12 @@
 """YaRN: leave the fast clock hands alone, slow the slow ones, sharpen attention a little.
 
-    ω'_m = (1 − γ_m) ω_m + γ_m ω_m / s        γ_m = 0 for pairs turning ≥ β_fast times in the trained length, 1 for ≤ β_slow
+    ω'_m = (1 − γ_m) ω_m + γ_m ω_m / s        γ_m = 0 for pairs turning ≥ β_fast times in the trained length,
+                                                    1 for those turning ≤ β_slow times
     score' = (0.1 ln s + 1)² score             s = factor
 
-`ntk_parts` is the first line without the second. Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, sections 3.2 and
-3.4. γ is linear in the pair index m, as in the released code and in transformers; the text has it linear in the number of
-turns (``ramp="rotations"``).
+`ntk_parts` is the first line without the second. Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, sections 3.2
+and 3.4. γ is linear in the pair index m, as in the released code and in transformers; the text has it linear in the
+number of turns (``ramp="rotations"``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class NTKByParts(Rotary):
         super().__init__(geometry, base=base)
         if beta_fast <= beta_slow:
             raise OptionOutOfRange(
-                f"beta_fast must be greater than beta_slow, got {beta_fast:g} and {beta_slow:g}. The paper has 32 and 1."
+                f"beta_fast must be greater than beta_slow, got {beta_fast:g} and {beta_slow:g}. "
+                "The paper has 32 and 1."
             )
         self.beta_fast, self.beta_slow, self.ramp, self.truncate = beta_fast, beta_slow, ramp, truncate
 
@@ -68,7 +70,7 @@ class NTKByParts(Rotary):
 
 @register_scheme("yarn", paper="2309.00071", zero_shot=True)
 class Yarn(NTKByParts):
-    """RoPE with the frequencies of ``factor`` times the trained length, and a temperature. Static: keys are cached rotated."""
+    """RoPE with frequencies for ``factor`` times the trained length, and a temperature. Static: keys cached rotated."""
 
     def __init__(
         self,
