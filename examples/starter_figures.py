@@ -46,7 +46,9 @@ def main() -> None:
 def held_out_rows(tokenizer, length: int) -> Tensor:
     """Rows of held-out text, ``[ROWS, length]``, the same in every run."""
     rng = random.Random(2)
-    stream = torch.tensor([i for name in HELD_OUT for i in tokenizer(module_text(name), add_special_tokens=False).input_ids])
+    stream = torch.tensor(
+        [i for name in HELD_OUT for i in tokenizer(module_text(name), add_special_tokens=False).input_ids]
+    )
     starts = [rng.randrange(len(stream) - length) for _ in range(ROWS)]
     return torch.stack([stream[s : s + length] for s in starts])
 
@@ -82,7 +84,9 @@ def passkey_accuracy(model, tokenizer, length: int) -> float:
     rng = random.Random(3)
     right = 0
     for trial in range(PASSKEYS):
-        drill = passkey.passkey(length, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids))
+        drill = passkey.passkey(
+            length, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids)
+        )
         ids = torch.tensor([tokenizer(drill.prompt + drill.answer).input_ids])
         answer = len(tokenizer(drill.answer).input_ids)
         guessed = model(ids).logits[0, -answer - 1 : -1].argmax(-1)
@@ -156,7 +160,8 @@ class KneserNey:
         text = [*context, *tokens]
         start = len(context)
         return -sum(
-            math.log(self.probability(tuple(text[max(0, i - self.order + 1) : i]), text[i])) for i in range(start, len(text))
+            math.log(self.probability(tuple(text[max(0, i - self.order + 1) : i]), text[i]))
+            for i in range(start, len(text))
         ) / len(tokens)
 
 

@@ -3,9 +3,10 @@
     python examples/train_starters.py llama --out runs/starters        # then gpt2, bert; resumes where it was killed
     python examples/train_starters.py llama --out runs/starters --export hf_posenc/starter/llama
 
-The text is the standard library's own source and `pydoc_data`; the modules in `HELD_OUT` are never trained on. A fifth of
-the rows are drills (a pass key to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
-within its 256 tokens and there is something to lose beyond them. Matrices are trained with Muon, the rest with AdamW.
+The text is the standard library's own source and `pydoc_data`; the modules in `HELD_OUT` are never trained on. A fifth
+of the rows are drills (a pass key to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
+within its 256 tokens and there is something to lose beyond them. A run that is continued with more ``--steps`` keeps
+its state and takes the new schedule. Matrices are trained with Muon, the rest with AdamW.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> None:
     model = build(arguments.model)
     print(f"{arguments.model}: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     run = Run(model, arguments)
-    rows = Rows(tokenizer, texts, masked=arguments.model == "bert", seed=arguments.seed)
+    rows = Rows(tokenizer, texts, masked=arguments.model == "bert", drill_share=arguments.drills, seed=arguments.seed)
     held_out = evaluation_rows(tokenizer, masked=arguments.model == "bert")
     run.train(rows, held_out)
     if arguments.export:
@@ -69,6 +70,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=16, help="rows of 256 tokens a step")
+    parser.add_argument("--drills", type=float, default=0.12, help="share of rows that hold a pass key")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--muon-lr", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
@@ -123,10 +125,11 @@ def build(name: str) -> PreTrainedModel:
 
 
 class Rows:
-    """Batches of 256-token rows: real text, and drills in a fifth of them."""
+    """Batches of 256-token rows: real text, pass keys in ``drill_share`` of them, passages to copy in 8 %."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: list[str], *, masked: bool, seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, texts: list[str], *, masked: bool, drill_share: float, seed: int) -> None:
         self.masked = masked
+        self.drill_share = drill_share
         self.seed = seed
         self.tokenizer = tokenizer
         ids: list[int] = []
@@ -165,12 +168,9 @@ class Rows:
     def row(self, rng: random.Random) -> Tensor:
         kind = rng.random()
         room = TRAINED_LENGTH - 2 if self.masked else TRAINED_LENGTH
-        if kind < 0.12:
-            drill = rng.choice(self.drills)[-room:]
-            text = self.window(rng, room - len(drill) - 1)
-            row = torch.cat([text, torch.tensor([END]), drill]) if len(text) else drill
-            row = torch.cat([self.window(rng, room - len(row)), row])
-        elif kind < 0.20:
+        if kind < self.drill_share:
+            row = self.placed(rng.choice(self.drills)[-room:], room, rng)
+        elif kind < self.drill_share + 0.08:
             passage = self.window(rng, rng.randint(16, room // 2 - 2))
             between = self.window(rng, room - 2 * len(passage))
             row = torch.cat([passage, between, passage])
@@ -179,6 +179,21 @@ class Rows:
         if not self.masked:
             return row
         return torch.cat([torch.tensor([CLS]), row, torch.tensor([SEP])])
+
+    def placed(self, drill: Tensor, room: int, rng: random.Random) -> Tensor:
+        """A drill between two pieces of text; at the end of the row where digits are masked, as `mask_row` expects."""
+        left = room - len(drill)
+        before = left if self.masked else rng.randint(0, left)
+        end = torch.tensor([END])
+        return torch.cat(
+            [
+                self.window(rng, before - 1),
+                end[:before],
+                drill,
+                end[: left - before],
+                self.window(rng, left - before - 1),
+            ]
+        )
 
     def window(self, rng: random.Random, length: int) -> Tensor:
         if length <= 0:
