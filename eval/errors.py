@@ -1,4 +1,4 @@
-"""What can go wrong in a measurement, one type a cause; a request past the window is `hf_posenc.errors.RequestTooLong`."""
+"""What can go wrong in a measurement, one type a cause; `RequestTooLong` lives in `hf_posenc.errors`."""
 
 from __future__ import annotations
 

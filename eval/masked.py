@@ -1,6 +1,8 @@
 """What a masked language model makes of hidden tokens.
 
-    score(t_i) = log softmax(head(h_i))[t_i]        all chosen i masked at once, one forward, the head on them alone
+    score(t_i) = log softmax(head(h_i))[t_i]
+
+All chosen i are masked at once: one forward, and the head runs on them alone.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hf_posenc.eval.errors import LengthTooShort
+
 FRAME = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there.\n"
@@ -61,13 +63,11 @@ def compose(key: str, before: int, after: int, filler: Sequence[str] = FILLER) -
     return f"{FRAME}{hidden.rstrip()}{QUESTION}"
 
 
-def passkey(
-    length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER
-) -> Passkey:
+def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> Passkey:
     """The longest passkey prompt whose prompt and answer together have at most ``length`` tokens.
 
     Raises:
-        ValueError: when not even a prompt without filler fits.
+        LengthTooShort: not even a prompt without filler fits.
     """
 
     def tokens(sentence_count: int) -> int:
@@ -76,7 +76,7 @@ def passkey(
 
     smallest = tokens(0)
     if smallest > length:
-        raise ValueError(
+        raise LengthTooShort(
             f"A passkey prompt needs at least {smallest} tokens with this tokenizer, got length {length}. "
             f"Ask for a length of {smallest} or more."
         )

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.eval.causal_lm import PosEncLM, Scored, TokenRequest
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.models import PosEncLM, Scored, TokenRequest
 
 
 class RefittedLM(PosEncLM):
@@ -27,7 +28,13 @@ class RefittedLM(PosEncLM):
     """
 
     def __init__(
-        self, pretrained: Any, *, fit: str, lengths: Sequence[int], fit_options: dict[str, Any] | None = None, **options: Any
+        self,
+        pretrained: Any,
+        *,
+        fit: str,
+        lengths: Sequence[int],
+        fit_options: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(pretrained, max_length=max(lengths), **options)
         self.fit, self.lengths, self.fit_options = fit, sorted(lengths), fit_options or {}
@@ -35,8 +42,6 @@ class RefittedLM(PosEncLM):
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Scored]:
-        from hf_posenc import patch_model, unpatch_model
-
         groups: dict[int, list[int]] = defaultdict(list)
         for number, (_, context, target) in enumerate(requests):
             groups[self.length_of(len(context) + len(target))].append(number)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stderr
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,10 @@ def evaluate(
         scored: tokens scored at the end of each window.
         keys: pass keys, each hidden at every depth.
         depths: shares of the filler before the key.
-        longest: tokens kept free before every target; set it alike in runs over different lengths that shall be compared.
+        longest: tokens kept free before every target; set it alike in runs over other lengths that shall be compared.
         text: a text file; by default held-out modules of the standard library.
         seed: of keys and masks.
-        scheme: put on the model first; ``factor``, ``target_length`` and options of the scheme go along in ``model_args``.
+        scheme: put on the model first, with ``factor``, ``target_length`` and its options from ``model_args``.
         label: what rows call the scheme; by default its name, or ``"unscaled"``.
         limit: samples a length, for a quick look.
         include_path: a folder of further task files.
@@ -74,13 +75,14 @@ def evaluate(
         tick: called after each scored request.
         **model_args: anything else `PosEncLM` takes.
     """
-    lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
+    with hushed(quiet):
+        lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
     lengths = sorted(lengths or default_lengths(lm))
     if lm.max_length < lengths[-1] or "max_length" not in model_args:
         lm.max_length = lengths[-1]
     metadata = {
-        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": list(depths), "longest": longest,
-        "seed": seed, "text": None if text is None else str(text), "tokenizer": lm.tokenizer,
+        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": list(depths),
+        "longest": longest, "seed": seed, "text": None if text is None else str(text), "tokenizer": lm.tokenizer,
     }  # fmt: skip
     if tasks is None:
         tasks = MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS
@@ -102,19 +104,25 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
 
 
 def run_tasks(
-    lm: Any, tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None, *, quiet: bool, **options: Any
+    lm: Any,
+    tasks: Sequence[str],
+    metadata: dict[str, Any],
+    include_path: str | Path | None,
+    *,
+    quiet: bool,
+    **options: Any,
 ) -> dict[str, Any]:
     """Run lm-eval on our task folder.
 
-    This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call. lm-eval's own
-    10,000 tasks are only scanned for when one of them is asked for.
+    This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call. lm-eval's
+    own tasks, more than ten thousand, are only scanned for when one of them is asked for.
     """
     from lm_eval import evaluate as lm_eval_evaluate
     from lm_eval.tasks import TaskManager
 
     register_models()
     folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
-    with redirect_stderr(io.StringIO()) if quiet else nullcontext():  # lm-eval has no switch for its bars
+    with hushed(quiet):
         manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
         if not set(tasks) <= set(manager.all_tasks):
             manager = TaskManager(include_path=folders, metadata=metadata)
@@ -124,11 +132,30 @@ def run_tasks(
             if task.get_config("num_fewshot") is None:
                 task.set_config(key="num_fewshot", value=0)
         raw = lm_eval_evaluate(lm=lm, task_dict=loaded, bootstrap_iters=1000, **options)
-    return {**raw, "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **options, **lm.get_model_info()}}
+    return {
+        **raw,
+        "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **options, **lm.get_model_info()},
+    }
+
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """Hide the progress bars of lm-eval, which have no switch, and its advice about live models."""
+    if not quiet:
+        yield
+        return
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def default_lengths(lm: Any) -> list[int]:
-    """The trained length and its doublings up to the model's target; the model's own length where nothing is patched."""
+    """The trained length and its doublings up to the model's target; its own length where nothing is patched."""
     report = lm.report
     trained, target = report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length
     lengths = [trained]

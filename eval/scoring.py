@@ -26,7 +26,7 @@ def suffix_logits(model: nn.Module, input_ids: Tensor, keep: int) -> Tensor:
 
 
 def chosen_logits(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
-    """Logits of ``positions [position]`` of every row of ``input_ids [batch, token]``: ``[batch, position, vocabulary]``."""
+    """Logits of ``positions`` in every row of ``input_ids [batch, token]``: ``[batch, position, vocabulary]``."""
     host = unwrapped(model)
     head = prediction_head(host)
     if head is None:
@@ -36,7 +36,7 @@ def chosen_logits(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Ten
 
 
 def token_scores(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of ``tokens [position]`` under ``logits [position, vocabulary]``, and whether each is the argmax."""
+    """Log-probability of ``tokens [position]`` under ``logits [position, vocabulary]``; whether each is the argmax."""
     scores, greedy = [], []
     for rows, wanted in zip(logits.split(ROWS), tokens.split(ROWS), strict=True):
         scores.append(rows.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[:, None])[:, 0])

@@ -1,6 +1,6 @@
 """What a sweep over lengths is asked for, and how its metrics are called.
 
-    nll_L512        a metric at a length             acc_L512_D50        and at a depth of 50 %
+nll_L512        a metric at a length             acc_L512_D50        and at a depth of 50 %
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class Sweep:
         """
         lengths = tuple(sorted({whole("lengths", value) for value in listed(metadata.get("lengths"))}))
         if not lengths:
-            raise TaskOptionOutOfRange('The task has no lengths. Pass --metadata \'{"lengths": [256, 512]}\'.')
+            raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
         longest = whole("longest", metadata.get("longest") or lengths[-1])
         if longest < lengths[-1]:
-            raise TaskOptionOutOfRange(f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out.")
+            raise TaskOptionOutOfRange(
+                f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out."
+            )
         return cls(
             lengths=lengths,
             samples=whole("samples", metadata.get("samples", 16)),

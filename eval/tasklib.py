@@ -1,8 +1,8 @@
 """lm-eval tasks that sweep over lengths.
 
-A document is one target, or one key, *with all the lengths at which it is asked*: one request a length (and depth). So every
-length is measured on the same thing, curves are paired, each metric has a standard error over documents, and lm-eval's
-``--limit n`` means n at every length.
+A document is one target, or one key, *with all the lengths at which it is asked*: one request a length (and depth). So
+every length is measured on the same thing, curves are paired, each metric has a standard error over documents, and
+lm-eval's ``--limit n`` means n at every length.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from datasets import Dataset
 from lm_eval.api.instance import Instance
@@ -26,6 +26,7 @@ from hf_posenc.eval.windows import check_room, ends, source_text, tokenized, win
 register_models()  # a task file named by its path is read before the model type is looked up
 
 Doc = dict[str, Any]
+Metric = tuple[Callable[[Sequence[float]], float], bool]
 
 
 def perplexity(losses: Sequence[float]) -> float:
@@ -37,7 +38,7 @@ class LengthSweep(ConfigurableTask):
     """A task with one request a length and document; subclasses write documents, requests and scores."""
 
     request_type = "loglikelihood"
-    metrics: dict[str, tuple[Callable[[Sequence[float]], float], bool]] = {}
+    metrics: ClassVar[dict[str, Metric]] = {}
     """Metric to its aggregation and whether higher is better."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -96,7 +97,7 @@ class LengthSweep(ConfigurableTask):
 class PerplexityTask(LengthSweep):
     """Loss of the same last tokens after ever more text."""
 
-    metrics = {"nll": (mean, False), "ppl": (perplexity, False)}
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
         """Windows of held-out text, or of the user's."""
@@ -120,7 +121,7 @@ class PerplexityTask(LengthSweep):
 class PasskeyTask(LengthSweep):
     """Whether greedy decoding would write the hidden key, at every length and depth: read off one forward."""
 
-    metrics = {"acc": (mean, True), "nll": (mean, False)}
+    metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
 
     def documents(self) -> list[Doc]:
         """A key a document, hidden at every length and depth."""
@@ -155,7 +156,9 @@ class PasskeyTask(LengthSweep):
                 values[metric_name("acc", length, depth)] = float(greedy)
                 values[metric_name("nll", length, depth)] = -score / doc["tokens"]
             for metric in self.metrics:
-                values[metric_name(metric, length)] = mean([values[metric_name(metric, length, depth)] for depth in row])
+                values[metric_name(metric, length)] = mean(
+                    [values[metric_name(metric, length, depth)] for depth in row]
+                )
         return values
 
     def names(self) -> list[tuple[str, str]]:
@@ -167,12 +170,14 @@ class MaskedTask(LengthSweep):
     """Loss and recall of the same masked tokens of the same last tokens after ever more text."""
 
     request_type = "masked_tokens"
-    metrics = {"nll": (mean, False), "ppl": (perplexity, False), "recall": (mean, True)}
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False), "recall": (mean, True)}
 
     def documents(self) -> list[Doc]:
         """Token ids at every length, and the masked places, counted back from the end of the text."""
         if self.tokenizer.mask_token_id is None:
-            raise NotMeasurable(f"{type(self.tokenizer).__name__} has no mask token. posenc_mlm is for masked language models.")
+            raise NotMeasurable(
+                f"{type(self.tokenizer).__name__} has no mask token. posenc_mlm is for masked language models."
+            )
         check_room(self.sweep.lengths, self.sweep.scored + 2)
         ids = tokenized(self.tokenizer, source_text(self.sweep.text)).ids
         return [self.document(ids, end) for end in ends(len(ids), self.sweep.samples, self.sweep.longest)]

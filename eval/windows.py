@@ -3,9 +3,9 @@
     length 256                         … context ▏ target
     length 512         … … … … … … … … … context ▏ target
 
-The target is a fixed run of tokens; the context reaches back as far as the length allows. Texts are cut at the tokenizer's own
-offsets, never by decoding, and each cut is checked: context and target together must read as the same tokens apart and
-joined. Where the tokenizer merges across a cut, the start moves up a token, or the whole window moves on.
+The target is a fixed run of tokens; the context reaches back as far as the length allows. Texts are cut at the
+tokenizer's own offsets, never by decoding, and each cut is checked: context and target must read as the same tokens
+apart and joined. Where the tokenizer merges across a cut, the start moves up a token, or the whole window moves on.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def windows(
 def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[int], scored: int) -> Window:
     """The first window that ends at or after ``end`` and whose target is cut cleanly from a short context.
 
-    The choice looks at the target's neighbourhood only, never at ``lengths``, so that every length meets the same targets.
+    The choice looks at the target's neighbourhood, never at ``lengths``, so that every length meets the same targets.
     """
     for last in range(end, min(end + SHIFTS, len(source.ids)) + 1):
         target = last - scored
@@ -108,7 +108,9 @@ def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[
     raise CannotCut(f"No clean cut within {SHIFTS} tokens of token {end} of the text. Use another text or tokenizer.")
 
 
-def cut(source: Tokenized, tokenizer: Any, lengths: Sequence[int], target: int, last: int) -> tuple[str, tuple[str, ...]]:
+def cut(
+    source: Tokenized, tokenizer: Any, lengths: Sequence[int], target: int, last: int
+) -> tuple[str, tuple[str, ...]]:
     """Text of the target, and of the longest clean context for each length."""
     special = len(tokenizer("")["input_ids"])
     contexts = []

@@ -1,0 +1,214 @@
+"""The whole path on real text: a small trained Llama, eight ways to know position, four lengths, one fine-tune.
+
+    load the starter → patch → measure through lm-eval → unpatch → the next scheme → LoRA on YaRN → report
+
+Schemes are patched anew for each length with ``factor = length / trained length``, so that each is seen at its best.
+The fine-tuned YaRN has one factor for all lengths, as a deployed model would.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.eval.report import write_report
+from hf_posenc.eval.results import Row, write_json
+from hf_posenc.eval.text import TRAINING, module_text
+
+Progress = Callable[[float, str], None]
+"""Called with the share of the work that is done, and what is going on."""
+
+FINE_TUNED = "yarn + LoRA"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the comparison: what to patch, with which options."""
+
+    label: str
+    scheme: str | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+ENTRIES = (
+    Entry("unscaled", None),
+    Entry("pi", "pi"),
+    Entry("ntk", "ntk"),
+    Entry("yarn", "yarn"),
+    Entry("dynamic_ntk", "dynamic_ntk", {"granularity": 64}),
+    Entry("self_extend", "self_extend"),
+    Entry("rerope", "rerope"),
+    Entry("window", "window"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured and trained.
+
+    Attributes:
+        labels: of `ENTRIES`.
+        multiples: of the trained length.
+        samples, scored: windows of text, and tokens scored in each.
+        keys, depths: pass keys, and shares of the filler before them.
+        steps: of the fine-tune.
+    """
+
+    labels: tuple[str, ...]
+    multiples: tuple[int, ...]
+    samples: int
+    scored: int
+    keys: int
+    depths: tuple[float, ...]
+    steps: int
+
+    def measure(self, lengths: Sequence[int]) -> dict[str, Any]:
+        """Arguments of `hf_posenc.eval.evaluate`."""
+        return {
+            "lengths": list(lengths), "samples": self.samples, "scored": self.scored, "keys": self.keys,
+            "depths": self.depths,
+        }  # fmt: skip
+
+    @property
+    def requests(self) -> int:
+        """Requests for one entry."""
+        return len(self.multiples) * (self.samples + self.keys * len(self.depths))
+
+
+FULL = Plan(tuple(e.label for e in ENTRIES), (1, 2, 4, 8), 24, 64, 5, (0.0, 0.25, 0.5, 0.75, 1.0), steps=60)
+QUICK = Plan(("unscaled", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6, 64, 2, (0.0, 0.5, 1.0), steps=8)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Rows of all entries, and what they were measured with."""
+
+    rows: list[Row]
+    about: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``results.json`` has it."""
+        return {"about": self.about, "rows": [row.to_dict() for row in self.rows]}
+
+
+def run_demo(out: Path, quick: bool = False, progress: Progress | None = None) -> Results:
+    """Compare schemes on the starter Llama and write ``results.json``, ``report.md``, ``loss.png``, ``passkey.png``.
+
+    Args:
+        out: folder of the four files; made if need be.
+        quick: fewer schemes, lengths and samples; under a minute.
+        progress: told how far the work is.
+    """
+    from hf_posenc import load_starter
+    from hf_posenc.eval.run import hushed
+
+    plan = QUICK if quick else FULL
+    tell = progress or (lambda done, doing: None)
+    started = time.monotonic()
+    tell(0.0, "loading")
+    with hushed(True):
+        model, tokenizer = load_starter("llama")
+    trained = model.config.max_position_embeddings
+    lengths = [trained * multiple for multiple in plan.multiples]
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    about = about_run(plan, trained, lengths)
+    steps = Steps(tell, entries=len(plan.labels) + 1)
+    for entry in ENTRIES:
+        if entry.label in plan.labels:
+            rows += measured(model, tokenizer, entry, lengths, plan, steps)
+            write_json(out / "results.json", Results(rows, about).to_dict())  # a crash keeps what was measured
+    rows += fine_tuned(model, tokenizer, lengths, plan, steps)
+    results = Results(rows, about | {"seconds": round(time.monotonic() - started)})
+    tell(1.0, "writing")
+    write_json(out / "results.json", results.to_dict())
+    write_report(out, results.rows, results.about)
+    return results
+
+
+class Steps:
+    """Turns ticks of single requests into the share of the whole that is done."""
+
+    def __init__(self, tell: Progress, entries: int) -> None:
+        self.tell, self.entries = tell, entries
+        self.entry, self.share, self.doing = 0, 0.0, ""
+
+    def begin(self, doing: str) -> None:
+        """Start an entry."""
+        self.doing, self.share = doing, 0.0
+        self.show()
+
+    def advance(self, share: float) -> None:
+        """A further share of this entry is done."""
+        self.share = min(1.0, self.share + share)
+        self.show()
+
+    def end(self) -> None:
+        """Finish an entry."""
+        self.entry, self.share = self.entry + 1, 0.0
+        self.show()
+
+    def show(self) -> None:
+        """Pass the state on."""
+        self.tell(min(1.0, (self.entry + self.share) / self.entries), self.doing)
+
+
+def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
+    """Rows of one entry, zero-shot; the model carries no scheme before and after."""
+    from hf_posenc.eval.models import PosEncLM
+    from hf_posenc.eval.refit import RefittedLM
+    from hf_posenc.eval.run import evaluate, hushed
+
+    steps.begin(entry.label)
+    shared = {"tokenizer": tokenizer, "tick": lambda: steps.advance(1 / plan.requests)}
+    with hushed(True):
+        if entry.scheme is None:
+            lm = PosEncLM(model, **shared)
+        else:
+            lm = RefittedLM(model, fit=entry.scheme, fit_options=entry.options, lengths=lengths, **shared)
+    rows = evaluate(lm, label=entry.label, **plan.measure(lengths)).rows
+    steps.end()
+    return rows
+
+
+def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
+    """Rows of YaRN at the factor of the longest length, after a brief LoRA fine-tune on training modules."""
+    from hf_posenc import patch_model
+    from hf_posenc.eval.run import evaluate
+    from hf_posenc.finetune import finetune_lora
+
+    steps.begin(f"{FINE_TUNED}: training")
+    patch_model(model, "yarn", target_length=lengths[-1])
+    trained = finetune_lora(
+        model, tokenizer, length=lengths[-1], steps=plan.steps, texts=[module_text(name) for name in TRAINING],
+        progress=lambda share, _: steps.tell((steps.entry + share / 2) / steps.entries, steps.doing),
+    )  # fmt: skip
+    steps.advance(0.5)
+    steps.doing = FINE_TUNED
+    rows = evaluate(
+        trained, tokenizer, label=FINE_TUNED, tick=lambda: steps.advance(0.5 / plan.requests), **plan.measure(lengths)
+    ).rows
+    steps.end()
+    return rows
+
+
+def about_run(plan: Plan, trained: int, lengths: list[int]) -> dict[str, Any]:
+    """What a reader needs to repeat the numbers."""
+    from importlib.metadata import version
+
+    return {
+        "model": "starter llama",
+        "trained_length": trained,
+        "lengths": lengths,
+        "samples": plan.samples,
+        "scored_tokens": plan.scored,
+        "keys": plan.keys,
+        "depths": list(plan.depths),
+        "fine_tune_steps": plan.steps,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "versions": {name: version(name) for name in ("hf-posenc", "torch", "transformers", "lm_eval")},
+    }

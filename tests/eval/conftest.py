@@ -1,0 +1,91 @@
+"""Tiny random models and a byte-level tokenizer, made here: no file, no network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from hf_posenc.eval import passkey
+from hf_posenc.eval.text import module_text
+
+TRAINED = 128
+VOCABULARY = 512
+SPECIAL = ["<end>", "<pad>", "<mask>", "<cls>", "<sep>"]
+
+
+def byte_level(*, framed: bool) -> PreTrainedTokenizerFast:
+    """A small BPE; ``framed`` puts ``<cls>`` and ``<sep>`` around every text, as BERT's does."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator([passkey.compose("12345", 10, 10)] * 20 + [module_text("bisect")], trainer)
+    if framed:
+        bpe.post_processor = processors.TemplateProcessing(
+            single="<cls> $A <sep>", special_tokens=[(name, bpe.token_to_id(name)) for name in ("<cls>", "<sep>")]
+        )
+    end = {"bos_token": "<end>", "eos_token": "<end>"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, pad_token="<pad>", mask_token="<mask>", cls_token="<cls>", sep_token="<sep>", **end
+    )
+
+
+def alert(model: torch.nn.Module) -> torch.nn.Module:
+    """Scale the weights up, so that attention is uneven and no two tokens are as good as tied."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 2.0 / parameter.shape[1] ** 0.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return byte_level(framed=False)
+
+
+@pytest.fixture(scope="session")
+def framed_tokenizer() -> PreTrainedTokenizerFast:
+    return byte_level(framed=True)
+
+
+@pytest.fixture
+def llama() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=TRAINED, bos_token_id=0, eos_token_id=0, pad_token_id=1,
+    )  # fmt: skip
+    return alert(LlamaForCausalLM(config))
+
+
+@pytest.fixture
+def gpt2() -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=TRAINED, bos_token_id=0, eos_token_id=0
+    )
+    return alert(GPT2LMHeadModel(config))
+
+
+@pytest.fixture
+def bert() -> BertForMaskedLM:
+    config = BertConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=2 * TRAINED, pad_token_id=1,
+    )  # fmt: skip
+    return alert(BertForMaskedLM(config))

@@ -1,0 +1,55 @@
+"""The main job on a tiny model: every file, every line, and progress that only moves forward."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+import hf_posenc
+from hf_posenc.eval import demo
+from hf_posenc.eval.screen import results_table
+
+from .conftest import TRAINED
+
+
+def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    tuning = ModuleType("hf_posenc.finetune")
+    calls = []
+
+    def finetune_lora(model, tokenizer, *, length, steps, texts, progress):
+        calls.append((length, steps, len(texts)))
+        progress(1.0, "")
+        return model
+
+    tuning.finetune_lora = finetune_lora  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hf_posenc.finetune", tuning)
+    monkeypatch.setattr(hf_posenc, "load_starter", lambda name: (llama, tokenizer), raising=False)
+    small = demo.Plan(("unscaled", "pi", "yarn"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
+    monkeypatch.setattr(demo, "QUICK", small)
+    told: list[float] = []
+    results = demo.run_demo(tmp_path / "out", quick=True, progress=lambda done, doing: told.append(done))
+
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "loss.png",
+        "passkey.png",
+        "report.md",
+        "results.json",
+    ]
+    saved = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert saved == json.loads(json.dumps(results.to_dict()))
+    lines = {(r.scheme, r.length) for r in results.rows}
+    schemes = ("unscaled", "pi", "yarn", demo.FINE_TUNED)
+    assert lines == {(scheme, length) for scheme in schemes for length in (TRAINED, 2 * TRAINED)}
+    assert [call[:2] for call in calls] == [(2 * TRAINED, 3)]
+    assert told[0] == 0.0
+    assert told[-1] == 1.0
+    assert told == sorted(told)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(results_table(results.rows, TRAINED))
+    assert all(scheme in captured.get() for scheme in schemes)

@@ -1,0 +1,132 @@
+"""Models by name: base, then scheme, then PEFT adapter; and the stock command line of lm-eval."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import patch_model
+from hf_posenc.errors import PosEncError
+from hf_posenc.eval import TASKS, evaluate, register_models
+from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.text import module_text
+
+from .conftest import TRAINED
+from .test_parity import PAIRS, requests
+
+
+@pytest.fixture
+def folder(llama, tokenizer, tmp_path):
+    llama.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def scores(lm: PosEncLM) -> list[float]:
+    return [score for score, _ in lm.loglikelihood(requests("loglikelihood", PAIRS))]
+
+
+def test_a_name_and_a_scheme_are_a_patched_model(folder, llama, tokenizer) -> None:
+    named = PosEncLM(str(folder), scheme="yarn", factor=4, beta_fast=16, device="cpu")
+    live = PosEncLM(patch_model(llama, "yarn", factor=4, beta_fast=16), tokenizer=tokenizer)
+    assert named.max_length == 4 * TRAINED
+    assert scores(named) == pytest.approx(scores(live), rel=1e-6)
+
+
+def test_a_name_without_a_scheme_is_the_plain_model(folder, llama, tokenizer) -> None:
+    named = PosEncLM(str(folder), device="cpu")
+    assert named.max_length == TRAINED
+    assert scores(named) == pytest.approx(scores(PosEncLM(llama, tokenizer=tokenizer)), rel=1e-6)
+
+
+def test_lengths_without_a_scheme_raise(folder) -> None:
+    with pytest.raises(PosEncError, match="scheme"):
+        PosEncLM(str(folder), factor=4, device="cpu")
+
+
+def test_peft_adapter_goes_on_top_of_the_scheme(folder, llama, tokenizer, tmp_path) -> None:
+    peft = pytest.importorskip("peft")
+    tuned = peft.get_peft_model(
+        patch_model(llama, "yarn", factor=4), peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    )
+    tuned.save_pretrained(tmp_path / "adapter")
+    loaded = PosEncLM(str(folder), scheme="yarn", factor=4, peft=str(tmp_path / "adapter"), device="cpu")
+    expected = scores(PosEncLM(tuned, tokenizer=tokenizer))
+    assert scores(loaded) == pytest.approx(expected, rel=1e-5)
+    assert scores(PosEncLM(str(folder), scheme="yarn", factor=4, device="cpu")) != pytest.approx(expected, rel=1e-3)
+
+
+def test_trained_copies_of_tied_weights_are_left_alone(tokenizer) -> None:
+    """``hf`` ties weights when it is built, which PEFT's copies of tied embeddings do not survive."""
+    peft = pytest.importorskip("peft")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=TRAINED, tie_word_embeddings=True,
+    )  # fmt: skip
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True)
+    tuned = peft.get_peft_model(LlamaForCausalLM(config), lora)
+    ids = torch.arange(20)[None]
+    before = tuned.eval()(input_ids=ids).logits
+    assert min(scores(PosEncLM(tuned, tokenizer=tokenizer))) < 0
+    assert torch.equal(tuned(input_ids=ids).logits, before)
+    assert "tie_weights" not in vars(tuned)
+
+
+def test_evaluate_by_name(folder, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(module_text("bisect") * 2, encoding="utf-8")
+    options = {"tasks": ["posenc_ppl"], "samples": 2, "scored": 16, "text": text, "device": "cpu"}
+    evaluation = evaluate(str(folder), scheme="yarn", factor=2, **options)
+    assert sorted({r.length for r in evaluation.rows}) == [TRAINED, 2 * TRAINED]
+    evaluation.save(tmp_path / "out.json")
+    assert len(json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]) == len(evaluation.rows)
+
+
+def test_stock_lm_eval_finds_the_model_type() -> None:
+    """lm-eval 0.4.13 reads no entry points; a task file given by its path brings the model types along."""
+    program = (
+        "from lm_eval.tasks import TaskManager; from lm_eval.api.registry import model_registry\n"
+        f"manager = TaskManager(include_defaults=False, metadata={{'lengths': [64], 'tokenizer': len}})\n"
+        f"try: manager.load({str(TASKS / 'posenc_ppl.yaml')!r})\n"
+        "except Exception: pass  # no tokenizer: the file was read all the same\n"
+        "print('hf_posenc' in model_registry, 'hf_posenc_mlm' in model_registry)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done.stderr[-2000:]
+
+
+def test_simple_evaluate_takes_our_types_and_tasks(folder) -> None:
+    register_models()
+    arguments = {"pretrained": str(folder), "scheme": "yarn", "factor": 2, "device": "cpu"}
+    metadata = {"lengths": [TRAINED], "keys": 1, "depths": [0.5], "tokenizer": str(folder)}
+    manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata)
+    results = simple_evaluate("hf_posenc", arguments, tasks=["posenc_passkey"], task_manager=manager, log_samples=False)
+    assert f"acc_L{TRAINED},none" in results["results"]["posenc_passkey"]
+    assert results["config"]["posenc_scheme"] == "yarn"
+
+
+def test_masked_models_by_name(bert, framed_tokenizer, tmp_path) -> None:
+    bert.save_pretrained(tmp_path / "bert")
+    framed_tokenizer.save_pretrained(tmp_path / "bert")
+    text = tmp_path / "text.txt"
+    text.write_text(module_text("bisect") * 2, encoding="utf-8")
+    options = {
+        "lengths": [4 * TRAINED],
+        "samples": 2,
+        "scored": 16,
+        "tasks": ["posenc_mlm"],
+        "text": text,
+        "device": "cpu",
+    }
+    evaluation = evaluate(str(tmp_path / "bert"), scheme="alibi", target_length=4 * TRAINED, **options)
+    assert {r.scheme for r in evaluation.rows} == {"alibi"}
+    with pytest.raises(Exception, match=r"index|size|length|position"):  # its own table ends at half of that
+        evaluate(bert, framed_tokenizer, **options)
+    assert torch.isfinite(torch.tensor([r.value for r in evaluation.rows])).all()

@@ -1,0 +1,76 @@
+"""BERT: targets are masked before they are scored."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.errors import NotMeasurable
+from hf_posenc.eval.models import PosEncMLM
+from hf_posenc.eval.text import module_text
+
+from .conftest import TRAINED
+from .test_parity import requests
+
+
+def test_score_is_that_of_masked_places(bert, framed_tokenizer) -> None:
+    context, target = "The sky is", " blue."
+    ((score, _),) = PosEncMLM(bert, tokenizer=framed_tokenizer).loglikelihood(
+        requests("loglikelihood", [(context, target)])
+    )
+    ids = framed_tokenizer(context + target)["input_ids"]
+    first = len(framed_tokenizer(context)["input_ids"]) - 1
+    hidden = [framed_tokenizer.mask_token_id if first <= i < len(ids) - 1 else t for i, t in enumerate(ids)]
+    logits = bert(torch.tensor([hidden])).logits[0].double().log_softmax(-1)
+    assert score == pytest.approx(sum(logits[i, ids[i]].item() for i in range(first, len(ids) - 1)), rel=1e-5)
+
+
+def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(module_text("bisect") * 2, encoding="utf-8")
+    lengths = [TRAINED, 2 * TRAINED]
+    evaluation = evaluate(
+        bert, framed_tokenizer, tasks=["posenc_mlm"], lengths=lengths, samples=3, scored=20, text=text, log_samples=True
+    )
+    rows = {(r.metric, r.length): r.value for r in evaluation.rows}
+    hidden_at_each_length = set()
+    for number, length in enumerate(lengths):
+        losses, hits = [], []
+        for sample in evaluation.raw["samples"]["posenc_mlm"]:
+            _, ids, positions = sample["arguments"][number]
+            assert len(ids) == length
+            assert min(positions) >= length - 21  # only among the scored tokens, never the last special one
+            assert max(positions) < length - 1
+            hidden_at_each_length.add((sample["doc"]["name"], tuple(ids[p] for p in positions)))
+            masked = torch.tensor([ids])
+            masked[0, positions] = framed_tokenizer.mask_token_id
+            scores = bert(masked).logits[0, positions].double().log_softmax(-1)
+            wanted = torch.tensor([ids[p] for p in positions])
+            losses.append(-scores.gather(1, wanted[:, None]).mean().item())
+            hits.append((scores.argmax(-1) == wanted).double().mean().item())
+        assert rows["nll", length] == pytest.approx(sum(losses) / 3, rel=1e-5)
+        assert rows["recall", length] == pytest.approx(sum(hits) / 3)
+    assert len(hidden_at_each_length) == 3  # the same tokens are hidden at both lengths
+
+
+def test_pass_keys_for_bert_by_default(bert, framed_tokenizer, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(module_text("bisect") * 2, encoding="utf-8")
+    evaluation = evaluate(bert, framed_tokenizer, lengths=[2 * TRAINED], samples=2, keys=2, depths=[0.5], text=text)
+    assert {r.task for r in evaluation.rows} == {"posenc_mlm", "posenc_passkey"}
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood_rolling", "generate_until"])
+def test_what_a_masked_model_cannot_do_raises(kind: str, bert, framed_tokenizer) -> None:
+    lm = PosEncMLM(bert, tokenizer=framed_tokenizer)
+    with pytest.raises(NotMeasurable, match="posenc_mlm"):
+        getattr(lm, kind)(requests(kind, [("text", {})]))
+
+
+def test_masked_task_needs_a_mask_token(llama, tokenizer) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<end>", eos_token="<end>")
+    with pytest.raises(NotMeasurable, match="mask token"):
+        evaluate(llama, plain, tasks=["posenc_mlm"], lengths=[TRAINED])

@@ -1,0 +1,89 @@
+"""An over-long request is an error; lm-eval's own ``hf`` cuts it and says so in a log at most."""
+
+from __future__ import annotations
+
+import pytest
+from lm_eval.models.huggingface import HFLM
+
+from hf_posenc import patch_model
+from hf_posenc.errors import RequestTooLong, UnknownOption
+from hf_posenc.eval.errors import StaleCache, TaskOptionOutOfRange
+from hf_posenc.eval.models import PosEncLM, PosEncMLM
+
+from .conftest import TRAINED
+from .test_parity import requests
+
+LONG = "The pass key is 71432. " + "The grass is green. " * 60
+REQUESTS = {
+    "loglikelihood": (LONG, " yes"),
+    "loglikelihood_rolling": (LONG,),
+    "generate_until": (LONG, {"until": ["\n"], "max_gen_toks": 8}),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_too_long_raises(kind: str, llama, tokenizer) -> None:
+    lm = PosEncLM(llama, tokenizer=tokenizer)
+    with pytest.raises(RequestTooLong, match=rf"{kind} request of \d+ tokens exceeds max_length {TRAINED}"):
+        getattr(lm, kind)(requests(kind, [REQUESTS[kind]]))
+
+
+def test_exactly_full_is_allowed(llama, tokenizer) -> None:
+    """The last token is only predicted, never read: ``max_length`` tokens of input, one more of target."""
+    ids = tokenizer(LONG)["input_ids"]
+    lm = PosEncLM(llama, tokenizer=tokenizer)
+    fits = [(("", ""), ids[:TRAINED], ids[TRAINED : TRAINED + 1])]
+    assert lm._loglikelihood_tokens(fits)[0][0] < 0
+    with pytest.raises(RequestTooLong):
+        lm._loglikelihood_tokens([(("", ""), ids[: TRAINED + 1], ids[TRAINED + 1 : TRAINED + 2])])
+
+
+def test_stock_hf_cuts_in_silence(llama, tokenizer) -> None:
+    """Control: the needle stood at the front, and ``hf`` scores as if it had never been there."""
+    stock = HFLM(llama, tokenizer=tokenizer)
+    other = LONG.replace("71432", "90215")
+    with_key, with_other_key = stock.loglikelihood(requests("loglikelihood", [(LONG, " yes"), (other, " yes")]))
+    assert with_key == with_other_key
+
+
+def test_truncation_on_request_is_that_of_hf(llama, tokenizer) -> None:
+    request = requests("loglikelihood", [REQUESTS["loglikelihood"]])
+    ours = PosEncLM(llama, tokenizer=tokenizer, on_overflow="truncate").loglikelihood(request)
+    assert ours[0][0] == pytest.approx(HFLM(llama, tokenizer=tokenizer).loglikelihood(request)[0][0], rel=1e-6)
+
+
+def test_a_patched_model_is_asked_up_to_its_target(llama, tokenizer) -> None:
+    lm = PosEncLM(llama, tokenizer=tokenizer, scheme="yarn", factor=8)
+    assert lm.max_length == 8 * TRAINED
+    assert lm.loglikelihood(requests("loglikelihood", [REQUESTS["loglikelihood"]]))[0][0] < 0
+
+
+def test_masked_requests_are_never_cut(bert, framed_tokenizer) -> None:
+    lm = PosEncMLM(bert, tokenizer=framed_tokenizer, on_overflow="truncate")
+    with pytest.raises(RequestTooLong, match="masked request"):
+        lm.loglikelihood(requests("loglikelihood", [REQUESTS["loglikelihood"]]))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"on_overflow": "ignore"}, TaskOptionOutOfRange),
+        ({"factor": 4}, UnknownOption),  # of what scheme?
+        ({"beta_fast": 16}, UnknownOption),
+        ({"peft": "somewhere"}, UnknownOption),  # lm-eval ignores it beside a live model
+    ],
+    ids=str,
+)
+def test_what_would_be_ignored_is_refused(options: dict, error: type[Exception], llama, tokenizer) -> None:
+    with pytest.raises(error):
+        PosEncLM(llama, tokenizer=tokenizer, **options)
+
+
+def test_a_response_cache_must_name_the_scheme(llama, tokenizer, tmp_path) -> None:
+    """lm-eval keys its cache by the request alone: two schemes in one file would answer for each other."""
+    from lm_eval.api.model import CachingLM
+
+    lm = PosEncLM(patch_model(llama, "yarn", factor=2), tokenizer=tokenizer)
+    with pytest.raises(StaleCache, match="yarn"):
+        CachingLM(lm, str(tmp_path / "answers.db"))
+    CachingLM(lm, str(tmp_path / "answers_yarn.db"))

@@ -1,0 +1,72 @@
+"""Without a scheme, our model type gives the numbers of lm-eval's own ``hf``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from hf_posenc import patch_model
+from hf_posenc.eval.models import PosEncLM
+
+PAIRS = [
+    ("def bisect(a, x):\n    lo = 0", "\n    hi = len(a)"),
+    ("def bisect(a, x):\n    lo = 0", "\n"),
+    ("def bisect(a, x):\n    lo = 0", "x"),  # the same context: one forward for both
+    ("", "an empty context starts from the end token"),
+    ("trailing blanks move to the target  ", "so"),
+    ("The grass is green. " * 12, "The sky is blue."),
+]
+
+
+def requests(kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Instance]:
+    return [Instance(request_type=kind, doc={}, arguments=a, idx=0) for a in arguments]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_loglikelihood_is_that_of_hf(family: str, batch_size: int, tokenizer, request) -> None:
+    model = request.getfixturevalue(family)
+    stock = HFLM(model, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS))
+    ours = PosEncLM(model, tokenizer=tokenizer, batch_size=batch_size).loglikelihood(requests("loglikelihood", PAIRS))
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in stock]
+    assert [score for score, _ in ours] == pytest.approx([score for score, _ in stock], rel=1e-6, abs=0)
+
+
+def test_rolling_and_generation_are_those_of_hf(llama, tokenizer) -> None:
+    text, prompt = "def insort(a, x):\n    lo = 0", ("The sky is", {"until": ["\n\n"], "max_gen_toks": 8})
+    stock, ours = HFLM(llama, tokenizer=tokenizer), PosEncLM(llama, tokenizer=tokenizer)
+    rolling = requests("loglikelihood_rolling", [(text,)])
+    assert ours.loglikelihood_rolling(rolling) == pytest.approx(stock.loglikelihood_rolling(rolling), rel=1e-6)
+    generation = requests("generate_until", [prompt])
+    assert ours.generate_until(generation) == stock.generate_until(generation)
+
+
+def test_a_scheme_moves_the_numbers(llama, tokenizer) -> None:
+    """Control: the parity above is not that of a constant."""
+    plain = PosEncLM(llama, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS))
+    patched = PosEncLM(patch_model(llama, "yarn", factor=4), tokenizer=tokenizer)
+    moved = patched.loglikelihood(requests("loglikelihood", PAIRS))
+    assert all(abs(a - b) > 1e-3 for (a, _), (b, _) in zip(plain, moved, strict=True))
+
+
+def test_padded_batches_never_happen(llama, tokenizer) -> None:
+    """A row's score may not depend on the rows it is scored with, whatever the scheme makes of lengths."""
+    patch_model(llama, "yarn", factor=4)
+    together = PosEncLM(llama, tokenizer=tokenizer, batch_size=8).loglikelihood(requests("loglikelihood", PAIRS))
+    single = PosEncLM(llama, tokenizer=tokenizer)
+    alone = [single.loglikelihood(requests("loglikelihood", [pair]))[0] for pair in PAIRS]
+    assert [score for score, _ in together] == pytest.approx([score for score, _ in alone], rel=1e-6)
+
+
+def test_evaluate_then_train_in_one_process(llama, tokenizer) -> None:
+    """Tables built while evaluating must not be inference tensors, which cannot take part in training."""
+    patch_model(llama, "yarn", factor=4)
+    PosEncLM(llama, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS))
+    ids = torch.arange(100)[None]
+    llama.train()(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in llama.parameters())

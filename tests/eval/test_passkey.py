@@ -1,0 +1,43 @@
+"""A pass-key prompt is never longer than asked, never loses its frame, and hides the key where it says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.passkey import FILLER, FRAME, NEEDLE, QUESTION, draw_key, passkey
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(length=st.integers(110, 600), depth=st.floats(0, 1), seed=st.integers(0, 99))
+def test_prompt_fits_and_is_whole(tokenizer, length: int, depth: float, seed: int) -> None:
+    def count(text: str) -> int:
+        return len(tokenizer(text)["input_ids"])
+
+    key = draw_key(random.Random(seed))
+    made = passkey(length, depth, key, count)
+    tokens = count(made.prompt + made.answer)
+    assert tokens <= length
+    assert length - tokens < 2 * max(count(sentence + " ") for sentence in FILLER)  # one more sentence would not fit
+    assert made.prompt.startswith(FRAME)
+    assert made.prompt.endswith(QUESTION)
+    before, found, after = made.prompt[len(FRAME) : -len(QUESTION)].partition(NEEDLE.format(key=key))
+    assert found
+    assert "pass key" not in before + after
+    total = before.count(".") + after.count(".")
+    assert abs(before.count(".") - depth * total) <= 0.5
+
+
+def test_too_short_a_length_says_what_is_needed(tokenizer) -> None:
+    with pytest.raises(LengthTooShort, match=r"at least \d+ tokens"):
+        passkey(20, 0.5, "12345", lambda text: len(tokenizer(text)["input_ids"]))
+
+
+def test_keys_have_five_digits() -> None:
+    keys = {draw_key(random.Random(seed)) for seed in range(200)}
+    assert len(keys) > 190
+    assert all(len(key) == 5 and key[0] != "0" for key in keys)

@@ -1,0 +1,41 @@
+"""Patched anew for every length: the numbers of doing it by hand, and the model as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.refit import RefittedLM
+from hf_posenc.eval.text import module_text
+
+from .conftest import TRAINED
+
+LENGTHS = [TRAINED, 2 * TRAINED, 4 * TRAINED]
+
+
+def test_each_length_has_its_own_factor(llama, tokenizer, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(module_text("bisect") * 2, encoding="utf-8")
+    options = {"tasks": ["posenc_ppl"], "samples": 2, "scored": 16, "text": text, "longest": LENGTHS[-1]}
+    ids = torch.arange(40)[None]
+    before = llama(ids).logits
+    refitted = evaluate(RefittedLM(llama, fit="pi", lengths=LENGTHS, tokenizer=tokenizer), lengths=LENGTHS, **options)
+    assert torch.equal(llama(ids).logits, before)
+    by_hand = []
+    for length in LENGTHS:
+        patch_model(llama, "pi", target_length=length)
+        by_hand += evaluate(llama, tokenizer, lengths=[length], **options).rows
+        unpatch_model(llama)
+    losses = {r.length: r.value for r in by_hand if r.metric == "nll"}
+    assert {r.length: r.value for r in refitted.rows if r.metric == "nll"} == pytest.approx(losses, rel=1e-6)
+    assert {r.scheme for r in refitted.rows} == {"pi"}
+    assert refitted.raw["config"]["posenc_scheme"] == "pi"
+
+
+def test_a_length_that_was_not_asked_for_raises(llama, tokenizer) -> None:
+    lm = RefittedLM(llama, fit="pi", lengths=LENGTHS, tokenizer=tokenizer)
+    with pytest.raises(LengthTooShort, match="513 tokens"):
+        lm.length_of(4 * TRAINED + 1)

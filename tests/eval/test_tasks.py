@@ -1,0 +1,167 @@
+"""The tasks, through lm-eval: what they ask, and that their numbers are those of the model."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+import torch
+from lm_eval.tasks import TaskManager
+
+from hf_posenc.eval import MODEL_TYPES, TASKS, evaluate
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.sweep import Sweep, metric_name, parse_metric
+
+from .conftest import TRAINED
+
+LENGTHS = [TRAINED, 2 * TRAINED]
+SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 16, "keys": 2, "depths": [0.0, 1.0]}
+
+
+@pytest.fixture
+def text(tmp_path):
+    from hf_posenc.eval.text import module_text
+
+    path = tmp_path / "text.txt"
+    path.write_text(module_text("bisect") * 2, encoding="utf-8")
+    return path
+
+
+def by_name(evaluation) -> dict:
+    return {(r.task, r.metric, r.length, r.depth): r for r in evaluation.rows}
+
+
+def test_reported_losses_are_those_of_the_logged_samples(llama, tokenizer, text) -> None:
+    """Recomputed from the logged texts by a plain forward of the plain model."""
+    evaluation = evaluate(llama, tokenizer, text=text, log_samples=True, **SMALL)
+    rows = by_name(evaluation)
+    for number, length in enumerate(LENGTHS):
+        losses = []
+        for sample in evaluation.raw["samples"]["posenc_ppl"]:
+            context, target = sample["arguments"][number]
+            ids = torch.tensor([tokenizer(context + target)["input_ids"]])
+            logits = llama(ids).logits[0, -17:-1].double()
+            losses.append(torch.nn.functional.cross_entropy(logits, ids[0, -16:]).item())
+        row = rows["posenc_ppl", "nll", length, None]
+        assert row.value == pytest.approx(sum(losses) / 3, rel=1e-5)
+        assert row.stderr == pytest.approx(torch.tensor(losses).std().item() / math.sqrt(3), rel=1e-4)
+        perplexity = rows["posenc_ppl", "ppl", length, None]
+        assert perplexity.value == pytest.approx(math.exp(row.value))
+        assert perplexity.stderr == pytest.approx(perplexity.value * row.stderr)
+        assert row.n == 3
+
+
+def test_pass_keys_are_teacher_forced_greedy(llama, tokenizer, text) -> None:
+    evaluation = evaluate(llama, tokenizer, tasks=["posenc_passkey"], log_samples=True, **SMALL)
+    rows = by_name(evaluation)
+    cells = [(length, depth) for length in LENGTHS for depth in (0.0, 1.0)]
+    found: dict = {cell: [] for cell in cells}
+    for sample in evaluation.raw["samples"]["posenc_passkey"]:
+        key = sample["doc"]["name"]
+        for cell, (prompt, answer) in zip(cells, sample["arguments"], strict=True):
+            assert prompt.count(key) == 2  # the same key in every cell
+            assert answer == f" {key}"
+            whole, before = tokenizer(prompt + answer)["input_ids"], tokenizer(prompt)["input_ids"]
+            assert len(whole) <= cell[0]
+            guess = llama(torch.tensor([whole])).logits[0].argmax(-1)[len(before) - 1 : -1].tolist()
+            found[cell].append(guess == whole[len(before) :])
+    for (length, depth), hits in found.items():
+        assert rows["posenc_passkey", "acc", length, depth].value == sum(hits) / len(hits)
+    assert rows["posenc_passkey", "nll", TRAINED, None].value == pytest.approx(
+        sum(rows["posenc_passkey", "nll", TRAINED, depth].value for depth in (0.0, 1.0)) / 2
+    )
+
+
+def test_a_found_key_counts(llama, tokenizer, monkeypatch) -> None:
+    """Control for the accuracies above, which are 0 for a random model."""
+    monkeypatch.setattr(PosEncLM, "answer", lambda self, logits, target: (-1.0, True))
+    rows = by_name(evaluate(llama, tokenizer, tasks=["posenc_passkey"], **SMALL))
+    assert rows["posenc_passkey", "acc", LENGTHS[-1], 0.0].value == 1.0
+    assert rows["posenc_passkey", "acc", LENGTHS[-1], None].value == 1.0
+
+
+def test_limit_means_samples_at_every_length(llama, tokenizer, text) -> None:
+    evaluation = evaluate(llama, tokenizer, tasks=["posenc_ppl"], text=text, limit=2, **SMALL)
+    assert {(r.length, r.n) for r in evaluation.rows} == {(length, 2) for length in LENGTHS}
+
+
+def test_runs_repeat(llama, tokenizer, text) -> None:
+    first, second = (evaluate(llama, tokenizer, text=text, **SMALL) for _ in range(2))
+    assert first.rows == second.rows
+    other = evaluate(llama, tokenizer, text=text, seed=1, **SMALL)
+    assert other.rows != first.rows  # control: other keys
+
+
+def test_the_request_cache_is_not_used(llama, tokenizer, text, monkeypatch) -> None:
+    """lm-eval keys cached requests by the task's name: those of another length would be scored."""
+    import lm_eval.api.task
+
+    monkeypatch.setattr(lm_eval.api.task, "save_to_cache", lambda **_: pytest.fail("requests were cached"))
+    metadata = {**SMALL, "text": str(text), "tokenizer": tokenizer}
+    task = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata).load("posenc_ppl")["tasks"]
+    task["posenc_ppl"].build_all_requests(cache_requests=True)
+    assert len(task["posenc_ppl"].instances) == 3 * len(LENGTHS)
+
+
+def test_model_info_tells_how_to_repeat(llama, tokenizer, text) -> None:
+    evaluation = evaluate(llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_ppl"], text=text, **SMALL)
+    config = evaluation.raw["config"]
+    assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, 2 * TRAINED)
+    assert {r.scheme for r in evaluation.rows} == {"yarn"}
+
+
+def test_default_lengths_double_up_to_the_target(llama, tokenizer, text) -> None:
+    options = {name: value for name, value in SMALL.items() if name != "lengths"}
+    patched = evaluate(llama, tokenizer, scheme="yarn", factor=4, tasks=["posenc_ppl"], text=text, **options)
+    assert sorted({r.length for r in patched.rows}) == [TRAINED, 2 * TRAINED, 4 * TRAINED]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({}, "no lengths"),
+        ({"lengths": [64.5]}, "whole numbers"),
+        ({"lengths": "many"}, "whole numbers"),
+        ({"lengths": [64], "depths": [1.5]}, "between 0 and 1"),
+        ({"lengths": [64], "samples": 0}, "samples"),
+        ({"lengths": [64, 512], "longest": 256}, "longest"),
+    ],
+    ids=str,
+)
+def test_bad_metadata_is_refused(metadata: dict, told: str) -> None:
+    with pytest.raises(TaskOptionOutOfRange, match=told):
+        Sweep.of(metadata)
+
+
+def test_lengths_from_a_command_line() -> None:
+    assert Sweep.of({"lengths": "512;256, 256"}).lengths == (256, 512)
+    assert Sweep.of({"lengths": 256}).lengths == (256,)
+
+
+@pytest.mark.parametrize("depth", [None, 0.0, 0.25, 0.125, 1.0])
+def test_metric_names_read_back(depth: float | None) -> None:
+    assert parse_metric(metric_name("nll", 512, depth)) == ("nll", 512, depth)
+    assert parse_metric("acc_norm") is None
+
+
+def test_every_task_file_loads(caplog) -> None:
+    """lm-eval skips a broken file with a debug line; then its task is simply not there."""
+    with caplog.at_level(logging.DEBUG, logger="lm_eval"):
+        manager = TaskManager(include_path=str(TASKS), include_defaults=False)
+    assert set(manager.all_tasks) == {path.stem for path in TASKS.glob("*.yaml")}
+    assert len(manager.all_tasks) == 3
+
+
+def test_model_types_are_declared() -> None:
+    declared = {e.name: e.value for e in entry_points(group="lm_eval.models") if e.name in MODEL_TYPES}
+    assert declared == {name: f"hf_posenc.eval.models:{cls}" for name, cls in MODEL_TYPES.items()}
+
+
+def test_importing_the_package_is_light() -> None:
+    heavy = "import sys, hf_posenc.eval; print([m for m in ('torch', 'transformers', 'lm_eval') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True).stdout == "[]\n"
