@@ -68,7 +68,10 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
             )
         if not takers and len(parts) > 1:
             known = [option for cls, _ in parts for option in _option_names(cls)]
-            raise UnknownOption(f"No scheme of this composition has an option {name!r}.{nearest(name, known)}")
+            raise UnknownOption(
+                f"No scheme of this composition has an option {name!r}.{nearest(name, known)} "
+                f"They take {', '.join(known) or 'none'}."
+            )
         (takers or [parts[0][1]])[0][name] = value
     return Plan(tuple((cls, validated(cls, own)) for cls, own in parts))
 

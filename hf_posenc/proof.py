@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.attention.blocks import inside
+from hf_posenc.attention.call import unseen_ahead
 from hf_posenc.errors import NoEffect
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.base import Scheme
@@ -129,7 +131,7 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
         or abs(terms.logit_scale - (host.logit_scale if host else 1.0)) > 1e-9
         or (terms.query_scale is not None and bool((terms.query_scale - 1).abs().max() > 1e-6))
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
-        or any(remapped(region, positions) for region in scheme.regions(positions))
+        or any(remapped(region, positions, causal=geometry.causal) for region in scheme.regions(positions))
         or scheme.embed(positions) is not None
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
     )
@@ -142,11 +144,12 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     return all(abs(a - b) <= 1e-6 * abs(b) for a, b in zip(one.frequencies, two.frequencies, strict=True))
 
 
-def remapped(region: Region, positions: Tensor) -> bool:
-    """Whether a region sees other distances than the tokens have."""
-    moved_queries = region.query_positions - positions
-    moved_keys = region.key_positions - positions
-    return bool((moved_queries != moved_queries.flatten()[0]).any() or (moved_keys != moved_queries.flatten()[0]).any())
+def remapped(region: Region, positions: Tensor, *, causal: bool) -> bool:
+    """Whether some pair of a region stands at another distance than its tokens."""
+    distance = positions[:, :, None] - positions[:, None, :]
+    seen = inside(unseen_ahead(region.band, causal), distance)
+    moved = region.query_positions[:, :, None] - region.key_positions[:, None, :]
+    return bool((seen & (moved != distance)).any())
 
 
 @contextmanager

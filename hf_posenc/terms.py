@@ -109,7 +109,7 @@ class Terms:
     @property
     def plain(self) -> bool:
         """Whether the host's own attention function can carry them: scales alone, which multiply the queries."""
-        return not self.bias and len(self.bands) == 1 and self.visible == EVERYTHING and self.rows is None
+        return len(self.bias) == 0 and len(self.bands) == 1 and self.visible == EVERYTHING and self.rows is None
 
     def merge(self, other: Terms) -> Terms:
         """Both at once: biases add, scales multiply, visibility intersects, the rest comes from one side.

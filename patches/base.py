@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc.attention import blocks, dispatch, rows
+from hf_posenc.attention import blocks, dispatch, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
@@ -102,10 +102,14 @@ class Positioned(nn.Module):
         host: dict,
     ) -> Attended:
         backend = self.config._attn_implementation
+        if backend == "flex_attention":
+            keys = key.chunk(len(queries), dim=-1)
+            call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
+            return flex.attend(call, mask).transpose(1, 2), None
         if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
             raise BackendCannotCarry(
                 f"The attention backend {backend!r} cannot compute scheme {self.scheme.extra_repr()!r}. "
-                'Use model.set_attn_implementation("sdpa") or "eager".'
+                'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
             )
         seen = ctx.key_positions.shape[1]
         keys, v = key[:, :, :seen].chunk(len(queries), dim=-1), v[:, :, :seen]

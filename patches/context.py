@@ -45,7 +45,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `Forward` down.
 
     Raises:
-        MaskMismatch: a 2-D mask is narrower than the tokens it should mask.
+        MaskMismatch: a 2-D mask is not as wide as the tokens it should mask.
     """
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
@@ -138,7 +138,7 @@ def _numbered_keys(padding: Tensor | None, keys: int, device: torch.device) -> T
 
 def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
     past = 0 if cache is None else cache.get_seq_length()
-    if isinstance(past, Tensor) or mask.shape[1] >= past + length:
+    if isinstance(past, Tensor) or mask.shape[1] == past + length:  # a static cache may be masked in its full width
         return
     raise MaskMismatch(
         f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "

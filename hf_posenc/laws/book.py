@@ -1,0 +1,72 @@
+"""The book of laws: every law by name, with what it needs of a pair. `LAWS` is what suites and `check` go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
+
+from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.pair import Pair
+
+P = ParamSpec("P")
+Measure = Callable[Concatenate[Pair, P], Gap]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One promise.
+
+    Attributes:
+        name: short, as in the table of limits.
+        measure: the function that measures a pair; its defaults are the case that `check` runs.
+        causal: whether it is about decoders only.
+        copies: whether it needs a second copy of the model, which `check` does not make.
+    """
+
+    name: str
+    measure: Callable[..., Gap]
+    causal: bool = False
+    copies: bool = False
+
+    def applies(self, pair: Pair) -> bool:
+        """Whether the law says anything about this pair."""
+        return pair.causal or not self.causal
+
+    def __call__(self, pair: Pair) -> Gap:
+        """Measure a pair in the law's default case."""
+        return self.measure(pair)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(name: str, *, causal: bool = False, copies: bool = False) -> Callable[[Measure[P]], Measure[P]]:
+    """Enter a function into the book; see `Law` for the arguments."""
+
+    def decorate(measure: Measure[P]) -> Measure[P]:
+        LAWS[name] = Law(name, measure, causal, copies)
+        return measure
+
+    return decorate
+
+
+def applicable(pair: Pair, *, copies: bool = True, names: Iterable[str] | None = None) -> list[Law]:
+    """The laws that say something about a pair, in the order of the book."""
+    chosen = [LAWS[name] for name in (LAWS if names is None else names)]
+    return [one for one in chosen if one.applies(pair) and (copies or not one.copies)]
+
+
+def assert_holds(name: str, pair: Pair) -> None:
+    """Measure a law and raise where it is broken; a law that says nothing about the pair holds.
+
+    Raises:
+        AssertionError: the gap, with the place and the command that repeats it.
+    """
+    if LAWS[name].applies(pair):
+        gap = LAWS[name](pair)
+        if gap.broken:
+            raise AssertionError(str(gap))

@@ -1,0 +1,72 @@
+"""Laws of the cache: where a text was cut into cached pieces must not show in its logits."""
+
+from __future__ import annotations
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+
+from hf_posenc.laws.book import law
+from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.pair import Pair
+from hf_posenc.laws.reading import distance, in_pieces, new_cache, pieces, read, text
+
+
+@law("cache", causal=True)
+def cached_equals_uncached(
+    pair: Pair, cache: type[Cache] = DynamicCache, cut: int | None = None, step: int | None = None
+) -> Gap:
+    """A text read at once equals the same text read in pieces.
+
+    Args:
+        pair: scheme and decoder.
+        cache: class of the cache.
+        cut: tokens of the first piece; one more than the trained length by default.
+        step: tokens of the others; 1 decodes, and the default is to decode four and read the rest in sevens.
+    """
+    with pair.patched() as model:
+        length = pair.length(2 * pair.trained + 12, model)
+        first = min(pair.trained + 1 if cut is None else cut, length - 1)
+        tokens = text(model, length)
+        sizes = pieces(first, step, length) if step else _some_then_chunks(first, length)
+        read_in_pieces = in_pieces(model, tokens, new_cache(cache, model, length), sizes)
+        value, where = distance(read_in_pieces, read(model, tokens))
+    return pair.gap("cache", value, f"{where}, {cache.__name__}, first piece of {first}")
+
+
+@law("beams", causal=True)
+def cache_can_be_reordered(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap:
+    """After its rows change places, as beam search makes them, a cache goes on as if they had always been there."""
+    with pair.patched() as model:
+        length = pair.length(pair.trained + 9, model)
+        tokens = text(model, length, rows=3)
+        order = torch.tensor([2, 0, 0], device=tokens.device)
+        half = length - 5
+        kept = new_cache(cache, model, length)
+        in_pieces(model, tokens[:, :half], kept, [half])
+        kept.reorder_cache(order)
+        now = torch.cat((tokens[order, :half], tokens[:, half:]), dim=1)
+        after = torch.cat([read(model, now[:, t : t + 1], past_key_values=kept) for t in range(half, length)], dim=1)
+        value, where = distance(after, read(model, now)[:, half:])
+    return pair.gap("beams", value, f"{where} after reordering, {cache.__name__}")
+
+
+@law("generation", causal=True)
+def padded_decoding_equals_alone(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap:
+    """A left-padded batch decoded from a cache, as `generate` does it, equals each row read alone without one."""
+    with pair.patched() as model:
+        length = pair.length(pair.trained + 9, model)
+        tokens = text(model, length, rows=3)
+        pads = [0, 1, min(17, length - 8)]
+        mask = torch.stack([(torch.arange(length) >= pad).long() for pad in pads]).to(tokens.device)
+        sizes = pieces(length - 6, 1, length)
+        together = in_pieces(model, tokens, new_cache(cache, model, length), sizes, mask)
+        alone = torch.zeros_like(together)
+        for row, pad in enumerate(pads):
+            alone[row, pad:] = read(model, tokens[row : row + 1, pad:])[0]
+        value, where = distance(together, alone, mask.bool())
+    return pair.gap("generation", value, f"{where}, {cache.__name__}")
+
+
+def _some_then_chunks(first: int, length: int) -> list[int]:
+    single = min(4, length - first)
+    return [first, *[1] * single, *pieces(0, 7, length - first - single)[1:]]

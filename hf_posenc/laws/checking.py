@@ -1,0 +1,76 @@
+"""The laws on a user's own model, as ``hf-posenc check`` runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from hf_posenc.building import SchemeSpec
+from hf_posenc.checkpoint import from_pretrained
+from hf_posenc.errors import PosEncError
+from hf_posenc.laws.book import applicable
+from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.pair import Pair
+from hf_posenc.patching import describe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SHORT = 16  # taken for the trained length, it brings every boundary of a scheme within a few dozen tokens
+
+AS_ASKED = ("unpatch", "twice")  # about the very patch the user will make
+
+
+def check(
+    model: PreTrainedModel | str | os.PathLike[str],
+    scheme: SchemeSpec,
+    *,
+    laws: Iterable[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> list[Gap]:
+    """Measure every law that applies to a scheme on a live model, and give the model back as it was.
+
+    The patch is first made exactly as asked, so that what `hf_posenc.patch_model` refuses is refused. Most laws are
+    about boundaries, not about the number where these stand: they read a few dozen tokens, with the scheme built for a
+    trained length of 16 and the same factor. Where its options do not allow that, they use the lengths asked for.
+
+    Args:
+        model: any supported model, on any device, of which no copy is made; or what `hf_posenc.from_pretrained` loads.
+        scheme: as `hf_posenc.patch_model` takes it.
+        laws: names from `LAWS`; all that need no copy of the model by default.
+        progress: called with the name of each law before it is measured.
+        options: as `hf_posenc.patch_model` takes them.
+
+    Returns:
+        One `Gap` a law; the law is broken where ``gap.broken``.
+
+    Raises:
+        PosEncError: the patch is refused.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        model = from_pretrained(model)
+    asked = Pair(model, scheme, **options)
+    short = _short(asked)
+    found = []
+    for law in applicable(asked, copies=laws is not None, names=laws):
+        if progress is not None:
+            progress(law.name)
+        found.append(law(asked if law.name in AS_ASKED else short))
+    return found
+
+
+def _short(asked: Pair) -> Pair:
+    """The pair with a short trained length and the same factor, or as it was asked for."""
+    with asked.patched() as model:
+        factor = describe(model).factor
+    options = {name: value for name, value in asked.options.items() if name != "target_length"}
+    short = Pair(
+        asked.model, asked.scheme, **{**options, "factor": factor, "trained_length": min(SHORT, asked.trained)}
+    )
+    try:
+        with short.patched():
+            return short
+    except PosEncError:
+        return asked

@@ -1,0 +1,192 @@
+"""A scheme on a model: what a law is asked of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hf_posenc.building import SchemeSpec, plan
+from hf_posenc.errors import OptionOutOfRange, PosEncError, PositionOutOfTable, SchemeNotDefined
+from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.hosts import HOSTS, host
+from hf_posenc.laws.limits import limit_of
+from hf_posenc.patching import host_of, is_patched, patch_model, scheme_of, unpatch_model
+from hf_posenc.proof import evaluating
+from hf_posenc.registry import list_schemes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PATCH_WORDS = ("factor", "target_length", "trained_length", "layers")
+
+
+class Pair:
+    """A scheme on a contract model, or on a user's own.
+
+    Args:
+        model: name of a contract model (see `hf_posenc.laws.hosts`), or a live model; every law restores that.
+        scheme: as `hf_posenc.patch_model` takes it.
+        dtype: what a contract model is cast to.
+        options: keywords of `hf_posenc.patch_model`.
+    """
+
+    def __init__(
+        self, model: str | PreTrainedModel, scheme: SchemeSpec, *, dtype: torch.dtype = torch.float32, **options: Any
+    ) -> None:
+        self.model, self.scheme = model, scheme
+        self.options = {name: value for name, value in options.items() if value is not None}
+        self.dtype = dtype if isinstance(model, str) else next(model.parameters()).dtype
+        config, adapter = self._config_and_adapter()
+        self.trained: int = options.get("trained_length") or adapter.trained_length(config)
+        geometry = adapter.geometry(config, trained_length=self.trained, target_length=self.trained)
+        self.causal, self.table = geometry.causal, geometry.table
+
+    @property
+    def model_name(self) -> str:
+        """Name of the contract model, or the class of a live one."""
+        return self.model if isinstance(self.model, str) else type(self.model).__name__
+
+    @property
+    def scheme_name(self) -> str:
+        """As a user writes it."""
+        named = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
+        return plan(self.scheme, named).name
+
+    def limit(self, law: str) -> float:
+        """The largest deviation that is rounding."""
+        return limit_of(law, self.dtype, self.model_name, self.scheme_name)
+
+    def gap(self, law: str, value: float, where: str, limit: float | None = None) -> Gap:
+        """A measurement of this pair."""
+        return Gap(law, value, self.limit(law) if limit is None else limit, f"{self}, {where}", self._repeat(law))
+
+    @contextmanager
+    def host(self) -> Iterator[PreTrainedModel]:
+        """The unpatched model in evaluation mode; whatever happens in the block, a live one is unpatched afterwards."""
+        model = self.fresh()
+        with evaluating(model):
+            try:
+                yield model
+            finally:
+                if is_patched(model):
+                    unpatch_model(model)
+
+    @contextmanager
+    def patched(self) -> Iterator[PreTrainedModel]:
+        """The patched model in evaluation mode, learned parameters stirred."""
+        with self.host() as model:
+            self.apply(model)
+            yield model
+
+    def fresh(self) -> PreTrainedModel:
+        """A copy of the contract model, or the live model itself."""
+        return host(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
+
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Patch ``model`` and stir what is learned: tables of zeros obey every law."""
+        patch_model(model, self.scheme, **self.options)
+        stir(model)
+        return model
+
+    def length(self, wanted: int, model: nn.Module) -> int:
+        """``wanted`` tokens, or as many as the patched model can read."""
+        end = reach(model)
+        return wanted if end is None else min(wanted, end)
+
+    def host_length(self, wanted: int) -> int:
+        """``wanted`` tokens, or as many as the unpatched model can read."""
+        return wanted if self.table is None else min(wanted, self.table)
+
+    def _config_and_adapter(self) -> tuple[Any, Any]:
+        if isinstance(self.model, str) and self.model not in HOSTS:
+            raise ValueError(f"No contract model is called {self.model!r}. There are {', '.join(HOSTS)}.")
+        base, adapter = host_of(self.fresh())
+        return base.config, adapter
+
+    def _repeat(self, law: str) -> str:
+        if isinstance(self.model, str):
+            options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+            return (
+                f'python -c "from hf_posenc.laws import LAWS, Pair; '
+                f"print(LAWS['{law}'](Pair('{self.model}', '{self.scheme_name}'{options})))\""
+            )
+        where = getattr(self.model.config, "_name_or_path", "") or "MODEL"
+        options = "".join(map(_flag, self.options.items()))
+        return f"hf-posenc check --model {where} --scheme {self.scheme_name}{options}"
+
+    def __str__(self) -> str:
+        options = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
+        told = ",".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.model_name}-{self.scheme_name}" + (f"({told})" if told else "")
+
+    __repr__ = __str__
+
+
+def _flag(option: tuple[str, Any]) -> str:
+    name, value = option
+    return f" --{name} {value}" if name == "factor" else f" --option {name}={json.dumps(value)}"
+
+
+def reach(model: nn.Module) -> int | None:
+    """Number of positions a patched model can read; None where there is no end."""
+    scheme = scheme_of(model)
+    table = scheme.geometry.table if scheme.keeps_table or not scheme.replaces_host else None
+    ends = [end for end in (scheme.longest, table) if end is not None]
+    return min(ends, default=None)
+
+
+def stir(model: nn.Module) -> None:
+    """Move every learned parameter of the scheme by seeded noise."""
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "posenc." in name:
+            noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
+            with torch.no_grad():
+                weight.add_(noise, alpha=0.3)
+
+
+def widest(model: str | PreTrainedModel, scheme: SchemeSpec, **options: Any) -> Pair:
+    """The pair at four times the trained length, or at the trained length where the scheme has an end before that.
+
+    Raises:
+        PosEncError: the scheme cannot be had on this model, in either length.
+    """
+    pair = Pair(model, scheme, factor=4, **options)
+    try:
+        with pair.patched():
+            return pair
+    except (OptionOutOfRange, PositionOutOfTable):
+        pair = Pair(model, scheme, factor=1, **options)
+        with pair.patched():
+            return pair
+
+
+def pairs(*schemes: SchemeSpec) -> list[Pair]:
+    """Every pair of these schemes (by default all registered ones) and a contract model where the scheme is defined."""
+    return [pair for pair in _tried(*schemes) if isinstance(pair, Pair)]
+
+
+def refusals(*schemes: SchemeSpec) -> dict[tuple[str, str], PosEncError]:
+    """``(model, scheme)`` of the other pairs, and how they were refused."""
+    return {(one.model, one.scheme): one.error for one in _tried(*schemes) if isinstance(one, Refusal)}
+
+
+class Refusal:
+    """A scheme that a contract model does not take."""
+
+    def __init__(self, model: str, scheme: str, error: PosEncError) -> None:
+        self.model, self.scheme, self.error = model, scheme, error
+
+
+def _tried(*schemes: SchemeSpec) -> Iterator[Pair | Refusal]:
+    for scheme in schemes or [record.name for record in list_schemes()]:
+        for model in HOSTS:
+            try:
+                yield widest(model, scheme)
+            except SchemeNotDefined as error:
+                yield Refusal(model, plan(scheme).name, error)

@@ -1,0 +1,78 @@
+"""Laws of training: gradients arrive where something is learned, and recomputing activations changes none of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_posenc.laws.book import law
+from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.pair import Pair
+from hf_posenc.laws.reading import answer, text
+
+
+@law("gradients")
+def gradients_arrive(pair: Pair) -> Gap:
+    """Every gradient is finite, and those of the scheme's own parameters are not all zero.
+
+    The value is the number of parameters of which that is not true.
+    """
+    with pair.patched() as model:
+        grads = gradients(model, pair.length(2 * pair.trained + 6, model))
+    wrong = [name for name, grad in grads.items() if not _arrived(name, grad)]
+    return pair.gap("gradients", float(len(wrong)), ", ".join(wrong[:5]) or "no parameter")
+
+
+@law("checkpointing", copies=True)
+def checkpointing_changes_no_gradient(pair: Pair, reentrant: bool = False) -> Gap:
+    """Gradients with and without gradient checkpointing are equal, relative to the largest of each parameter."""
+    with pair.patched() as model:
+        length = pair.length(2 * pair.trained + 6, model)
+        plain = gradients(model, length)
+        enable_checkpointing(model, reentrant)
+        model.train()  # transformers recomputes in training mode only
+        again = gradients(model, length, backward=True)
+    worst, place = 0.0, "no parameter"
+    for name, grad in plain.items():
+        recomputed = again[name]
+        if grad is None or recomputed is None:
+            apart = float(grad is not recomputed)
+        else:
+            apart = float((grad - recomputed).abs().max() / grad.abs().max().clamp(min=1e-6))
+        if not apart <= worst:
+            worst, place = apart, name
+    return pair.gap("checkpointing", worst, place)
+
+
+def gradients(model: nn.Module, length: int, *, backward: bool = False) -> dict[str, Tensor | None]:
+    """Gradients of a bounded function of all logits, by parameter; ``.grad`` of a user's model is left alone.
+
+    Args:
+        model: patched or not.
+        length: tokens of the text.
+        backward: go through ``.grad`` after all: re-entrant checkpointing knows no other way.
+    """
+    names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
+    with torch.enable_grad():
+        out = answer(model, text(model, length, rows=2)).float()
+        loss = (out.log_softmax(-1)[..., :8]).mean()
+    if not backward:
+        return dict(zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True))
+    loss.backward()
+    return {name: weight.grad for name, weight in zip(names, weights, strict=True)}
+
+
+def enable_checkpointing(model: PreTrainedModel, reentrant: bool) -> None:
+    """Switch gradient checkpointing on, under the name the installed transformers has for it."""
+    mode = {"use_reentrant": reentrant}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=mode)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=mode)
+
+
+def _arrived(name: str, grad: Tensor | None) -> bool:
+    if "posenc." not in name:
+        return grad is None or bool(grad.isfinite().all())  # a pooler, or another head, has no share in the logits
+    return grad is not None and bool(grad.isfinite().all()) and bool(grad.any())

@@ -1,0 +1,224 @@
+"""Schemes and patches that break one law each: the proof that the laws can fail."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from hf_posenc.geometry import Geometry, Rotation
+from hf_posenc.laws import Pair
+from hf_posenc.laws.hosts import TRAINED, sharpen
+from hf_posenc.patching import scheme_of, unpatch_model
+from hf_posenc.positions import PositionContext
+from hf_posenc.registry import SchemeRecord
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.rotary import RoPE, geometric
+from hf_posenc.terms import Band, Region, Terms, ToeplitzBias
+
+
+class StaleDynamicNTK(Scheme):
+    """Dynamic NTK as most code has it: the base belongs to the longest row of the call that wrote the key.
+
+    Keys of the cache keep the base of the day they were written, and rows of a batch share one.
+    """
+
+    record = SchemeRecord("stale_dynamic_ntk")
+    length = 0
+
+    def __init__(self, geometry: Geometry, *, base: float = 10_000.0) -> None:
+        super().__init__(geometry)
+        self.base = base
+
+    def terms(self, ctx: PositionContext) -> Terms:
+        self.length = int(ctx.query_positions.max()) + 1
+        return super().terms(ctx)
+
+    def rotation(self) -> Rotation:
+        d, factor, trained = self.geometry.head_dim, self.geometry.factor, self.geometry.trained_length
+        stretch = max(1.0, factor * self.length / trained - (factor - 1))
+        return Rotation(geometric(self.base * stretch ** (d / (d - 2)), d))
+
+
+class BlindToPadding(RoPE):
+    """Rotates keys by the column they stand in: right without padding, off by the number of pads with it."""
+
+    record = SchemeRecord("blind_to_padding")
+
+    def regions(self, positions: Tensor) -> tuple[Region, ...]:
+        columns = torch.arange(positions.shape[-1], device=positions.device)[None].expand_as(positions)
+        return (Region(positions, columns if positions.shape[-1] > 1 else positions),)
+
+
+class Nothing(Scheme):
+    """Says it has a bias, and adds zeros: a patch without effect."""
+
+    record = SchemeRecord("nothing")
+    replaces_host = False
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda distance: torch.zeros(heads, *distance.shape, device=distance.device))
+
+
+class Poisoned(RoPE):
+    """A logit scale that is no number."""
+
+    record = SchemeRecord("poisoned")
+
+    def logit_scale(self) -> float:
+        return math.nan
+
+
+class Unpatched(Pair):
+    """The host itself, under the name of a pair: a patch that reports success and changes nothing."""
+
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel:
+        return model
+
+    def length(self, wanted: int, model: Any) -> int:
+        return wanted
+
+
+class StockDynamic(Unpatched):
+    """transformers' own dynamic NTK."""
+
+    def __init__(self) -> None:
+        super().__init__("llama", "rope", factor=4)
+
+    def fresh(self) -> PreTrainedModel:
+        config = LlamaConfig(
+            hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=128,
+            vocab_size=96, max_position_embeddings=TRAINED,
+            rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
+        )  # fmt: skip
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = LlamaForCausalLM(config).eval()
+            sharpen(model)
+            return model
+
+
+class Meddled(Pair):
+    """A good patch, and something done to the model, or around it, on top.
+
+    Args:
+        meddle: takes the patched model, returns what undoes it.
+        pair: the good one.
+    """
+
+    def __init__(self, meddle: Callable[[PreTrainedModel], Callable[[], None]], pair: Pair) -> None:
+        super().__init__(pair.model, pair.scheme, **pair.options)
+        self.meddle, self.undo = meddle, lambda: None
+
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel:
+        model = super().apply(model)
+        self.undo = self.meddle(model)
+        return model
+
+    @contextmanager
+    def host(self) -> Iterator[PreTrainedModel]:
+        try:
+            with super().host() as model:
+                yield model
+        finally:
+            self.undo()
+
+
+def see_one_ahead(model: PreTrainedModel) -> Callable[[], None]:
+    """An off-by-one mask: every query also sees the next key."""
+
+    def show(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        length = kwargs["input_ids"].shape[1]
+        kwargs["attention_mask"] = torch.ones(1, 1, length, length, dtype=torch.bool).tril(diagonal=1)
+        return args, kwargs
+
+    return model.base_model.register_forward_pre_hook(show, with_kwargs=True, prepend=True).remove
+
+
+def leave_a_note(model: PreTrainedModel) -> Callable[[], None]:
+    """An attribute that unpatching does not know of."""
+    attention = model.base_model.layers[0].self_attn
+    attention.note = 1
+    return lambda: None
+
+
+def change_the_class(model: PreTrainedModel) -> Callable[[], None]:
+    """A class attribute, as global monkey patches set it."""
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    original = LlamaMLP.forward
+    LlamaMLP.forward = lambda self, x: original(self, x)
+
+    def undo() -> None:
+        LlamaMLP.forward = original
+
+    return undo
+
+
+def drop_in_eager(model: PreTrainedModel) -> Callable[[], None]:
+    """A bias that the reference forgets."""
+    attention = model.base_model.layers[0].self_attn
+    engine = type(attention)._by_engine
+
+    def deaf(queries: Any, key: Any, v: Any, terms: Terms, *rest: Any) -> Any:
+        if attention.config._attn_implementation == "eager":
+            terms = Terms(visible=Band(None, 10**6))
+        return engine(attention, queries, key, v, terms, *rest)
+
+    attention.__dict__["_by_engine"] = deaf
+    return lambda: None
+
+
+def rebase(base: float) -> Callable[[PreTrainedModel], Callable[[], None]]:
+    """Frequencies that change after the patch was proved."""
+
+    def meddle(model: PreTrainedModel) -> Callable[[], None]:
+        scheme_of(model).base = base
+        return lambda: None
+
+    return meddle
+
+
+def fail_late(model: PreTrainedModel) -> Callable[[], None]:
+    """No numbers past the trained length."""
+
+    def spoil(module: Any, args: Any, out: Tensor) -> Tensor:
+        return out * math.nan if out.shape[1] > TRAINED else out
+
+    return model.base_model.norm.register_forward_hook(spoil).remove
+
+
+def share(model: PreTrainedModel) -> Callable[[], None]:
+    """A deep copy that is the original."""
+    model.__deepcopy__ = lambda memo: model
+    return lambda: None
+
+
+def save_plain(model: PreTrainedModel) -> Callable[[], None]:
+    """A checkpoint that forgets the scheme."""
+    model.save_pretrained = lambda folder: unpatch_model(copy.deepcopy(model)).save_pretrained(folder)
+    return lambda: None
+
+
+def detach(model: PreTrainedModel) -> Callable[[], None]:
+    """A learned bias without its gradient."""
+    scheme = scheme_of(model)
+    bias = scheme.bias
+    scheme.bias = lambda ctx: ToeplitzBias(lambda distance: bias(ctx).of_distance(distance).detach())
+    return lambda: None
+
+
+def recompute_differently(model: PreTrainedModel) -> Callable[[], None]:
+    """A layer that gives something else when it is run within a backward pass."""
+
+    def louder(module: Any, args: Any, out: Tensor) -> Tensor:
+        return out * 1.5 if torch._C._current_graph_task_id() != -1 else out
+
+    return model.base_model.layers[0].mlp.register_forward_hook(louder).remove

@@ -1,0 +1,48 @@
+"""Which pairs the contract is asserted for. Everything registered appears here by itself."""
+
+from __future__ import annotations
+
+from hf_posenc import laws
+from hf_posenc.laws import Pair
+from hf_posenc.patching import scheme_of
+from hf_posenc.schemes.base import has
+
+HOOKS = ("embed", "rotation", "row_rotation", "regions", "bias", "query_scale", "logit_scale", "visible")
+
+PAIRS = laws.pairs()
+COMPOSED = [
+    Pair("llama", "yarn+logn", factor=4),
+    Pair("llama", "rerope+logn", factor=4),
+    Pair("llama", "pi+self_extend", factor=4),
+    Pair("llama", "rope+alibi", factor=4),
+    Pair("llama", "dynamic_ntk+logn", factor=4),
+    Pair("llama", "alibi+window", factor=4),
+    Pair("llama", "rope", factor=4, layers={"1": "none"}),
+    Pair("gpt2", "rope+rerope", factor=4),
+    Pair("gpt2", "yarn", factor=4, layers={"::2": "alibi"}),
+    Pair("gpt2", "sinusoidal+t5", factor=4),
+    Pair("bert", "rope+t5", factor=4),
+    Pair("bert_decoder", "rope+self_extend", factor=4),
+]
+EVERY = [*PAIRS, *COMPOSED]
+DECODERS = [pair for pair in EVERY if pair.causal]
+
+
+def hooks_of(pair: Pair) -> tuple[str, ...]:
+    """The hooks a pair's scheme has: what decides its route through adapter and engine."""
+    with pair.patched() as model:
+        scheme = scheme_of(model)
+        kept = ("table kept",) if scheme.keeps_table else ()
+        return (pair.model_name, *kept, *(hook for hook in HOOKS if has(scheme, hook)))
+
+
+def one_of_each(pairs: list[Pair]) -> list[Pair]:
+    """The first pair of every combination of hooks and model."""
+    first: dict[tuple[str, ...], Pair] = {}
+    for pair in pairs:
+        first.setdefault(hooks_of(pair), pair)
+    return list(first.values())
+
+
+BY_HOOK = one_of_each(PAIRS)
+DECODERS_BY_HOOK = [pair for pair in BY_HOOK if pair.causal]

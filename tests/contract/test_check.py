@@ -1,0 +1,76 @@
+"""The laws on a user's own model, and on a third party's scheme."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_posenc import laws
+from hf_posenc.errors import AlreadyPatched, LengthContradiction, SchemeNotDefined
+from hf_posenc.laws import LAWS, Pair
+from hf_posenc.laws.hosts import TRAINED, host
+from hf_posenc.laws.lives import differences, traces
+from hf_posenc.laws.reading import text
+from hf_posenc.patching import patch_model
+from hf_posenc.positions import PositionContext
+from hf_posenc.registry import SchemeRecord
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.terms import ToeplitzBias
+
+from .controls import StaleDynamicNTK
+
+
+class Hyperbolic(Scheme):
+    """A third party's scheme, never registered: a bias of −log(1 + distance)."""
+
+    record = SchemeRecord("hyperbolic")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda d: -d.abs().float().log1p().expand(heads, *d.shape))
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("law", sorted(set(LAWS) - {"saving"}))  # what is not registered has no name to be saved under
+def test_third_party_scheme_gets_every_law_for_one_line(law: str, model: str) -> None:
+    laws.assert_holds(law, Pair(model, Hyperbolic, factor=4))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
+def test_check_measures_what_applies_and_restores_the_model(name: str) -> None:
+    model = host(name).train()
+    before = traces(model, text(model, TRAINED))
+    seen: list[str] = []
+    gaps = laws.check(model, "alibi", factor=8, progress=seen.append)
+    expected = [law.name for law in laws.applicable(Pair(name, "alibi"), copies=False)]
+    assert [gap.law for gap in gaps] == seen == expected
+    assert not [str(gap) for gap in gaps if gap.broken]
+    assert all(gap.repeat.startswith("hf-posenc check --model") for gap in gaps)
+    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert model.training
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_check_finds_a_broken_scheme() -> None:
+    broken = {gap.law for gap in laws.check(host("llama"), StaleDynamicNTK, factor=4) if gap.broken}
+    assert {"cache", "batch"} <= broken
+    assert "unpatch" not in broken
+
+
+def test_check_measures_a_base_model_by_its_hidden_states() -> None:
+    gaps = laws.check(host("bert").bert, "rope", factor=2)
+    assert not [str(gap) for gap in gaps if gap.broken]
+
+
+def test_check_measures_low_precision_by_its_own_limits() -> None:
+    gaps = laws.check(host("llama").to(torch.bfloat16), "yarn", factor=4)
+    assert not [str(gap) for gap in gaps if gap.broken]
+
+
+def test_check_refuses_what_a_patch_refuses() -> None:
+    with pytest.raises(SchemeNotDefined):
+        laws.check(host("bert"), "dynamic_ntk")
+    with pytest.raises(LengthContradiction):
+        laws.check(host("llama"), "yarn", factor=0.5)
+    with pytest.raises(AlreadyPatched):
+        laws.check(patch_model(host("llama"), "yarn", factor=2), "pi", factor=2)

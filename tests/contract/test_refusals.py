@@ -1,0 +1,42 @@
+"""Where a scheme is not defined, it is refused with the right error, and the model stays as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_posenc import laws, list_schemes
+from hf_posenc.errors import SchemeNotDefined
+from hf_posenc.laws import Pair
+from hf_posenc.laws.hosts import HOSTS, TRAINED, host
+from hf_posenc.laws.lives import differences, traces
+from hf_posenc.laws.reading import text
+from hf_posenc.registry import scheme_class
+
+from .matrix import PAIRS
+
+REFUSALS = laws.refusals()
+
+
+@pytest.mark.parametrize(("model", "scheme"), REFUSALS, ids="-".join)
+def test_undefined_pair_is_refused(model: str, scheme: str) -> None:
+    patched = host(model)
+    before = traces(patched, text(patched, TRAINED))
+    with pytest.raises(SchemeNotDefined, match=r"is not defined for .*\. .*It is defined for"):
+        Pair(patched, scheme, factor=1).apply(patched)
+    assert differences(before, traces(patched, text(patched, TRAINED))) == (0.0, "nothing")
+
+
+def test_every_pair_is_defined_or_refused() -> None:
+    defined = {(pair.model_name, pair.scheme_name) for pair in PAIRS}
+    everything = {(model, record.name) for model in HOSTS for record in list_schemes()}
+    assert defined | set(REFUSALS) == everything
+    assert not defined & set(REFUSALS)
+
+
+def test_records_say_where_schemes_are_defined() -> None:
+    """What `hf-posenc list` prints, against what a patch does. A BERT that is no decoder misses what needs one."""
+    for record in list_schemes():
+        for model in HOSTS:
+            adapter = model.removesuffix("_decoder")
+            possible = adapter in record.models and not (model == "bert" and scheme_class(record.name).needs_causal)
+            assert possible == ((model, record.name) not in REFUSALS), (model, record.name)
