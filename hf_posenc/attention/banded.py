@@ -23,7 +23,7 @@ def accepts(call: Call) -> bool:
     terms = call.terms
     return (
         (call.triangle or call.last_row)
-        and not terms.bias
+        and len(terms.bias) == 0
         and len(terms.bands) == 1
         and terms.rows is None
         and terms.visible != EVERYTHING

@@ -98,9 +98,9 @@ def inside(band: Band, distance: Tensor) -> Tensor:
     """Which distances lie in a band, bool, of the same shape."""
     seen = torch.ones_like(distance, dtype=torch.bool)
     if band.nearest is not None:
-        seen &= distance >= band.nearest
+        seen = seen & (distance >= band.nearest)
     if band.farthest is not None:
-        seen &= distance < band.farthest
+        seen = seen & (distance < band.farthest)
     return seen
 
 

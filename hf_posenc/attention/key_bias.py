@@ -20,7 +20,7 @@ def accepts(call: Call) -> bool:
     return (
         (call.triangle or call.last_row)
         and call.ctx.causal
-        and bool(terms.bias)
+        and len(terms.bias) > 0
         and all(isinstance(b, KeyBias) and not b.values.requires_grad for b in terms.bias)
         and len(terms.bands) == 1
         and terms.visible == EVERYTHING

@@ -27,7 +27,7 @@ def accepts(call: Call) -> bool:
         (call.triangle or (call.last_row and not torch.is_grad_enabled()))
         and call.ctx.causal
         and split_of(terms.bands) is not None
-        and not terms.bias
+        and len(terms.bias) == 0
         and terms.rows is None
         and terms.visible == EVERYTHING
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)

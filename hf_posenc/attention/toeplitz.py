@@ -28,7 +28,7 @@ def accepts(call: Call) -> bool:
     terms = call.terms
     return (
         (call.triangle or (call.last_row and not torch.is_grad_enabled()))
-        and bool(terms.bias)
+        and len(terms.bias) > 0
         and all(isinstance(b, ToeplitzBias) for b in terms.bias)
         and len(terms.bands) == 1
         and terms.visible == EVERYTHING

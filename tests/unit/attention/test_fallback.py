@@ -1,0 +1,51 @@
+"""Without the private operator every call takes a public way, with the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hf_posenc.attention import flash_cpu
+
+from .formula import BOTH_WAYS, Problem
+from .test_prefill import FAST
+
+
+@pytest.fixture
+def no_private_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HF_POSENC_NO_PRIVATE_OPS", "1")
+    flash_cpu.available.cache_clear()
+    assert not flash_cpu.available()
+    yield
+    flash_cpu.available.cache_clear()
+
+
+@pytest.mark.usefixtures("no_private_ops")
+@pytest.mark.parametrize("queries", [150, 1])
+@pytest.mark.parametrize("kind", FAST)
+def test_causal(kind: str, queries: int) -> None:
+    problem = Problem(kind, queries=queries, keys=150)
+    assert problem.route() in ("blocks", "banded", "rows")
+    assert problem.gap() <= problem.limit
+
+
+@pytest.mark.usefixtures("no_private_ops")
+@pytest.mark.parametrize("kind", BOTH_WAYS)
+def test_bidirectional(kind: str) -> None:
+    problem = Problem(kind, queries=150, causal=False)
+    assert problem.gap() <= problem.limit
+
+
+@pytest.mark.usefixtures("no_private_ops")
+@pytest.mark.parametrize("kind", FAST)
+def test_gradients(kind: str) -> None:
+    problem = Problem(kind, queries=140 if kind != "rows" else 30, grad=True)
+    assert max(problem.gradient_gaps()) <= problem.limit
+
+
+def test_the_operator_is_used_where_it_is() -> None:
+    """Control: otherwise the tests above compare the public way with itself."""
+    if not flash_cpu.available():
+        pytest.skip("this torch has no CPU flash operator that takes a mask together with causality")
+    assert Problem("toeplitz").route() == "toeplitz"

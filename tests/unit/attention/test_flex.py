@@ -1,0 +1,158 @@
+"""Flex attention, uncompiled on the CPU, against the formula and, in whole models, against sdpa."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import patch_model
+from hf_posenc.attention import flex
+from hf_posenc.errors import BackendCannotCarry
+
+from .formula import ALL, BOTH_WAYS, Problem, tokens
+
+CARRIED = tuple(kind for kind in ALL if kind not in ("rows", "content"))
+LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
+DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
+
+
+@pytest.fixture(autouse=True)
+def uncompiled() -> Iterator[None]:
+    """The same arithmetic without minutes of C++ compilation."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def block_mask(problem: Problem) -> BlockMask:
+    """Who sees whom, as transformers tells flex attention."""
+    seen = problem.seen().expand(problem.batch, 1, -1, -1)
+
+    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        return seen[b, 0, q, kv]
+
+    return create_block_mask(pair, problem.batch, None, problem.queries, problem.keys, device="cpu")
+
+
+def gap(problem: Problem) -> float:
+    mixed = flex.attend(problem.call(), block_mask(problem))
+    difference = (mixed.double() - problem.expected()).abs()
+    if problem.real is not None:  # rows of padding may hold anything finite
+        assert torch.isfinite(mixed).all()
+        difference = difference.masked_fill(~problem.real[:, -problem.queries :].bool()[:, None, :, None], 0.0)
+    return float(difference.max())
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kind", CARRIED)
+def test_causal(kind: str, kv_heads: int) -> None:
+    problem = Problem(kind, queries=150, kv_heads=kv_heads)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", BOTH_WAYS)
+def test_bidirectional(kind: str) -> None:
+    if kind in CARRIED:
+        problem = Problem(kind, queries=150, causal=False)
+        assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+def test_without_a_mask(kind: str) -> None:
+    problem = Problem(kind, queries=40)
+    mixed = flex.attend(problem.call(), None)
+    assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
+
+
+@pytest.mark.parametrize(("queries", "unwritten"), [(1, 0), (7, 0), (1, 9), (7, 9)])
+@pytest.mark.parametrize("kind", CARRIED)
+def test_cache(kind: str, queries: int, unwritten: int) -> None:
+    problem = Problem(kind, queries=queries, keys=40, unwritten=unwritten)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+def test_left_padding(kind: str) -> None:
+    problem = Problem(kind, queries=40, real=LEFT)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+def test_packed_documents(kind: str) -> None:
+    problem = Problem(kind, queries=40, document=DOCUMENTS)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (Problem("content"), "a bias that needs queries and keys"),
+        (Problem("rows"), "a rotation that differs by row"),
+        (Problem("toeplitz", dropout=0.1), "dropout"),
+        (Problem("toeplitz", grad=True), "training on the CPU"),
+        (Problem("learned table", grad=True), "training on the CPU"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_it_cannot_carry_is_refused(problem: Problem, reason: str) -> None:
+    with pytest.raises(BackendCannotCarry, match=reason):
+        flex.attend(problem.call(), None)
+
+
+def test_a_learned_bias_alone_is_training_too() -> None:
+    problem = Problem("learned table", grad=True)
+    frozen = replace(problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach())
+    with pytest.raises(BackendCannotCarry, match="training on the CPU"):
+        flex.attend(frozen, None)
+
+
+def test_a_kernel_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: object, **settings: object) -> None:
+        raise NotImplementedError("no backward here")
+
+    monkeypatch.setattr(flex, "kernel", lambda: failing)
+    with pytest.raises(BackendCannotCarry, match="sdpa"):
+        flex.attend(Problem("toeplitz").call(), None)
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "rerope", "yarn"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_llama_as_on_sdpa(scheme: str, padded: bool) -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    model = patch_model(LlamaForCausalLM(config).eval(), scheme, factor=4)
+    ids, mask = torch.randint(64, (2, 40)), LEFT if padded else None
+
+    def logits(backend: str) -> torch.Tensor:
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            first = model(ids[:, :-1], attention_mask=None if mask is None else mask[:, :-1], use_cache=True)
+            last = model(ids[:, -1:], attention_mask=mask, past_key_values=first.past_key_values)
+        both = torch.cat((first.logits, last.logits), dim=1)
+        return both if mask is None else both.masked_fill(~mask.bool()[..., None], 0.0)
+
+    torch.testing.assert_close(logits("flex_attention"), logits("sdpa"), atol=2e-5, rtol=0)
+
+
+def test_bert_as_on_sdpa() -> None:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    model = patch_model(BertModel(config).eval(), "alibi", factor=4)
+    ids, real = torch.randint(64, (2, 40)), LEFT.bool()[..., None]
+    outputs = {}
+    for backend in ("sdpa", "flex_attention"):
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            hidden = model(ids, attention_mask=LEFT).last_hidden_state
+        outputs[backend] = hidden.masked_fill(~real, 0.0)
+    torch.testing.assert_close(outputs["flex_attention"], outputs["sdpa"], atol=2e-5, rtol=0)
