@@ -1,0 +1,25 @@
+"""The command line ``hf-posenc``: each command parses, makes one library call and shows the result.
+
+0 done    1 failed    2 asked for something that is not there    4 a law of the contract is broken    130 interrupted
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+DEBUG = "--debug"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process; ``--debug``, anywhere, lets errors through as tracebacks."""
+    from hf_posenc.cli.app import app
+    from hf_posenc.cli.errors import end
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=[word for word in given if word != DEBUG], prog_name="hf-posenc")
+    except (Exception, KeyboardInterrupt) as error:
+        if DEBUG in given:
+            raise
+        end(error)

@@ -1,0 +1,70 @@
+"""The commands, and what is common to all."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import hf_posenc
+from hf_posenc.cli import DEBUG, output
+from hf_posenc.cli.commands.check import check
+from hf_posenc.cli.commands.demo import demo
+from hf_posenc.cli.commands.env import env
+from hf_posenc.cli.commands.evaluate import evaluate
+from hf_posenc.cli.commands.info import info
+from hf_posenc.cli.commands.list import list_command
+
+# Plain help: it loads without rich, which doubles the time to answer, and holds no escape codes.
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text; the control character keeps the lines apart."""
+    return "\b\n" + "\n".join(("Examples:", *(f"  {line}" for line in lines)))
+
+
+def version(wanted: bool) -> None:
+    """Show the version and stop."""
+    if wanted:
+        output.show_text(f"hf-posenc {hf_posenc.__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog=examples(
+        "hf-posenc demo --quick",
+        "hf-posenc info yarn",
+        "hf-posenc check --model starter:llama --scheme rerope --factor 4",
+    )
+)
+def common(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Let errors through as tracebacks; may stand anywhere.")] = False,
+) -> None:
+    """Change how a Hugging Face transformer knows position: patch, check, evaluate."""
+
+
+app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --json"))(
+    list_command
+)
+app.command("info", epilog=examples("hf-posenc info yarn", "hf-posenc info rerope --json"))(info)
+app.command(
+    "check",
+    epilog=examples(
+        "hf-posenc check --model starter:llama --scheme yarn --factor 4",
+        "hf-posenc check --model starter:bert --scheme alibi --json",
+        "hf-posenc check --model starter:llama --scheme rerope --factor 4 --option window=128",
+    ),
+)(check)
+app.command(
+    "eval",
+    epilog=examples(
+        "hf-posenc eval --model starter:llama --length 256 --length 512",
+        "hf-posenc eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
+    ),
+)(evaluate)
+app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
+app.command("env", epilog=examples("hf-posenc env", "hf-posenc env --json"))(env)

@@ -1,0 +1,97 @@
+"""Options that several commands share, and how their words are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from hf_posenc.cli.errors import BadArgument
+from hf_posenc.errors import nearest
+from hf_posenc.registry import adapter_names
+from hf_posenc.starters import NAMES, starter_path
+
+AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.")]
+Model = Annotated[
+    str, Option("--model", "-m", help="A folder, a hub name, or starter:llama, starter:gpt2, starter:bert.")
+]
+SchemeName = Annotated[str, Option("--scheme", "-s", help="A scheme or a composition, such as yarn+logn.")]
+Factor = Annotated[float | None, Option("--factor", "-f", help="Target length over trained length, at least 1.")]
+TargetLength = Annotated[int | None, Option(help="Tokens the model should reach; instead of --factor.")]
+SchemeOptions = Annotated[
+    list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
+]
+
+STARTER = "starter:"
+
+
+def model_path(given: str) -> str:
+    """What ``--model`` names: the folder of a starter, a folder, or a name of the hub.
+
+    Raises:
+        BadArgument: there is no such starter or folder.
+    """
+    if given.startswith(STARTER):
+        name = given.removeprefix(STARTER)
+        if name not in NAMES:
+            raise BadArgument(f"There is no starter {name!r}.{nearest(name, NAMES)} Choose one of {', '.join(NAMES)}.")
+        return str(starter_path(name))
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_absolute() or given.startswith((".", "~")) or given.count("/") > 1 or path.is_file():
+        raise BadArgument(
+            f"There is no folder {given!r}. Pass a folder with a config.json, a hub name, or starter:llama."
+        )
+    return given
+
+
+def model_type(given: str) -> str:
+    """A kind of model that has an adapter.
+
+    Raises:
+        BadArgument: there is none of that name.
+    """
+    known = adapter_names()
+    if given not in known:
+        raise BadArgument(
+            f"There is no adapter for {given!r}.{nearest(given, known)} Choose one of {', '.join(known)}."
+        )
+    return given
+
+
+def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str, Any]:
+    """``["window=128", "ramp=dim"]`` as values, checked against the scheme before any model is loaded.
+
+    What reads as JSON is what it reads as, the rest is text.
+
+    Raises:
+        BadArgument: a word has no ``=``, or there is no scheme it could belong to.
+        PosEncError: the scheme, or one of its options, is refused.
+    """
+    options: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise BadArgument(f"--option takes NAME=VALUE, got {word!r}. Write for example --option window=128.")
+        options[name] = json_or_text(value)
+    if scheme is not None:
+        from hf_posenc.building import plan
+
+        plan(scheme, options)
+    elif options:
+        raise BadArgument(
+            f"There is no scheme that --option {next(iter(options))} could belong to. Pass --scheme as well."
+        )
+    return options
+
+
+def json_or_text(value: str) -> Any:
+    """``"128"`` as 128, ``"true"`` as True, ``"dim"`` as itself."""
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value

@@ -1,0 +1,57 @@
+"""``hf-posenc eval``: a model measured at many lengths."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from hf_posenc.cli import output
+from hf_posenc.cli.arguments import AsJson, Factor, Model, SchemeOptions, TargetLength, model_path, scheme_options
+
+COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n")
+
+
+def evaluate(
+    model: Model,
+    scheme: Annotated[
+        str | None, Option("--scheme", "-s", help="Put on first; by default the model as it comes.")
+    ] = None,
+    factor: Factor = None,
+    target_length: TargetLength = None,
+    length: Annotated[list[int] | None, Option("--length", "-l", help="Tokens; may be repeated.")] = None,
+    task: Annotated[list[str] | None, Option("--task", "-t", help="An lm-eval task; may be repeated.")] = None,
+    samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
+    text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
+    seed: Annotated[int, Option(help="Of pass keys and masks.")] = 0,
+    out: Annotated[Path | None, Option(help="Also write rows and lm-eval's own results to this JSON file.")] = None,
+    option: SchemeOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model at many lengths, through lm-eval.
+
+    By default the loss of the same last tokens at every length, and the pass keys it finds.
+    """
+    from hf_posenc.eval import evaluate as measure
+
+    patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
+    given = {name: value for name, value in patch.items() if value is not None}
+    path, number = model_path(model), count(1)
+    with output.progress() as tell:
+        evaluation = measure(
+            path, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text, seed=seed,
+            tick=lambda: tell(None, f"request {next(number)}"), **given,
+        )  # fmt: skip
+    if out is not None:
+        evaluation.save(out)
+    show([row.to_dict() for row in evaluation.rows], as_json)
+
+
+def show(rows: list[dict[str, object]], as_json: bool) -> None:
+    """Rows as JSON or as a table."""
+    if as_json:
+        output.show_json(rows)
+    else:
+        output.show_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows])

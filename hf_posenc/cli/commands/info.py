@@ -1,0 +1,54 @@
+"""``hf-posenc info``: one scheme in full."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from typer import Argument
+
+from hf_posenc.cli import output
+from hf_posenc.cli.arguments import AsJson
+from hf_posenc.registry import SchemeRecord, scheme_record
+
+
+def info(
+    name: Annotated[str, Argument(help="Name or alias of a scheme.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one scheme: formula, paper, options."""
+    record = scheme_record(name)
+    if as_json:
+        output.show_json(asdict(record))
+        return
+    output.show_text(f"{record.text}\n\n{facts(record)}\n")
+    if record.options:
+        rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
+        output.show_table(("option", "value", "default"), rows)
+
+
+def facts(record: SchemeRecord) -> str:
+    """The record as lines."""
+    models = ", ".join(record.models) + (f" (elsewhere {record.undefined})" if record.undefined else "")
+    lines = {
+        "name": ", ".join((record.name, *record.aliases)),
+        "does": record.summary,
+        "models": models,
+        "trained": "has parameters to train" if record.learned else "has no parameters",
+        "zero-shot": "works untrained on a RoPE model" if record.zero_shot else "the model must be trained with it",
+        "cache": CACHES.get(record.cache, record.cache),
+        "paper": paper_address(record.paper),
+    }
+    return "\n".join(f"{key:<11}{value}" for key, value in lines.items() if value)
+
+
+CACHES = {
+    "final": "keys as they are used",
+    "copies": "keys once for each region",
+    "raw": "keys before rotation; they are rotated when read",
+}
+
+
+def paper_address(paper: str) -> str:
+    """An arXiv number as an address; an address as it is."""
+    return paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}"

@@ -1,0 +1,54 @@
+"""What this package runs on, with secrets hidden."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = (
+    "hf-posenc", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "peft",
+    "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
+)  # fmt: skip
+MATTERING = re.compile(r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_")
+SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
+LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def environment() -> dict[str, dict[str, str]]:
+    """Versions, machine and environment variables, each a table of names and values."""
+    return {"versions": versions(), "machine": machine(), "environment": variables(os.environ.items())}
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that matter."""
+    return {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES}
+
+
+def installed(name: str) -> str:
+    """A package's version, or that it has none."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def machine() -> dict[str, str]:
+    """System and devices."""
+    import torch
+
+    found = {"system": platform.platform(), "cores": str(os.cpu_count()), "torch threads": str(torch.get_num_threads())}
+    for number in range(torch.cuda.device_count()):
+        found[f"cuda:{number}"] = torch.cuda.get_device_name(number)
+    if torch.backends.mps.is_available():
+        found["mps"] = "available"
+    return found
+
+
+def variables(items: object) -> dict[str, str]:
+    """The environment variables that change what we do, without tokens and passwords."""
+    mattering = {name: value for name, value in sorted(items) if MATTERING.match(name)}  # type: ignore[call-overload]
+    return {
+        name: "(set, hidden)" if SECRET.search(name) else LOGIN.sub("…", value) for name, value in mattering.items()
+    }

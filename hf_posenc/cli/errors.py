@@ -1,0 +1,49 @@
+"""From an exception to two sentences and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from hf_posenc import errors
+from hf_posenc.cli import output
+
+FAILED, USAGE, CONTRACT, INTERRUPTED = 1, 2, 4, 130
+
+
+class BadArgument(errors.PosEncError, ValueError):
+    """A word on the command line does not name what it should."""
+
+
+ASKED_FOR_WRONGLY = (
+    BadArgument,
+    errors.UnknownScheme,
+    errors.UnknownOption,
+    errors.OptionOutOfRange,
+    errors.LengthContradiction,
+)
+
+
+def end(error: BaseException) -> NoReturn:
+    """Say what happened and what to do, and end the process with the exit code that belongs to it."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    output.fail(told(error))
+    sys.exit(USAGE if isinstance(error, ASKED_FOR_WRONGLY) else FAILED)
+
+
+def told(error: BaseException) -> str:
+    """Two sentences about an exception."""
+    first = str(error).strip().partition("\n")[0].rstrip(" .:")
+    if isinstance(error, errors.PosEncError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name or 'A package'} is not installed. pip install 'hf-posenc[all]'"
+    if isinstance(
+        error, OSError
+    ):  # what transformers and the hub raise for a model that cannot be had, and all of files
+        return f"{first}. Check the name or path; --debug shows the whole error."
+    return (
+        f"{type(error).__name__}: {first}. If this looks like a bug, report what --debug shows, and what "
+        "`hf-posenc env` says."
+    )

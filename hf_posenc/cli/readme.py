@@ -1,0 +1,48 @@
+"""The scheme table of the README, from the registry: ``python -m hf_posenc.cli.readme`` rewrites it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_posenc.cli.commands.info import paper_address
+from hf_posenc.registry import SchemeRecord, list_schemes
+
+BEGIN = "<!-- schemes: written by python -m hf_posenc.cli.readme -->"
+END = "<!-- end of schemes -->"
+HEAD = (
+    "| scheme | also called | what it is | defined for | learned | zero-shot | paper |\n|---|---|---|---|---|---|---|"
+)
+
+
+def scheme_table(records: Sequence[SchemeRecord]) -> str:
+    """The records as a Markdown table."""
+    return "\n".join([HEAD, *map(row, records)])
+
+
+def row(record: SchemeRecord) -> str:
+    """One line of the table."""
+    also = ", ".join(f"`{alias}`" for alias in record.aliases)
+    yes = {True: "yes", False: ""}
+    paper = f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""
+    cells = (f"`{record.name}`", also, record.summary.replace("``", "`"), ", ".join(record.models),
+             yes[record.learned], yes[record.zero_shot], paper)  # fmt: skip
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def paper_name(paper: str) -> str:
+    """An arXiv number as it is; of an address, the host."""
+    return paper.split("/")[2].removeprefix("www.") if paper.startswith("http") else paper
+
+
+def with_table(text: str, table: str) -> str:
+    """A README with the table between its two markers replaced."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    README = Path("README.md")
+    built_in = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
+    README.write_text(with_table(README.read_text(encoding="utf-8"), scheme_table(built_in)), encoding="utf-8")

@@ -1,0 +1,65 @@
+"""The commands that run a model: what they call, what they show, how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc import laws
+
+
+def gap(value: float) -> laws.Gap:
+    return laws.Gap("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
+
+
+@pytest.mark.parametrize(("value", "code"), [(1e-6, 0), (1e-2, 4), (float("nan"), 4)])
+def test_check_ends_with_4_where_a_law_is_broken(
+    call: Callable, monkeypatch: pytest.MonkeyPatch, value: float, code: int
+) -> None:
+    monkeypatch.setattr(laws, "check", lambda *_, **__: [gap(0.0), gap(value)])
+    words = ("check", "-m", "starter:llama", "-s", "rerope", "-f", "4")
+    assert call(*words).code == code
+    answer = call(*words, "--json")
+    assert answer.code == code
+    assert [row["broken"] for row in answer.data] == [False, code == 4]
+
+
+def test_check_on_a_model_of_ones_own(call: Callable) -> None:
+    answer = call("check", "-m", "starter:llama", "-s", "rerope", "-f", "4", "--json")
+    assert answer.code == 0, answer.out
+    assert {"cache", "batch", "effect"} <= {row["law"] for row in answer.data}
+
+
+def test_eval_measures_and_writes(call: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="an extra")
+    words = ["eval", "-m", "starter:llama", "-s", "yarn", "-f", "2", "-l", "256", "-t", "posenc_ppl", "--samples", "1"]
+    answer = call(*words, "--out", str(tmp_path / "out.json"), "--json")
+    assert answer.code == 0, answer.err
+    rows = {row["metric"]: row for row in answer.data}
+    assert rows["nll"]["length"] == 256
+    assert rows["nll"]["scheme"] == "yarn"
+    assert 0.5 < rows["nll"]["value"] < 6.0  # a trained model; its vocabulary alone would give ln 2048 = 7.6
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == answer.data
+
+
+def test_demo_passes_on_what_was_asked(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    class Results:
+        def to_dict(self) -> dict[str, Any]:
+            return {"rows": []}
+
+    def run_demo(out: Path, quick: bool, progress: Callable[[float, str], None]) -> Results:
+        progress(0.5, "half")
+        asked.update(out=out, quick=quick)
+        return Results()
+
+    monkeypatch.setattr("hf_posenc.eval.demo.run_demo", run_demo)
+    answer = call("demo", "--quick", "--out", str(tmp_path), "--json")
+    assert asked == {"out": tmp_path, "quick": True}
+    assert answer.data == {"rows": []}
+    assert answer.err == "half: 50 %\n"  # progress goes to stderr, one line where there is no terminal
