@@ -115,13 +115,22 @@ def build(name: str) -> PreTrainedModel:
                 resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=END, eos_token_id=END, pad_token_id=PAD,
             )
         )  # fmt: skip
-    return BertForMaskedLM(
+    bert = BertForMaskedLM(
         BertConfig(
             vocab_size=VOCABULARY, hidden_size=192, intermediate_size=768, num_hidden_layers=5, num_attention_heads=6,
             max_position_embeddings=TRAINED_LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
             pad_token_id=PAD,
         )
     )  # fmt: skip
+    start_from_sinusoids(bert.bert.embeddings.position_embeddings.weight.data)
+    return bert
+
+
+def start_from_sinusoids(table: Tensor, amplitude: float = 0.05) -> None:
+    """Overwrite a table before training: from noise, BERT takes thousands of steps to tell positions apart."""
+    rows, width = table.shape
+    angles = torch.arange(rows)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
+    table.copy_(amplitude * torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
 
 
 class Rows:
