@@ -79,7 +79,7 @@ class Plan:
         return len(self.multiples) * (self.samples + self.keys * len(self.depths))
 
 
-FULL = Plan(tuple(e.label for e in ENTRIES), (1, 2, 4, 8), 24, 64, 5, (0.0, 0.25, 0.5, 0.75, 1.0), steps=60)
+FULL = Plan(tuple(e.label for e in ENTRIES), (1, 2, 4, 8), 24, 64, 5, (0.0, 0.25, 0.5, 0.75, 1.0), steps=30)
 QUICK = Plan(("unscaled", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6, 64, 2, (0.0, 0.5, 1.0), steps=8)
 
 
@@ -208,6 +208,7 @@ def about_run(plan: Plan, trained: int, lengths: list[int]) -> dict[str, Any]:
         "scored_tokens": plan.scored,
         "keys": plan.keys,
         "depths": list(plan.depths),
+        "options": {e.label: e.options for e in ENTRIES if e.options and e.label in plan.labels},
         "fine_tune_steps": plan.steps,
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": {name: version(name) for name in ("hf-posenc", "torch", "transformers", "lm_eval")},

@@ -64,6 +64,7 @@ def introduction(about: Mapping[str, Any]) -> str:
 def method(about: Mapping[str, Any]) -> str:
     """What a reader needs to judge the numbers."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
+    options = "; ".join(f"{label}: {told(given)}" for label, given in about["options"].items())
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     return f"""\
 - Loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of held-out
@@ -72,11 +73,16 @@ def method(about: Mapping[str, Any]) -> str:
 - Pass keys (`posenc_passkey`): {about["keys"]} five-digit keys, each hidden at {depths} of the filler.
   Found means that greedy decoding writes all five digits.
 - Zero-shot schemes are patched anew for every length, with factor = length / trained length, so that each is seen
-  at its best; at the trained length the factor is 1.
+  at its best; at the trained length the factor is 1. Options other than the defaults: {options or "none"}.
 - `yarn + LoRA` has one factor, {about["lengths"][-1] // about["trained_length"]}, for all lengths, and
   {about["fine_tune_steps"]} steps of LoRA on text that is not in the test.
 - Text: the standard library of Python {about["python"]}; other versions give slightly other numbers.
 - Versions: {versions}."""
+
+
+def told(options: Mapping[str, Any]) -> str:
+    """``granularity 64, multiplier 8``."""
+    return ", ".join(f"{name} {value:g}" for name, value in options.items())
 
 
 def table(schemes: Sequence[str], lengths: Sequence[int], trained: int, cell: Cell) -> str:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 from transformers import AutoTokenizer
 
 import hf_posenc
 from hf_posenc.errors import PosEncError
+from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
 from hf_posenc.finetune import finetune_lora
 
 SCORED = 256  # tokens at the end of each window
@@ -45,9 +45,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--scheme", default="yarn", help="see `hf-posenc list` (default: yarn)")
     parser.add_argument("--factor", type=float, default=8.0, help="target length / trained length (default: 8)")
     parser.add_argument("--length", type=int, help="tokens a training row (default: the target length)")
-    parser.add_argument("--steps", type=int, default=40, help="(default: 40)")
+    parser.add_argument("--steps", type=int, default=30, help="optimiser steps (default: 30)")
     parser.add_argument("--batch", type=int, default=1, help="rows a step (default: 1)")
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="peak (default: 2e-3; large models less)")
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, help="peak (default: 1e-3; large models want less)"
+    )
     parser.add_argument("--rank", type=int, default=16, help="of the LoRA matrices (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")

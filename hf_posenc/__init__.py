@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hf_posenc.checkpoint import enable_auto, from_pretrained
+    from hf_posenc.checkpoint import disable_auto, enable_auto, from_pretrained
     from hf_posenc.patching import PatchReport, describe, is_patched, patch_model, scheme_of, unpatch_model
+    from hf_posenc.peft_adapters import get_peft_model, load_peft_adapter, save_peft_adapter
     from hf_posenc.registry import SchemeRecord, list_schemes, register_adapter, register_scheme
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.starters import load_starter
@@ -26,14 +27,18 @@ _HOMES = {
     "Scheme": "schemes.base",
     "SchemeRecord": "registry",
     "describe": "patching",
+    "disable_auto": "checkpoint",
     "enable_auto": "checkpoint",
     "from_pretrained": "checkpoint",
+    "get_peft_model": "peft_adapters",
     "is_patched": "patching",
     "list_schemes": "registry",
+    "load_peft_adapter": "peft_adapters",
     "load_starter": "starters",
     "patch_model": "patching",
     "register_adapter": "registry",
     "register_scheme": "registry",
+    "save_peft_adapter": "peft_adapters",
     "scheme_of": "patching",
     "unpatch_model": "patching",
 }
@@ -43,14 +48,18 @@ __all__ = [
     "Scheme",
     "SchemeRecord",
     "describe",
+    "disable_auto",
     "enable_auto",
     "from_pretrained",
+    "get_peft_model",
     "is_patched",
     "list_schemes",
+    "load_peft_adapter",
     "load_starter",
     "patch_model",
     "register_adapter",
     "register_scheme",
+    "save_peft_adapter",
     "scheme_of",
     "unpatch_model",
 ]

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from hf_posenc.building import Layout, Plan, SchemeSpec, _option_names, _parts, plan
+from hf_posenc.building import Layout, Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest
 from hf_posenc.lengths import whole
+from hf_posenc.patching import BLOCK as KEY
 from hf_posenc.patching import FORMAT, host_of, is_patched, patch_model
 
-KEY = "position_scheme"
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")
 MOST_PARTS = 16  # a composition longer than this is damage or an attack
@@ -123,7 +123,7 @@ class Block:
 
 def option_names(spec: SchemeSpec | None) -> set[str]:
     """Names of all options the schemes of ``spec`` take. Raises `UnknownScheme` as `patch_model` does."""
-    return set() if spec is None else {name for cls, _ in _parts(spec) for name in _option_names(cls)}
+    return set() if spec is None else {name for cls, _ in parts_of_spec(spec) for name in option_names_of(cls)}
 
 
 def _check_fields(value: Any, where: str) -> None:

@@ -31,7 +31,13 @@ class Plan:
 
     def to_json(self) -> list[dict[str, Any]]:
         """What ``config.json`` holds."""
-        return [{"name": cls.record.name, "options": options} for cls, options in self.parts]
+        return [{"name": stored_name(cls), "options": options} for cls, options in self.parts]
+
+
+def stored_name(cls: type[Scheme]) -> str:
+    """A scheme's name; of a class that is not registered its own, under which nothing else will ever be loaded."""
+    here = f"{cls.__module__}:{cls.__qualname__}"
+    return cls.record.name if cls.record.target == here else here
 
 
 @dataclass(frozen=True)
@@ -57,17 +63,17 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
         UnknownScheme, UnknownOption, OptionOutOfRange: as named.
         CannotCombine: an option that two parts take.
     """
-    parts = [(cls, dict(own)) for cls, own in _parts(spec)]
+    parts = [(cls, dict(own)) for cls, own in parts_of_spec(spec)]
     if not parts:
         raise UnknownScheme(f"No scheme is called {spec!r}. `hf-posenc list` shows all of them.")
     for name, value in (options or {}).items():
-        takers = [own for cls, own in parts if name in _option_names(cls)]
+        takers = [own for cls, own in parts if name in option_names_of(cls)]
         if len(takers) > 1:
             raise CannotCombine(
                 f"Several schemes of this composition take {name!r}. Say which: scheme=[('name', {{{name!r}: …}}), …]."
             )
         if not takers and len(parts) > 1:
-            known = [option for cls, _ in parts for option in _option_names(cls)]
+            known = [option for cls, _ in parts for option in option_names_of(cls)]
             raise UnknownOption(
                 f"No scheme of this composition has an option {name!r}.{nearest(name, known)} "
                 f"They take {', '.join(known) or 'none'}."
@@ -157,7 +163,8 @@ def _where_defined(models: tuple[str, ...]) -> str:
     return f"It is defined for {', '.join(models)}; `hf-posenc list` shows what is defined here."
 
 
-def _parts(spec: SchemeSpec) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
+def parts_of_spec(spec: SchemeSpec) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
+    """The scheme classes a specification names, each with the options given beside it."""
     if isinstance(spec, str):
         for name in spec.split("+"):
             yield scheme_class(name.strip()), {}
@@ -167,10 +174,11 @@ def _parts(spec: SchemeSpec) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]
         yield scheme_class(spec[0]), spec[1]
     elif isinstance(spec, Sequence):
         for part in spec:
-            yield from _parts(cast(Part, part))
+            yield from parts_of_spec(cast(Part, part))
     else:
         raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {spec!r}. Try "yarn".')
 
 
-def _option_names(cls: type[Scheme]) -> list[str]:
+def option_names_of(cls: type[Scheme]) -> list[str]:
+    """Names and aliases of a scheme's options."""
     return [*list(inspect.signature(cls.__init__).parameters)[2:], *cls.option_aliases]

@@ -41,7 +41,7 @@ def finetune_lora(
     length: int,
     steps: int,
     batch: int = 1,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 1e-3,
     rank: int = 16,
     seed: int = 0,
     warmup: float = 0.1,
@@ -201,4 +201,4 @@ class Report(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         """After every step."""
         if self.progress is not None and logs and "loss" in logs:
-            self.progress(state.global_step / state.max_steps, logs["loss"])
+            self.progress(min(1.0, state.global_step / state.max_steps), logs["loss"])

@@ -21,6 +21,7 @@ from hf_posenc.errors import (
     AlreadyPatched,
     AlreadyScaled,
     CannotCombine,
+    CheckpointMismatch,
     ForeignPatch,
     LengthContradiction,
     NotPatched,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 STASH = "posenc_patch"
+BLOCK = "position_scheme"  # of config.json
 LENGTH_ALIASES = {
     "original_max": "trained_length",
     "pretraining_length": "trained_length",
@@ -137,7 +139,12 @@ def patch_model(
             f"This model carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
             'or compose them: scheme="one+other".'
         )
-    config = base.config
+    config: Any = base.config
+    if getattr(config, BLOCK, None) is not None:
+        raise CheckpointMismatch(
+            "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
+            "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
+        )
     given = _lengths(options, trained_length=trained_length, target_length=target_length)
     lengths = resolve(host=adapter.trained_length(config), factor=factor, **given)
     geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
@@ -319,7 +326,7 @@ def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layou
     """A written copy of the configuration, for every module that had the old one: two models may share that."""
     old: Any = base.config
     new = copy.deepcopy(old)
-    new.position_scheme = {
+    block = {
         "format": FORMAT,
         "scheme": chosen.default.to_json(),
         "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
@@ -327,6 +334,7 @@ def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layou
         "target_length": geometry.target_length,
         "host_length": old.max_position_embeddings,
     }
+    setattr(new, BLOCK, block)
     new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:

@@ -25,12 +25,13 @@ def table(rotation: Rotation, positions: Tensor) -> Table:
 def rotate(x: Tensor, rotation: Rotation, turn: Table) -> Tensor:
     """``x [batch, heads, position, head_dim]`` with its first ``rotation.dims`` channels turned; same dtype."""
     cos, sin = turn
-    turned, rest = x[..., : rotation.dims].float(), x[..., rotation.dims :]
-    if rotation.layout == "half":
-        first, second = turned.chunk(2, dim=-1)
-        out = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    else:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-        out = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-    out = out.to(x.dtype)
-    return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
+    half, dims = rotation.dims // 2, rotation.dims
+    halves = rotation.layout == "half"
+    first, second = (x[..., :half], x[..., half:dims]) if halves else (x[..., 0:dims:2], x[..., 1:dims:2])
+    # In place on the first product: a third less memory traffic than the difference of two.
+    turned = (
+        (first * cos).addcmul_(second, sin, value=-1).to(x.dtype),
+        (second * cos).addcmul_(first, sin).to(x.dtype),
+    )
+    out = torch.cat(turned, dim=-1) if halves else torch.stack(turned, dim=-1).flatten(-2)
+    return torch.cat((out, x[..., dims:]), dim=-1) if dims < x.shape[-1] else out

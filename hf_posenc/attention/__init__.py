@@ -1,1 +1,4 @@
-"""The attention engine: given queries, keys, values and `Terms`, the cheapest exact way to mix. Knows no scheme, no model."""
+"""The attention engine: given queries, keys, values and `Terms`, the cheapest exact way to mix.
+
+It knows no scheme and no model.
+"""

@@ -55,13 +55,13 @@ def blocks_of_band(
 
     The queries are the last of the keys. Every row of a band that holds distance 0 sees itself, so none is empty.
     """
-    ahead = keys - queries
-    start = 0
-    if band.nearest == 0 and ahead == 0:  # nothing is out of reach of the first rows: the kernel's own causality is faster
-        start = keys if band.farthest is None else min(keys, band.farthest)
-        yield slice(0, start), slice(0, start), None
+    ahead, done = keys - queries, 0
+    if band.nearest == 0 and ahead == 0:
+        # Nothing is out of reach of the first rows, and the kernel's own causality is faster than a mask.
+        done = keys if band.farthest is None else min(keys, band.farthest)
+        yield slice(0, done), slice(0, done), None
     mask, before = None, None
-    for start in range(start, queries, ROWS):
+    for start in range(done, queries, ROWS):
         end = min(start + ROWS, queries)
         first = 0 if band.farthest is None else max(0, start + ahead - band.farthest + 1)
         last = keys if band.nearest is None else min(keys, end + ahead - band.nearest)

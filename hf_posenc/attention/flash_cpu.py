@@ -1,7 +1,7 @@
-"""The CPU flash kernel, which takes a float32 mask together with causality, broadcast or overlapping, without copying it.
+"""The CPU flash kernel, which takes a float32 mask together with causality.
 
-`torch.nn.functional.scaled_dot_product_attention` refuses that combination. The operator behind it is private, so it is looked
-up once, can be switched off (``HF_POSENC_NO_PRIVATE_OPS=1``), and every caller has a public way with the same result.
+The mask may be broadcast or overlap itself, and is not copied. `torch.nn.functional.scaled_dot_product_attention` refuses
+that combination. The operator behind it is private, so it is looked up once, can be switched off (``HF_POSENC_NO_PRIVATE_OPS=1``), and every caller has a public way with the same result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
 
-    Causality is aligned at the upper left. A row that sees nothing comes back as zeros with log-sum-exp 0: never send one.
+    Causality is aligned at the upper left. A row that sees nothing comes back as zeros with log-sum-exp 0: send none.
     """
     return forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]
 

@@ -2,8 +2,8 @@
 
     score[i, j] = q_i · k_j · scaling + c_j          or + t[i − j]
 
-The mask comes from transformers as a `BlockMask` and stays as it is; a band is put on top of it. Two regions are two calls
-merged by log-sum-exp. Learned tables get their gradients on CUDA; on the CPU flex has no backward pass.
+The mask comes from transformers as a `BlockMask` and stays as it is; a band is put on top of it. Two regions are two
+calls merged by log-sum-exp. Learned tables get their gradients on CUDA; on the CPU flex has no backward pass.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def _region(call: Call, number: int, mask: BlockMask | None, band: Band, *, with
     return out, getattr(beside, "lse", beside)
 
 
-def kernel() -> Callable[..., Any]:
+def kernel() -> Any:
     """Flex attention compiled: left alone, it holds all scores. Under a trace it is compiled with everything else."""
     return flex.flex_attention if torch.compiler.is_compiling() else _compiled()
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> Callable[..., Any]:
+def _compiled() -> Any:
     return torch.compile(flex.flex_attention)
 
 
@@ -125,8 +125,8 @@ def score_of(call: Call) -> Score | None:
     if not call.ctx.contiguous:
         reach = int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
     distances = torch.arange(-reach, reach + 1, device=here.device)
-    of_key = sum(by_key).expand(batch, -1, -1) * logit_scale if by_key else None  # type: ignore[union-attr]
-    of_distance = sum(b.of_distance(distances) for b in by_distance) * logit_scale if by_distance else None
+    of_key: Any = sum(by_key).expand(batch, -1, -1) * logit_scale if by_key else None  # type: ignore[union-attr]
+    of_distance: Any = sum(b.of_distance(distances) for b in by_distance) * logit_scale if by_distance else None
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         if of_key is not None:

@@ -2,8 +2,8 @@
 
     o = (e^lse_near o_near + e^lse_far o_far) / (e^lse_near + e^lse_far)
 
-The far part {i − j ≥ w} is itself a causal square: queries w … against keys 0 … L − w. The gradient is exact when each part's
-own backward pass is given the merged output and log-sum-exp (the identity behind ring attention, arXiv:2310.01889).
+The far part {i − j ≥ w} is itself a causal square: queries w … against keys 0 … L − w. The gradient is exact when each
+part's own backward pass is given the merged output and log-sum-exp (the identity behind ring attention, arXiv:2310.01889).
 """
 
 from __future__ import annotations
@@ -75,11 +75,21 @@ class NearAndFar(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, near: Tensor, far: Tensor, near_keys: Tensor, far_keys: Tensor, values: Tensor, width: int, scale: float
+        ctx: Any,
+        near: Tensor,
+        far: Tensor,
+        near_keys: Tensor,
+        far_keys: Tensor,
+        values: Tensor,
+        width: int,
+        scale: float,
     ) -> Tensor:
+        """Mixed values; keeps what the backward pass reads."""
         length = near.shape[2]
         parts = [
-            flash_cpu.attend(near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], causal=mask is None, mask=mask, scale=scale)
+            flash_cpu.attend(
+                near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], causal=mask is None, mask=mask, scale=scale
+            )
             for rows, seen, mask in _near_blocks(near, width)
         ]
         out = torch.cat([part for part, _ in parts], dim=2)
@@ -100,14 +110,15 @@ class NearAndFar(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the tensors that `forward` was given."""
         near, far, near_keys, far_keys, values, out, lse = ctx.saved_tensors
         width, scale, length = ctx.width, ctx.scale, near.shape[2]
         d_near, d_far = torch.zeros_like(near), torch.zeros_like(far)
         d_near_keys, d_far_keys, d_values = (torch.zeros_like(t) for t in (near_keys, far_keys, values))
         for rows, seen, mask in _near_blocks(near, width):
             dq, dk, dv = flash_cpu.gradient(
-                grad[:, :, rows], near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], out[:, :, rows], lse[:, :, rows],
-                causal=mask is None, mask=mask, scale=scale,
+                grad[:, :, rows], near[:, :, rows], near_keys[:, :, seen], values[:, :, seen],
+                out[:, :, rows], lse[:, :, rows], causal=mask is None, mask=mask, scale=scale,
             )  # fmt: skip
             d_near[:, :, rows] = dq
             d_near_keys[:, :, seen] += dk
@@ -115,8 +126,8 @@ class NearAndFar(torch.autograd.Function):
         if length > width:
             late, early = slice(width, None), slice(0, length - width)
             dq, dk, dv = flash_cpu.gradient(
-                grad[:, :, late], far[:, :, late], far_keys[:, :, early], values[:, :, early], out[:, :, late], lse[:, :, late],
-                causal=True, mask=None, scale=scale,
+                grad[:, :, late], far[:, :, late], far_keys[:, :, early], values[:, :, early],
+                out[:, :, late], lse[:, :, late], causal=True, mask=None, scale=scale,
             )  # fmt: skip
             d_far[:, :, late] = dq
             d_far_keys[:, :, early] += dk
@@ -130,6 +141,6 @@ def _near_blocks(query: Tensor, width: int) -> Iterator[tuple[slice, slice, Tens
     hidden = torch.finfo(torch.float32).min
     before, added = None, None
     for rows, seen, mask in blocks_of_band(Band(0, width), length, length, query.device):
-        if mask is not before:
+        if mask is not None and mask is not before:
             before, added = mask, torch.zeros(mask.shape).masked_fill(~mask, hidden)[None, None]
         yield rows, seen, added

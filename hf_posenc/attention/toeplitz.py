@@ -2,9 +2,9 @@
 
     score[i, j] = q_i · k_j · scaling + t[i − j]
 
-With the query rows in reverse order, entry (r, j) is u[r + j] for u the reversed table: a Hankel matrix, which is a strided view
-of u with both strides 1. Causally, u is −∞ for the future, and blocks of rows stop at their last key. A learned table gets its
-gradient by summing the score gradient along anti-diagonals, block by block.
+With the query rows in reverse order, entry (r, j) is u[r + j] for u the reversed table: a Hankel matrix, which is a
+strided view of u with both strides 1. Causally, u is −∞ for the future, and blocks of rows stop at their last key. A
+learned table gets its gradient by summing the score gradient along anti-diagonals, block by block.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class LearnedTable(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, causal: bool, scale: float
     ) -> Tensor:
+        """Mixed values; keeps what the backward pass reads."""
         out, lse = _forward(query, key, value, table.detach(), causal, scale)
         ctx.save_for_backward(query, key, value, table, out, lse)
         ctx.causal, ctx.scale = causal, scale
@@ -97,9 +98,14 @@ class LearnedTable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the tensors that `forward` was given."""
         query, key, value, table, out, lse = ctx.saved_tensors
         length, scale = query.shape[2], ctx.scale
-        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key).float(), torch.zeros_like(value).float()
+        d_query, d_key, d_value = (
+            torch.empty_like(query),
+            torch.zeros_like(key).float(),
+            torch.zeros_like(value).float(),
+        )
         d_table = torch.zeros_like(table, dtype=torch.float32)
         share = (grad.float() * out.float()).sum(-1)
         for start, end, seen, mask in _blocks(table.detach(), ctx.causal, ROWS):

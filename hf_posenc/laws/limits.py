@@ -12,24 +12,19 @@ import torch
 
 COUNTED = 0.0
 
+# Kernels of other shapes add in another order, some ten roundings deep and a few hundred terms wide; scores are float32
+# even where the model is float64.
+LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1}
+SAME_MEANING = ("identity", "cache", "beams", "generation", "batch", "padding", "packed", "backend", "compiled")
+
 LIMITS: dict[str, dict[torch.dtype, float]] = {
-    # Kernels of other shapes add in another order: some ten roundings deep, a few hundred terms wide.
-    "cache": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "batch": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "padding": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "generation": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "beams": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "packed": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "backend": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    "compiled": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
-    # The host rounds cosines to the model's dtype and ours are float32.
-    "identity": {torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1},
+    **dict.fromkeys(SAME_MEANING, LOGITS),
     # Recomputation runs the same kernels on the same shapes; what is left is the order of accumulation.
-    "checkpointing": {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2},
+    "checkpointing": {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2},
     # A token of the future is multiplied by an exact zero, in kernels of the same shape.
-    "causality": dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), 0.0),
-    # Noise wanted over noise seen: logits must move by a hundred times what the same model differs from itself.
-    "effect": dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), 1.0),
+    "causality": dict.fromkeys(LOGITS, 0.0),
+    # Movement wanted over movement seen.
+    "effect": dict.fromkeys(LOGITS, 1.0),
 }
 
 

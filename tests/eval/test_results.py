@@ -49,7 +49,8 @@ def test_a_crash_while_writing_keeps_the_old_file(tmp_path) -> None:
 ABOUT = {
     "model": "starter llama", "trained_length": 256, "lengths": [256, 512], "samples": 4, "scored_tokens": 64,
     "keys": 2,
-    "depths": [0.0, 1.0], "fine_tune_steps": 8, "python": "3.11.7", "versions": {"torch": "2.13.0"},
+    "depths": [0.0, 1.0], "fine_tune_steps": 8, "options": {"dynamic_ntk": {"granularity": 64}},
+    "python": "3.11.7", "versions": {"torch": "2.13.0"},
 }  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def test_report_holds_every_number() -> None:
     assert "| scheme | 256 (1×) | 512 (2×) |" in text
     assert "| yarn | 2.000 ± 0.100 | 1.900 ± 0.100 |" in text
     assert "| unscaled | 100 % | 0 % |" in text
+    assert "dynamic_ntk: granularity 64" in text
     assert "![" in text
 
 

@@ -1,7 +1,7 @@
 """Attention from its definition, dense and in float64, and small calls that the engine must answer in the same way.
 
-Nothing here is shared with the engine: positions are turned by complex numbers, pairs are told apart one by one, and the
-softmax is written out.
+Nothing here is shared with the engine: positions are turned by complex numbers, pairs are told apart one by one, and
+the softmax is written out.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def clipped(distance: Tensor) -> Tensor:
 
 
 def row_frequencies(length: int, pairs: int) -> tuple[float, ...]:
-    return tuple((TRAINED / length) * 0.3 ** m for m in range(pairs))
+    return tuple((TRAINED / length) * 0.3**m for m in range(pairs))
 
 
 def key_terms(heads: int) -> Callable[[PositionContext, Tensor | None], Terms]:
@@ -121,9 +121,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     outside = lambda d: (d >= WINDOW) | (d <= -WINDOW)  # noqa: E731
 
     def of_rows(ctx: PositionContext, learned: Tensor | None) -> Terms:
-        rows = RowRotation(
-            lambda p: (p + 1).clamp(min=TRAINED), lambda n: Rotation(row_frequencies(n, head_dim // 2))
-        )
+        rows = RowRotation(lambda p: (p + 1).clamp(min=TRAINED), lambda n: Rotation(row_frequencies(n, head_dim // 2)))
         return Terms(rows=rows)
 
     def by_content(ctx: PositionContext, learned: Tensor | None) -> Terms:
@@ -150,7 +148,8 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
         "toeplitz": Position(lambda ctx, t: Terms(bias=(waved,)), waves),
         "learned table": Position(looked_up, table, learned=lambda h, d: (h, reach), logit_scale=0.8),
         "two tables": Position(
-            two_biases, lambda d, q, t: waves(d, q, t) + table(d, q, t), learned=lambda h, d: (h, reach), logit_scale=0.8
+            two_biases, lambda d, q, t: waves(d, q, t) + table(d, q, t),
+            learned=lambda h, d: (h, reach), logit_scale=0.8,
         ),
         "two regions": Position(
             lambda ctx, t: Terms(bands=(near, far), logit_scale=1.1), far=far_pairs, logit_scale=1.1, causal_only=True
@@ -233,7 +232,7 @@ class Problem:
     def limit(self) -> float:
         """How far float32 may be from float64, up to a few hundred keys.
 
-        Biases of the key alone are rounded at the size they have at the oldest key, not at the distance: 5e-4 at 8k keys.
+        Biases of the key alone are rounded at the size they have at the oldest key, not at the distance: 5e-4 at 8k.
         """
         return 5e-5 if "key bias" in self.kind else 1e-5
 
@@ -248,7 +247,9 @@ class Problem:
             rows = [[sum(d == row[j] for d in row[:j]) for j in range(self.keys)] for row in self.document.tolist()]
             return torch.tensor(rows)
         if self.real is not None:
-            return torch.tensor([[max(0, sum(row[: j + 1]) - 1) for j in range(self.keys)] for row in self.real.tolist()])
+            return torch.tensor(
+                [[max(0, sum(row[: j + 1]) - 1) for j in range(self.keys)] for row in self.real.tolist()]
+            )
         return torch.arange(self.keys)[None]
 
     def query_positions(self) -> Tensor:
@@ -302,7 +303,7 @@ class Problem:
             seen = seen & ~self.position.hidden(distance)[:, None]
         far = None if self.position.far is None else self.position.far(distance)[:, None]
         bias = self.position.bias(distance, q[0], learned)
-        settings = dict(scaling=self.scaling, logit_scale=self.position.logit_scale, kept=kept)
+        settings = {"scaling": self.scaling, "logit_scale": self.position.logit_scale, "kept": kept}
         if not self.position.turned:
             return mix(q, k, v, seen, bias=bias, far=far, **settings)
         rows = []

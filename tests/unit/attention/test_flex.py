@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,9 +23,10 @@ DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 
 
 @pytest.fixture(autouse=True)
-def uncompiled() -> Iterator[None]:
-    """The same arithmetic without minutes of C++ compilation."""
-    with torch.compiler.set_stance("force_eager"):
+def uncompiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same arithmetic without minutes of C++ compilation, except where that is the point."""
+    stance = "default" if request.node.get_closest_marker("full") else "force_eager"
+    with torch.compiler.set_stance(stance):
         yield
 
 
@@ -54,11 +56,10 @@ def test_causal(kind: str, kv_heads: int) -> None:
     assert gap(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", BOTH_WAYS)
+@pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind in BOTH_WAYS])
 def test_bidirectional(kind: str) -> None:
-    if kind in CARRIED:
-        problem = Problem(kind, queries=150, causal=False)
-        assert gap(problem) <= problem.limit
+    problem = Problem(kind, queries=150, causal=False)
+    assert gap(problem) <= problem.limit
 
 
 @pytest.mark.parametrize("kind", CARRIED)
@@ -105,7 +106,9 @@ def test_what_it_cannot_carry_is_refused(problem: Problem, reason: str) -> None:
 
 def test_a_learned_bias_alone_is_training_too() -> None:
     problem = Problem("learned table", grad=True)
-    frozen = replace(problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach())
+    frozen = replace(
+        problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach()
+    )
     with pytest.raises(BackendCannotCarry, match="training on the CPU"):
         flex.attend(frozen, None)
 
@@ -117,6 +120,24 @@ def test_a_kernel_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex, "kernel", lambda: failing)
     with pytest.raises(BackendCannotCarry, match="sdpa"):
         flex.attend(Problem("toeplitz").call(), None)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
+@pytest.mark.parametrize("queries", [150, 1])
+@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window"])
+def test_compiled(kind: str, queries: int) -> None:
+    problem = Problem(kind, queries=queries, keys=150, head_dim=16)
+    mixed = flex.attend(problem.call(), None)
+    assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
+def test_compiled_regions_are_refused_on_the_cpu() -> None:
+    """A compiled call on the CPU cannot return the log-sum-exp that merges them."""
+    with pytest.raises(BackendCannotCarry, match="sdpa"):
+        flex.attend(Problem("two regions", head_dim=16).call(), None)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "rerope", "yarn"])

@@ -82,7 +82,9 @@ def test_gradients_under_a_mask(kind: str) -> None:
 @pytest.mark.parametrize("mask_kind", ["bool", "float"])
 @pytest.mark.parametrize("kind", ALL)
 def test_a_row_that_sees_nothing_stays_finite(kind: str, mask_kind: str, dtype: torch.dtype) -> None:
-    problem = Problem(kind, queries=LENGTH, real=tokens([0] * 40, [1] * 40), mask_kind=mask_kind, dtype=dtype, grad=True)
+    problem = Problem(
+        kind, queries=LENGTH, real=tokens([0] * 40, [1] * 40), mask_kind=mask_kind, dtype=dtype, grad=True
+    )
     mixed = problem.engine()
     gradients = torch.autograd.grad(mixed.float().square().sum(), problem.leaves, allow_unused=True)
     assert torch.isfinite(mixed).all()

@@ -18,7 +18,7 @@ from .formula import ALL, BOTH_WAYS, Problem
 
 LENGTH = 2048
 # One run a row: a short text shows the same thing in a fraction of the time.
-LENGTHS = {"rows": 400}
+LENGTHS = {"rows": 200}
 
 
 class LargestStorage(TorchDispatchMode):
@@ -99,7 +99,7 @@ grown = {}
 for kind in sys.argv[1:]:
     for grad in (False, True):
         peak(kind, 512, grad)
-        grown[f"{kind}, {'training' if grad else 'forward'}"] = [peak(kind, n, grad) for n in (2048, 4096, 8192)]
+        grown[f"{kind}, {'training' if grad else 'forward'}"] = [peak(kind, n, grad) for n in (2048, 4096)]
 print(json.dumps(grown))
 """
 
@@ -113,7 +113,6 @@ def test_peak_memory_doubles_with_the_length() -> None:
         env={"PATH": "/usr/bin:/bin", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    for what, (short, middle, long) in json.loads(run.stdout).items():
-        # 2 MiB for what the allocator rounds; all pairs of one head would be 64 MiB and 256 MiB.
-        assert middle <= 2.1 * short + 2048, (what, short, middle, long)
-        assert long <= 2.1 * middle + 2048, (what, short, middle, long)
+    for what, (short, long) in json.loads(run.stdout).items():
+        # 2 MiB for what the allocator rounds; all pairs of one head would be 16 MiB and 64 MiB.
+        assert long <= 2.1 * short + 2048, (what, short, long)

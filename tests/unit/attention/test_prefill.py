@@ -72,7 +72,11 @@ def test_lengths_around_a_window(kind: str, length: int) -> None:
 def test_only_what_the_caller_trains_gets_a_gradient(kind: str) -> None:
     """A frozen base under a learned bias: the table's gradient does not depend on who else has one."""
     problem = Problem(kind, queries=140, batch=1, grad=True)
-    problem.q, problem.k, problem.v = [t.detach() for t in problem.q], [t.detach() for t in problem.k], problem.v.detach()
+    problem.q, problem.k, problem.v = (
+        [t.detach() for t in problem.q],
+        [t.detach() for t in problem.k],
+        problem.v.detach(),
+    )
     problem.engine().square().sum().backward()
     exact = [t.detach().double() for t in problem.leaves[:-1]] + [problem.learned.detach().double().requires_grad_()]
     problem.expected(leaves=exact).square().sum().backward()

@@ -1,0 +1,33 @@
+"""An interrupted write leaves the old file and nothing beside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from hf_posenc.atomic import write_bytes, write_json
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+def test_the_old_file_survives_a_failure_at_any_step(step, tmp_path, monkeypatch) -> None:
+    path = tmp_path / "new" / "file"
+    write_bytes(path, b"old")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match="No space"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+    monkeypatch.undo()
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_json_is_utf8_and_ends_its_last_line(tmp_path) -> None:
+    write_json(tmp_path / "a.json", {"θ": 1})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n "θ": 1\n}\n'
