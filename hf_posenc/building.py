@@ -51,6 +51,13 @@ class Layout:
         """The plan of one layer."""
         return next((plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers)), self.default)
 
+    def representatives(self, layers: int) -> list[int]:
+        """The first layer of each plan in use: what has to be probed to know all of them."""
+        first: dict[int, int] = {}
+        for layer in range(layers):
+            first.setdefault(id(self.plan_of(layer, layers)), layer)
+        return list(first.values())
+
 
 def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
     """Resolve names and check options.

@@ -152,16 +152,16 @@ def patch_model(
     schemes = _schemes(chosen, geometry, adapter)
     _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
     _check_foreign(adapter, base)
-    probe = Probe(adapter, base, geometry)
+    probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
     patch = Patch()
     try:
         _swap(patch, adapter, base, schemes)
         _write_config(patch, model, base, chosen, geometry)
-        proofs = probe.verdict(schemes[0])
+        proof = probe.verdict()
     except BaseException:
         _undo(base, patch)
         raise
-    patch.report = _report(patch, base, chosen, geometry, proofs)
+    patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
     return model
 

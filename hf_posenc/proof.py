@@ -8,7 +8,7 @@ sharpened until it shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,9 +50,14 @@ class Proof:
 
 
 class Probe:
-    """The layer's outputs before the patch, kept to be compared with those after it."""
+    """Outputs of some layers before the patch, kept to be compared with those after it.
 
-    def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+    Args:
+        adapter, base, geometry: of the host.
+        layers: one of each kind of layer; where all layers have one scheme, the first.
+    """
+
+    def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry, layers: Sequence[int] = (0,)) -> None:
         self.adapter, self.base = adapter, base
         parameter = next(base.parameters())
         self.deferred = parameter.device.type == "meta"
@@ -65,26 +70,35 @@ class Probe:
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, len(places), geometry.width, generator=generator)
         self.hidden = hidden.to(parameter.device, parameter.dtype)
-        self.attention = next(adapter.attentions(base))
-        self.before = [self.run(sharper) for sharper in SHARPER]
+        self.attentions: list[Any] = list(adapter.attentions(base))
+        self.before = {layer: [self.run(layer, sharper) for sharper in SHARPER] for layer in layers}
 
-    def run(self, sharper: float) -> Tensor:
-        """The probed layer's output ``[token, width]``, float32, with its scores multiplied."""
-        with torch.no_grad(), evaluating(self.base), sharpened(self.attention, sharper):
-            return self.adapter.probe(self.base, self.hidden, self.positions)[0].float()
+    def run(self, layer: int, sharper: float) -> Tensor:
+        """A layer's output ``[token, width]``, float32, with its scores multiplied."""
+        with torch.no_grad(), evaluating(self.base), sharpened(self.attentions[layer], sharper):
+            return self.adapter.probe(self.base, self.hidden, self.positions, layer)[0].float()
 
-    def verdict(self, scheme: Scheme) -> Proof:
-        """Compare with the patched layer.
+    def verdict(self) -> Proof:
+        """Compare with the patched layers: the model moved if one of them did.
 
         Raises:
             NoEffect: nothing moved that must, or something moved that must not.
         """
         if self.deferred:
             return Proof("deferred")
+        proofs = [self.verdict_of(layer) for layer in self.before]
+        moved = [proof for proof in proofs if proof.verdict == "moved"]
+        if not moved:
+            return max(proofs, key=lambda proof: proof.change)
+        return Proof("moved", max(p.change for p in moved), min(p.unchanged_below for p in moved))
+
+    def verdict_of(self, layer: int) -> Proof:
+        """The verdict on one layer. Raises as `verdict` does."""
+        scheme: Scheme = self.attentions[layer].scheme
         must_move = differs_from_host(scheme, self.positions)
         change = limit = 0.0
-        for sharper, before in zip(SHARPER, self.before, strict=True):
-            moved = (self.run(sharper) - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
+        for sharper, before in zip(SHARPER, self.before[layer], strict=True):
+            moved = (self.run(layer, sharper) - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
             change, limit = float(moved.max()), ROUNDING[self.hidden.dtype] * sharper
             self.check_left_alone(moved, limit, scheme)
             if change > limit or not must_move:

@@ -102,9 +102,11 @@ def settle(model: nn.Module, missing: Iterable[str]) -> None:
     for weight in patch.frozen:
         weight.requires_grad_(False)
     if patch.report is not None and patch.report.proof.verdict == "deferred":
+        block = Block.of_model(model)
+        kinds = block.layout.representatives(scheme.geometry.layers) if block else (0,)
         with as_before(patch):
-            probe = Probe(adapter, base, scheme.geometry)
-        patch.report = replace(patch.report, proof=probe.verdict(scheme))
+            probe = Probe(adapter, base, scheme.geometry, kinds)
+        patch.report = replace(patch.report, proof=probe.verdict())
 
 
 def initialise(model: nn.Module, missing: set[str]) -> None:

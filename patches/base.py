@@ -184,6 +184,6 @@ class Adapter(ABC):
         """Parameters the scheme puts out of use."""
 
     @abstractmethod
-    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor) -> Tensor:
-        """One layer's attention output on synthetic ``hidden [1, token, width]`` at ``positions [1, token]``,
+    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
+        """A layer's attention output on synthetic ``hidden [1, token, width]`` at ``positions [1, token]``,
         with everything position does to it on the way, patched or not."""

@@ -100,7 +100,7 @@ class BertAdapter(Adapter):
         if scheme.replaces_host and not scheme.keeps_table:
             yield base.embeddings.position_embeddings.weight
 
-    def probe(self, base: BertModel, hidden: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
+    def probe(self, base: BertModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
         embeddings = base.embeddings
         start = embeddings.LayerNorm(hidden + embeddings.position_embeddings(positions))
-        return base.encoder.layer[0].attention.self(start, position_ids=positions)[0]
+        return base.encoder.layer[layer].attention.self(start, position_ids=positions)[0]

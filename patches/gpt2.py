@@ -68,6 +68,6 @@ class GPT2Adapter(Adapter):
         if scheme.replaces_host and not scheme.keeps_table:
             yield base.wpe.weight
 
-    def probe(self, base: GPT2Model, hidden: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
-        block = base.h[0]
+    def probe(self, base: GPT2Model, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
+        block = base.h[layer]
         return block.attn(block.ln_1(hidden + base.wpe(positions)), position_ids=positions)[0]

@@ -100,13 +100,12 @@ class LlamaAdapter(Adapter):
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
         return iter(())
 
-    def probe(self, base: LlamaModel, hidden: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
-        layer = base.layers[0]
-        if isinstance(layer, EmbeddingLlamaLayer):
-            code = layer.self_attn.scheme.embed(positions)
+    def probe(self, base: LlamaModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
+        if isinstance(base.layers[0], EmbeddingLlamaLayer):
+            code = base.layers[0].self_attn.scheme.embed(positions)
             hidden = hidden if code is None else hidden + code.to(hidden.dtype)
-        turns = base.rotary_emb(hidden, positions)
-        return layer.self_attn(layer.input_layernorm(hidden), position_embeddings=turns, position_ids=positions)[0]
+        turns, probed = base.rotary_emb(hidden, positions), base.layers[layer]
+        return probed.self_attn(probed.input_layernorm(hidden), position_embeddings=turns, position_ids=positions)[0]
 
 
 def host_rotary(config: LlamaConfig, head_dim: int) -> HostRotary:

@@ -2,8 +2,8 @@
 
     o_i = Σ_j softmax_j(logit_scale · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
 
-Memory is O(rows · keys · heads) for one block, and in training each block is computed again in the backward pass instead
-of being kept. With one block of all rows it is the reference that returns the attention weights.
+Memory is O(rows · keys · heads) for one block, and in training each block is computed again in the backward pass
+instead of being kept. With one block of all rows it is the reference that returns the attention weights.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     o = (e^lse_near o_near + e^lse_far o_far) / (e^lse_near + e^lse_far)
 
 The far part {i − j ≥ w} is itself a causal square: queries w … against keys 0 … L − w. The gradient is exact when each
-part's own backward pass is given the merged output and log-sum-exp (the identity behind ring attention, arXiv:2310.01889).
+part's own backward pass is given the merged output and log-sum-exp (the identity of ring attention, arXiv:2310.01889).
 """
 
 from __future__ import annotations

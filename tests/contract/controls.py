@@ -176,14 +176,16 @@ def drop_in_eager(model: PreTrainedModel) -> Callable[[], None]:
     return lambda: None
 
 
-def rebase(base: float) -> Callable[[PreTrainedModel], Callable[[], None]]:
-    """Frequencies that change after the patch was proved."""
+def impersonate(model: PreTrainedModel) -> Callable[[], None]:
+    """A patched model for which an unpatched one answers."""
+    model.forward = unpatch_model(copy.deepcopy(model)).forward
+    return lambda: model.__dict__.pop("forward", None)
 
-    def meddle(model: PreTrainedModel) -> Callable[[], None]:
-        scheme_of(model).base = base
-        return lambda: None
 
-    return meddle
+def rebase(model: PreTrainedModel) -> Callable[[], None]:
+    """Frequencies that change after the patch was found to be the host's own."""
+    scheme_of(model).base = 20_000.0
+    return lambda: None
 
 
 def fail_late(model: PreTrainedModel) -> Callable[[], None]:
@@ -203,7 +205,13 @@ def share(model: PreTrainedModel) -> Callable[[], None]:
 
 def save_plain(model: PreTrainedModel) -> Callable[[], None]:
     """A checkpoint that forgets the scheme."""
-    model.save_pretrained = lambda folder: unpatch_model(copy.deepcopy(model)).save_pretrained(folder)
+
+    def save(folder: str) -> None:
+        twin = copy.deepcopy(model)
+        del twin.save_pretrained
+        unpatch_model(twin).save_pretrained(folder)
+
+    model.save_pretrained = save
     return lambda: None
 
 
@@ -221,4 +229,4 @@ def recompute_differently(model: PreTrainedModel) -> Callable[[], None]:
     def louder(module: Any, args: Any, out: Tensor) -> Tensor:
         return out * 1.5 if torch._C._current_graph_task_id() != -1 else out
 
-    return model.base_model.layers[0].mlp.register_forward_hook(louder).remove
+    return model.base_model.layers[0].input_layernorm.register_forward_hook(louder).remove

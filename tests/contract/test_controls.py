@@ -22,7 +22,6 @@ BLIND = Pair("llama", controls.BlindToPadding, factor=4)
 ALIBI = Pair("llama", "alibi", factor=4)
 ROPE = Pair("llama", "rope", factor=4)
 
-OTHER_BASE = Pair("llama", "rope", factor=4, base=20_000.0)
 T5 = Pair("llama", "t5", factor=4)
 
 BROKEN: dict[str, Callable[[], Gap]] = {
@@ -35,8 +34,8 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "padding, a dropped offset": lambda: laws.padding_is_invisible(BLIND, "left"),
     "packed, keys counted by column": lambda: laws.packed_equals_separate(BLIND),
     "backend, a bias that eager drops": lambda: laws.backends_agree(Meddled(controls.drop_in_eager, ALIBI)),
-    "effect, the host's own base": lambda: laws.patch_shows(Meddled(controls.rebase(10_000.0), OTHER_BASE)),
-    "identity, another base": lambda: laws.nothing_moves_where_promised(Meddled(controls.rebase(20_000.0), ROPE)),
+    "effect, an unpatched model that answers": lambda: laws.patch_shows(Meddled(controls.impersonate, ALIBI)),
+    "identity, another base": lambda: laws.nothing_moves_where_promised(Meddled(controls.rebase, ROPE)),
     "causality, a mask off by one": lambda: laws.future_is_unseen(Meddled(controls.see_one_ahead, ROPE)),
     "length, no numbers past the trained length": lambda: laws.runs_or_says_why(Meddled(controls.fail_late, ROPE)),
     "unpatch, a forgotten attribute": lambda: laws.unpatch_leaves_no_trace(Meddled(controls.leave_a_note, ALIBI)),

@@ -90,3 +90,9 @@ def test_report_prints_and_is_plain_data() -> None:
     plain = report.to_dict()
     assert plain["factor"] == 4.0
     assert plain["proof"]["verdict"] == "moved"
+
+
+@pytest.mark.parametrize("layers", [{"1": "none"}, {"0": "rope", "1": "alibi"}], ids=str)
+def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
+    """The first layer is the host's own; the second is not, and that is what the report must say."""
+    assert describe(patch_model(host("llama"), "rope", layers=layers)).proof.verdict == "moved"
