@@ -58,9 +58,10 @@ def main() -> None:
     run = Run(model, arguments)
     rows = Rows(tokenizer, texts, masked=arguments.model == "bert", drill_share=arguments.drills, seed=arguments.seed)
     held_out = evaluation_rows(tokenizer, masked=arguments.model == "bert")
+    commands = commands_so_far(arguments)
     run.train(rows, held_out)
     if arguments.export:
-        export(model, tokenizer, arguments)
+        export(model, tokenizer, arguments, commands)
 
 
 def parse() -> argparse.Namespace:
@@ -212,10 +213,11 @@ class Rows:
 
 
 def mask_row(row: Tensor, rng: random.Random) -> tuple[Tensor, Tensor]:
-    """Hide 20 % of the tokens; a drill's row also hides the five digits of its answer, half of the time."""
+    """Hide 20 % of the tokens; or, in every second row, 3 % and the last five, which in a drill are its answer."""
     labels = torch.full_like(row, IGNORED)
-    hidden = torch.tensor([rng.random() < 0.2 for _ in range(len(row))])
-    if rng.random() < 0.5:
+    answer = rng.random() < 0.5
+    hidden = torch.tensor([rng.random() < (0.03 if answer else 0.2) for _ in range(len(row))])
+    if answer:
         hidden[-6:-1] = True
     hidden &= (row != CLS) & (row != SEP)
     labels[hidden] = row[hidden]
@@ -343,7 +345,7 @@ def loss_function(model: PreTrainedModel):
     return loss
 
 
-def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Namespace) -> None:
+def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Namespace, commands: list[str]) -> None:
     """Write bf16 weights, tokenizer and a note of how they were made."""
     model.to(torch.bfloat16).save_pretrained(arguments.export)
     if arguments.model == "bert":
@@ -356,11 +358,23 @@ def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Nam
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
     fast.save_pretrained(arguments.export)
     made = {
-        "command": f"python examples/train_starters.py {arguments.model} --steps {arguments.steps}",
+        "commands": commands,
         "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,
         "seed": arguments.seed, "held_out": HELD_OUT,
     }  # fmt: skip
     (arguments.export / "made.json").write_text(json.dumps(made, indent=2) + "\n")
+
+
+def commands_so_far(arguments: argparse.Namespace) -> list[str]:
+    """The commands that trained this checkpoint, this one last; the same one again only resumed."""
+    told = {"steps": arguments.steps, "drills": arguments.drills, "lr": arguments.lr, "muon-lr": arguments.muon_lr}
+    options = " ".join(f"--{name} {value:g}" for name, value in told.items())
+    command = f"python examples/train_starters.py {arguments.model} {options}"
+    history = arguments.out / f"{arguments.model}.commands.json"
+    commands = json.loads(history.read_text()) if history.exists() else []
+    commands += [] if command in commands else [command]
+    history.write_text(json.dumps(commands))
+    return commands
 
 
 if __name__ == "__main__":

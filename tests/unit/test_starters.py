@@ -24,7 +24,7 @@ def test_a_starter_is_small_and_says_how_it_was_made(name: str) -> None:
     assert (folder / "model.safetensors").stat().st_size <= MEGABYTES * 1e6
     assert not list(folder.glob("*.bin"))
     made = json.loads((folder / "made.json").read_text())
-    assert made["command"].startswith("python examples/train_starters.py")
+    assert all(command.startswith(f"python examples/train_starters.py {name}") for command in made["commands"])
     assert set(made["held_out"]) == set(HELD_OUT)
     model, tokenizer = load_starter(name)
     assert model.config.max_position_embeddings == TRAINED
