@@ -16,8 +16,7 @@ from torch import nn
 from hf_posenc.building import Layout, Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest
 from hf_posenc.lengths import whole
-from hf_posenc.patching import BLOCK as KEY
-from hf_posenc.patching import FORMAT, host_of, is_patched, patch_model
+from hf_posenc.patching import BLOCK, FORMAT, host_of, is_patched, patch_model
 
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")
@@ -75,7 +74,7 @@ class Block:
     @classmethod
     def of_config(cls, config: Mapping[str, Any], where: str) -> Block | None:
         """The block of a configuration's content; None where it has none. Raises as `read` does."""
-        return cls.read(config[KEY], where) if config.get(KEY) is not None else None
+        return cls.read(config[BLOCK], where) if config.get(BLOCK) is not None else None
 
     def to_json(self) -> dict[str, Any]:
         """As `read` takes it."""

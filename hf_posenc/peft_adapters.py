@@ -7,7 +7,9 @@ what ``save_pretrained`` does on PEFT models made by `get_peft_model` or `load_p
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,7 +41,16 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
     """``peft.get_peft_model`` whose ``save_pretrained`` writes the scheme too; takes what that takes."""
     import peft
 
-    return carrying(peft.get_peft_model(model, config, **kwargs))  # type: ignore[arg-type]
+    with without_peft_noise():
+        return carrying(peft.get_peft_model(model, config, **kwargs))  # type: ignore[arg-type]
+
+
+@contextmanager
+def without_peft_noise() -> Iterator[None]:
+    """PEFT reads an attribute that transformers has renamed; the warning is about neither the user's code nor ours."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        yield
 
 
 def carrying(model: PeftModel) -> PeftModel:
@@ -94,7 +105,8 @@ def load_peft_adapter(
     _check_peft_config(folder)
     weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
     _fit(model, wanted, folder, apply=patch == "apply")
-    adapted = PeftModel.from_pretrained(model, str(folder), **kwargs)  # type: ignore[arg-type]
+    with without_peft_noise():
+        adapted = PeftModel.from_pretrained(model, str(folder), **kwargs)  # type: ignore[arg-type]
     _check_complete(adapted, weights, folder)
     if wanted is not None:
         load_parameters(adapted, parameters, folder)

@@ -16,9 +16,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from hf_posenc.block import KEY, Block
+from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching import Patch, host_of, patch_of, scheme_of
+from hf_posenc.patching import BLOCK, Patch, host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
 from hf_posenc.schemes.base import Composition, Scheme
 
@@ -80,8 +80,8 @@ def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         config = copy.deepcopy(config)
         config.max_position_embeddings = block.host_length
-        if hasattr(config, KEY):
-            delattr(config, KEY)
+        if hasattr(config, BLOCK):
+            delattr(config, BLOCK)
         cls.__init__(self, config, *args, **kwargs)
         block.put_on(self)
 

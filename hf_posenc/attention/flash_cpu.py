@@ -1,6 +1,7 @@
 """The CPU flash kernel, which takes a float32 mask together with causality.
 
-The mask may be broadcast or overlap itself, and is not copied: `scaled_dot_product_attention` refuses all that. The operator behind it is private, so it is looked up once, can be switched off by the environment variable
+The mask may be broadcast or overlap itself, and is not copied: `scaled_dot_product_attention` refuses all that. The
+operator behind it is private, so it is looked up once, can be switched off by the environment variable
 ``HF_POSENC_NO_PRIVATE_OPS=1``, and every caller has a public way with the same result.
 """
 

@@ -26,6 +26,7 @@ DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 def uncompiled(request: pytest.FixtureRequest) -> Iterator[None]:
     """The same arithmetic without minutes of C++ compilation, except where that is the point."""
     stance = "default" if request.node.get_closest_marker("full") else "force_eager"
+    torch.compiler.reset()  # after a second shape it compiles for any length, and that C++ does not build on torch 2.13
     with torch.compiler.set_stance(stance):
         yield
 
