@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_posenc import patch_model
-from hf_posenc.errors import LengthContradiction, PositionOutOfTable, SchemeNotDefined
+from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.logn import LogN
 from hf_posenc.schemes.window import Window
@@ -57,8 +57,10 @@ def test_a_window_of_the_text_is_no_window() -> None:
 
 @pytest.mark.parametrize("scheme", ["window", "logn"])
 def test_a_kept_table_still_ends(scheme: str) -> None:
+    with pytest.raises(OptionOutOfRange, match=f"ends after {TRAINED} positions"):
+        patch_model(hosts.gpt2(), scheme, factor=2)
     with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
-        hosts.logits(patch_model(hosts.gpt2(), scheme, factor=2), hosts.text(TRAINED + 1))
+        hosts.logits(patch_model(hosts.gpt2(), scheme), hosts.text(TRAINED + 1))
 
 
 def test_logn_is_the_identity_within_the_trained_length() -> None:
