@@ -109,17 +109,23 @@ def masked(folder: str, rows: Tensor) -> dict[str, float]:
         "masked tokens recalled": (logits.argmax(-1) == text[hidden]).float().mean().item(),
     }
     rng = random.Random(3)
-    right = 0
+    whole = single = 0
     for trial in range(PASSKEYS):
         drill = passkey.passkey(
             LENGTH, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids)
         )
-        ids = torch.tensor([tokenizer(drill.prompt + drill.answer).input_ids])
-        answer = slice(ids.shape[1] - 6, ids.shape[1] - 1)
-        truth = ids[0, answer].clone()
-        ids[0, answer] = tokenizer.mask_token_id
-        right += bool((model(ids).logits[0, answer].argmax(-1) == truth).all())
-    return {**figures, "masked pass key recalled within 256": right / PASSKEYS}
+        ids = torch.tensor(tokenizer(drill.prompt + drill.answer).input_ids)
+        places = torch.arange(len(ids) - 6, len(ids) - 1)  # the digits, before the closing token
+        rows = ids.repeat(6, 1)  # one digit masked in each of five rows, all of them in the sixth
+        rows[torch.arange(5), places] = rows[5, places] = tokenizer.mask_token_id
+        right = model(rows).logits[:, places].argmax(-1) == ids[places]
+        single += int(right[:5].diagonal().sum())
+        whole += bool(right[5].all())
+    return {
+        **figures,
+        "pass key digits, one masked, within 256": single / (5 * PASSKEYS),
+        "pass key, all digits masked, within 256": whole / PASSKEYS,
+    }
 
 
 class KneserNey:
