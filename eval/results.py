@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.atomic import write_bytes
 from hf_posenc.eval.sweep import parse_metric
 
 
@@ -73,17 +72,5 @@ def number(value: Any) -> float | None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` beside ``path``, make sure it is on the disk, then move it there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, ensure_ascii=False, default=str)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)  # mkstemp's own are private to the user
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    """Write ``content`` whole or not at all; what JSON has no form for, such as lm-eval's functions, as text."""
+    write_bytes(path, (json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n").encode())

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hf_posenc.checkpoint import disable_auto, enable_auto, from_pretrained
-    from hf_posenc.patching import PatchReport, describe, is_patched, patch_model, scheme_of, unpatch_model
+    from hf_posenc.patching import describe, is_patched, patch_model, scheme_of, unpatch_model
     from hf_posenc.peft_adapters import get_peft_model, load_peft_adapter, save_peft_adapter
     from hf_posenc.registry import SchemeRecord, list_schemes, register_adapter, register_scheme
+    from hf_posenc.report import PatchReport
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.starters import load_starter
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "PatchReport": "patching",
+    "PatchReport": "report",
     "Scheme": "schemes.base",
     "SchemeRecord": "registry",
     "describe": "patching",
