@@ -9,25 +9,15 @@ import sys
 import pytest
 
 PYTHON = [sys.executable, "-m", "hf_posenc.cli"]
-SECONDS = 0.35  # of processor time, which a busy machine stretches less than the time on the wall
-STRETCH = 2  # by the import report and by neighbours on the same cores; torch alone takes longer than that
-
-
-def processor_seconds() -> float:
-    used = os.times()
-    return used.children_user + used.children_system
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["info", "yarn"]], ids=str)
 def test_quick_commands_import_no_torch(words: list[str]) -> None:
-    before = processor_seconds()
     command = [sys.executable, "-X", "importtime", *PYTHON[1:], *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds = processor_seconds() - before
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "hf_posenc.registry" in imported  # control: the report was read
     assert not {"torch", "transformers", "numpy"} & imported
-    assert seconds < STRETCH * SECONDS
 
 
 def test_the_python_face_loads_nothing_until_asked() -> None:
