@@ -47,16 +47,31 @@ class Layout:
     default: Plan
     layers: dict[str, Plan] = field(default_factory=dict)
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers have one plan."""
+        return not self.layers and not any(hasattr(cls, "layers_of") for cls, _ in self.default.parts)
+
     def plan_of(self, layer: int, layers: int) -> Plan:
         """The plan of one layer."""
-        return next((plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers)), self.default)
+        named = (plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers))
+        return of_layer(next(named, self.default), layer, layers)
 
     def representatives(self, layers: int) -> list[int]:
         """The first layer of each plan in use: what has to be probed to know all of them."""
-        first: dict[int, int] = {}
+        first: dict[str, int] = {}
         for layer in range(layers):
-            first.setdefault(id(self.plan_of(layer, layers)), layer)
+            first.setdefault(repr(self.plan_of(layer, layers)), layer)
         return list(first.values())
+
+
+def of_layer(whole: Plan, layer: int, layers: int) -> Plan:
+    """A plan as one layer has it: what is only a pattern of layers, like iRoPE, is replaced by its scheme there."""
+    parts: list[tuple[type[Scheme], dict[str, Any]]] = []
+    for cls, options in whole.parts:
+        pattern = getattr(cls, "layers_of", None)
+        parts += [(cls, options)] if pattern is None else plan(pattern(layers, **options)[layer]).parts
+    return Plan(tuple(parts))
 
 
 def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
@@ -134,16 +149,20 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:
         _check_defined(part, scheme, geometry, model)
-    ends = [scheme.longest]
-    if not scheme.replaces_host or scheme.keeps_table:
-        ends.append(geometry.table)  # the host's own table stays in use
-    end = min((e for e in ends if e is not None), default=None)
+    end = reach_of(scheme)
     if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(
             f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
             f"Ask for at most {end}, or use a scheme that has no end."
         )
     return scheme
+
+
+def reach_of(scheme: Scheme) -> int | None:
+    """Number of positions a scheme can read on its host; None where there is no end."""
+    by_row = (not scheme.replaces_host or scheme.keeps_table) and not has(scheme, "read_table")
+    ends = (scheme.longest, scheme.geometry.table if by_row else None)
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:
@@ -159,7 +178,17 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
             f"Scheme {record.name!r} is not defined for {model}: it changes a rotation, and {model} has none. "
             f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
         )
-    excused = part.needs_rotation or part.needs_causal
+    if part.needs_relative and not rotates and not has(whole, "bias"):
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
+            f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
+        )
+    if part.needs_table and geometry.table is None:
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: it works on a learned position table, and {model} has "
+            f"none. {_where_defined(record.models)}"
+        )
+    excused = part.needs_rotation or part.needs_causal or part.needs_relative
     if record.models and model not in record.models and not excused and not isinstance(part, HostRotation):
         raise SchemeNotDefined(
             f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. {_where_defined(record.models)}"

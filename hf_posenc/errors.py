@@ -70,6 +70,18 @@ class PositionOutOfTable(PosEncError, IndexError):
     """A position lies past the end of a learned table."""
 
 
+class FractionalPosition(PosEncError, ValueError):
+    """A position lies between two whole numbers, and the scheme knows whole ones only."""
+
+
+class NeedsWholeText(PosEncError, RuntimeError):
+    """Positions depend on how long the text is, and a cached text is to be continued."""
+
+
+class OutsideModel(PosEncError, RuntimeError):
+    """A scheme that reads a layer's own projections or states is asked for scores without a layer."""
+
+
 class MaskMismatch(PosEncError, ValueError):
     """An attention mask has another width than the keys it should mask."""
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Layout = Literal["half", "interleaved"]
 
@@ -14,12 +17,23 @@ class Rotation:
 
     Attributes:
         frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive
-            every cast of the model, and no buffer can go stale.
+            every cast of the model, and no buffer can go stale. A tensor where they are learned.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
+        axes: which coordinate of a token turns each pair; None where there is one, its position.
+        decay: a_m per token: queries are scaled by e^(−a_m age), keys by e^(a_m age); empty for none.
+        values: whether values are rotated as keys are.
     """
 
-    frequencies: tuple[float, ...]
+    frequencies: tuple[float, ...] | Tensor
     layout: Layout = "half"
+    axes: tuple[int, ...] | None = None
+    decay: tuple[float, ...] = ()
+    values: bool = False
+
+    @property
+    def learned(self) -> bool:
+        """Whether the frequencies are parameters."""
+        return not isinstance(self.frequencies, tuple)
 
     @property
     def dims(self) -> int:

@@ -28,7 +28,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
 )
 from hf_posenc.lengths import resolve
-from hf_posenc.patches.context import announce
+from hf_posenc.patches.context import FIRST, announce
 from hf_posenc.proof import Probe, Proof
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
@@ -201,7 +201,7 @@ def _lengths(options: dict[str, Any], **given: int | None) -> dict[str, int | No
 
 def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Scheme]:
     """One scheme a layer; the same object in all of them where it may be shared."""
-    if not chosen.layers:
+    if chosen.uniform:
         first = build(chosen.default, geometry, adapter.name)
         if first.shared:
             return [first] * geometry.layers
@@ -209,7 +209,7 @@ def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Schem
     schemes = [build(chosen.plan_of(layer, count), geometry, adapter.name) for layer in range(count)]
     tables = {(s.replaces_host and not s.keeps_table) for s in schemes}
     mixed = geometry.table is not None and len(tables) > 1
-    if mixed or (chosen.layers and any(_adds_code(s) for s in schemes)):
+    if mixed or (not chosen.uniform and any(_adds_code(s) for s in schemes)):
         raise CannotCombine(
             "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
             "Use schemes of one kind."
@@ -257,6 +257,7 @@ def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]
         scheme.to(parameter.device, parameter.dtype)
     if one:
         base.posenc = schemes[0]
+    base.__dict__[FIRST] = attentions[0]
     for attention, scheme in zip(attentions, schemes, strict=True):
         _become(patch, attention, adapter.attention[type(attention)])
         attention.__dict__["posenc_owner"] = base
@@ -312,6 +313,7 @@ def _undo(base: nn.Module, patch: Patch) -> None:
         if hook is announce:
             base._forward_pre_hooks.pop(number)
             base._forward_pre_hooks_with_kwargs.pop(number, None)
+    base.__dict__.pop(FIRST, None)
     base.__dict__.pop(STASH, None)
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from hf_posenc.errors import PositionOutOfTable
+from hf_posenc.errors import FractionalPosition, PositionOutOfTable
 
 T = TypeVar("T")
+
+
+class Projections(Protocol):
+    """A layer's own projections, for schemes that send vectors of their own through them (DeBERTa)."""
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[heads, n, head_dim]``."""
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,12 @@ class PositionContext:
             call is a plain (rectangular) triangle and the fast routes apply.
         real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
         memo: values shared by all layers of one forward pass.
+        hidden: what the layer's attention reads, ``[batch, query, width]``; None outside a model.
+        carried: what `Scheme.carry` stored beside every key in reach, ``[batch, kv_heads, key, channels]``, float32.
+        projections: the layer's own; None outside a model.
+        layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
+        coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.
+        remapped: whether distances are those of regions; then nothing may be said of a key alone.
     """
 
     query_positions: Tensor
@@ -34,6 +50,12 @@ class PositionContext:
     contiguous: bool
     real_keys: Tensor | None = None
     memo: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
+    hidden: Tensor | None = field(default=None, repr=False, compare=False)
+    carried: Tensor | None = field(default=None, repr=False, compare=False)
+    projections: Projections | None = field(default=None, repr=False, compare=False)
+    layer: int | None = None
+    coordinates: Tensor | None = None
+    remapped: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -62,8 +84,14 @@ def check_positions(positions: Tensor, end: int | None, name: str) -> None:
     """Refuse positions past a table's end before an indexing kernel meets them.
 
     Raises:
+        FractionalPosition: they are no whole numbers.
         PositionOutOfTable: some position is ``end`` or more.
     """
+    if positions.is_floating_point():
+        raise FractionalPosition(
+            f"Scheme {name!r} knows whole positions only, and a recipe such as cape moves them in between. "
+            'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
+        )
     if end is None or positions.numel() == 0 or torch.compiler.is_compiling():
         return
     highest = int(positions.max())

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.attention.blocks import inside
-from hf_posenc.attention.call import unseen_ahead
 from hf_posenc.errors import NoEffect
 from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.base import Scheme
-from hf_posenc.terms import EVERYTHING
+from hf_posenc.schemes.base import Scheme, has, parts_of
+from hf_posenc.terms import EVERYTHING, Band
 
 if TYPE_CHECKING:
     from hf_posenc.geometry import Geometry, Rotation
@@ -128,6 +126,13 @@ class Probe:
 def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
     """Whether the scheme's values at these positions are others than the host's own."""
     geometry = scheme.geometry
+    if (
+        has(scheme, "bias")
+        or has(scheme, "values")
+        or adds_code(scheme, positions)
+        or any(map(prepares, parts_of(scheme)))
+    ):
+        return True
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)
     host = geometry.rotary
@@ -139,16 +144,36 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
             return True
         rotation = host_rotation
     span = int(positions.max()) + 1
+    turned = [region.rotation or rotation for region in used(terms.regions, positions, causal=geometry.causal)]
+    scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
-        (rotation != host_rotation and not same_rotation(rotation, host_rotation))
-        or bool(terms.bias)
+        any(own != host_rotation and not same_rotation(own, host_rotation) for own in turned)
         or abs(terms.logit_scale - (host.logit_scale if host else 1.0)) > 1e-9
-        or (terms.query_scale is not None and bool((terms.query_scale - 1).abs().max() > 1e-6))
+        or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
-        or any(remapped(region, positions, causal=geometry.causal) for region in scheme.regions(positions))
-        or scheme.embed(positions) is not None
+        or remapped(terms.regions, positions, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
     )
+
+
+def prepares(part: Scheme) -> bool:
+    """Whether it adds a sink, or changes queries and keys before anything else does."""
+    geometry = part.geometry
+    query, key = (torch.ones(1, heads, 1, geometry.head_dim) for heads in (geometry.heads, geometry.kv_heads))
+    prepared = part.prepare(query, key)
+    return part.sink() is not None or prepared[0] is not query or prepared[1] is not key
+
+
+def adds_code(scheme: Scheme, positions: Tensor) -> bool:
+    """Whether something else is added to the embeddings than the host's own table, or that is read in another way."""
+    if scheme.embed(positions) is not None:
+        return True
+    end = scheme.geometry.table
+    if not has(scheme, "read_table") or end is None:
+        return False
+    table = torch.randn(end, 1, generator=torch.Generator().manual_seed(0))
+    within = positions.cpu().clamp(max=end - 1)
+    return not torch.equal(scheme.read_table(table, within), table[within])
 
 
 def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
@@ -158,12 +183,25 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     return all(abs(a - b) <= 1e-6 * abs(b) for a, b in zip(one.frequencies, two.frequencies, strict=True))
 
 
-def remapped(region: Region, positions: Tensor, *, causal: bool) -> bool:
-    """Whether some pair of a region stands at another distance than its tokens."""
-    distance = positions[:, :, None] - positions[:, None, :]
-    seen = inside(unseen_ahead(region.band, causal), distance)
-    moved = region.query_positions[:, :, None] - region.key_positions[:, None, :]
-    return bool((seen & (moved != distance)).any())
+def used(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:
+    """The regions that some pair of these positions belongs to."""
+    here, there = positions[:, :, None], positions[:, None, :]
+    order = Band(0, None).holds(here, there) if causal else True
+    return [region for region in regions if bool((region.band.holds(here, there) & order).any())]
+
+
+def remapped(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> bool:
+    """Whether some pair stands at another distance than its tokens, or is not seen."""
+    here, there = positions[:, :, None], positions[:, None, :]
+    wanted = Band(0, None).holds(here, there) if causal else torch.ones_like(here - there, dtype=torch.bool)
+    covered = torch.zeros_like(wanted)
+    for region in regions:
+        mine = region.band.holds(here, there)
+        moved = region.query_at(positions)[:, :, None] - region.key_at(positions)[:, None, :]
+        if bool((wanted & mine & (moved != here - there)).any()):
+            return True
+        covered = covered | mine
+    return bool((wanted & ~covered).any())
 
 
 @contextmanager

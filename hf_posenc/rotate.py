@@ -14,12 +14,23 @@ from hf_posenc.geometry import Rotation
 Table = tuple[Tensor, Tensor]
 
 
-def table(rotation: Rotation, positions: Tensor) -> Table:
-    """Cosine and sine of every angle, float32, each ``[batch or 1, 1, position, pairs]``."""
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # Metal has no float64
-    frequencies = torch.tensor(rotation.frequencies, dtype=exact, device=positions.device)
-    angles = (positions.to(exact)[..., None] * frequencies)[:, None]
-    return angles.cos().float(), angles.sin().float()
+def table(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
+    """Cosine and sine of every angle, float32, each ``[batch or 1, 1, position, pairs]``.
+
+    Args:
+        rotation: what turns.
+        places: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
+        ages: ``[batch or 1, position]``: pair m is scaled by e^(decay_m age); negative ages shrink.
+    """
+    exact = torch.float32 if places.device.type == "mps" else torch.float64  # Metal has no float64
+    frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=places.device)
+    turning = places[..., None] if rotation.axes is None else places[..., list(rotation.axes)]
+    angles = (turning.to(exact) * frequencies)[:, None]
+    if ages is None or not rotation.decay:
+        return angles.cos().float(), angles.sin().float()
+    decay = torch.tensor(rotation.decay, dtype=exact, device=places.device)
+    size = (ages.to(exact)[..., None] * decay).exp()[:, None]
+    return (angles.cos() * size).float(), (angles.sin() * size).float()
 
 
 def rotate(x: Tensor, rotation: Rotation, turn: Table) -> Tensor:

@@ -1,6 +1,7 @@
 """What a scheme asks of attention, as values: the engine reads these and never meets a scheme.
 
-    score[i, j] = logit_scale · (query_scale[i] · q_i · k_j · scaling + Σ bias[i, j])        for visible pairs
+    score[i, j] = logit_scale · row_scale[i] · (query_scale[i] · q_i · k_j · scaling + Σ bias[i, j])   of visible pairs
+    o_i         = Σ_j softmax_j([score[i, ·], sink])_j v_j + value bias
 
 Composition is arithmetic on these values (`Terms.merge`); `Terms()` is its neutral element.
 """
@@ -8,8 +9,9 @@ Composition is arithmetic on these values (`Terms.merge`); `Terms()` is its neut
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 from hf_posenc.errors import CannotCombine
@@ -39,47 +41,156 @@ class ToeplitzBias:
 
 
 @dataclass(frozen=True)
-class BlockBias:
-    """A bias that needs the queries and keys themselves.
+class Block:
+    """Some query rows of a call against all its keys, as biases of their content see them.
 
     Attributes:
-        of_block: ``(q [batch, heads, n, head_dim], k [batch, kv_heads, key, head_dim], distance [batch or 1, n, key])``
-            to ``[batch, heads, n, key]``; called for a block of n queries at a time.
+        query: ``[batch, heads, n, head_dim]``, float32, rotated and scaled.
+        key: ``[batch, kv_heads, key, head_dim]``, float32.
+        scores: q · k · scaling, ``[batch, heads, n, key]``.
+        scaling: factor of q · k.
+        rows: which query rows of the call these are.
+        query_positions: ``[batch or 1, n]``.
+        key_positions: ``[batch or 1, key]``.
+        seen: who sees whom, padding, packing and causality included, bool, broadcasts to ``[batch, 1, n, key]``.
     """
 
-    of_block: Callable[[Tensor, Tensor, Tensor], Tensor]
+    query: Tensor
+    key: Tensor
+    scores: Tensor
+    scaling: float
+    rows: slice
+    query_positions: Tensor
+    key_positions: Tensor
+    seen: Tensor
+
+    @property
+    def distance(self) -> Tensor:
+        """Query position minus key position, ``[batch or 1, n, key]``."""
+        return self.query_positions[:, :, None] - self.key_positions[:, None, :]
+
+
+@dataclass(frozen=True)
+class BlockBias:
+    """A bias that needs the queries and keys themselves, or more of a pair than its distance.
+
+    Attributes:
+        of_block: a `Block` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
+    """
+
+    of_block: Callable[[Block], Tensor]
 
 
 Bias = KeyBias | ToeplitzBias | BlockBias
 
 
 @dataclass(frozen=True)
+class ValueBias:
+    """What position adds to the mixed values: Shaw's second table.
+
+    Attributes:
+        of_weights: attention weights ``[batch, heads, n, key]`` and their `Block` to ``[batch, heads, n, head_dim]``.
+    """
+
+    of_weights: Callable[[Tensor, Block], Tensor]
+
+
+@dataclass(frozen=True)
 class Band:
-    """The pairs whose distance (query − key) lies in ``nearest ≤ distance < farthest``; ``None`` is no bound."""
+    """A set of pairs of positions; ``None`` is no bound.
+
+    Attributes:
+        nearest, farthest: pairs with ``nearest ≤ distance < farthest``, distance being query − key.
+        chunk: what distance counts in: the numbers of chunks of so many tokens.
+        rows_from, rows_until: queries with ``rows_from ≤ position < rows_until``.
+        keys_until: keys with ``position < keys_until``.
+    """
 
     nearest: int | None = None
     farthest: int | None = None
+    chunk: int = 1
+    rows_from: int | None = None
+    rows_until: int | None = None
+    keys_until: int | None = None
 
     def __and__(self, other: Band) -> Band:
-        return Band(_tightest(max, self.nearest, other.nearest), _tightest(min, self.farthest, other.farthest))
+        """The pairs of both.
+
+        Raises:
+            CannotCombine: they count distance in different chunks.
+        """
+        if self.chunk != other.chunk:
+            raise CannotCombine(
+                f"Bands in chunks of {self.chunk} and of {other.chunk} tokens have no common band. Keep one of them."
+            )
+        return Band(
+            _tightest(max, self.nearest, other.nearest),
+            _tightest(min, self.farthest, other.farthest),
+            self.chunk,
+            _tightest(max, self.rows_from, other.rows_from),
+            _tightest(min, self.rows_until, other.rows_until),
+            _tightest(min, self.keys_until, other.keys_until),
+        )
+
+    def holds(self, query: Tensor, key: Tensor) -> Tensor:
+        """Which pairs of positions lie in the band, bool; ``query`` and ``key`` broadcast against each other."""
+        distance = query - key if self.chunk == 1 else query // self.chunk - key // self.chunk
+        inside = torch.ones_like(distance, dtype=torch.bool)
+        if self.nearest is not None:
+            inside = inside & (distance >= self.nearest)
+        if self.farthest is not None:
+            inside = inside & (distance < self.farthest)
+        if self.rows_from is not None:
+            inside = inside & (query >= self.rows_from)
+        if self.rows_until is not None:
+            inside = inside & (query < self.rows_until)
+        if self.keys_until is not None:
+            inside = inside & (key < self.keys_until)
+        return inside
 
 
 EVERYTHING = Band()
+Place = Callable[[Tensor], Tensor]
+
+
+def as_it_is(positions: Tensor) -> Tensor:
+    """The positions themselves."""
+    return positions
 
 
 @dataclass(frozen=True)
 class Region:
-    """A set of pairs that see each other at positions of their own.
+    """A set of pairs that see each other at places of their own.
+
+    Regions whose keys stand at the same places by the same rotation share one copy of the keys.
 
     Attributes:
-        query_positions: where the queries of this call stand, ``[batch or 1, query]``, whole or fractional.
-        key_positions: where the same tokens stand as keys, ``[batch or 1, query]``.
-        band: the pairs that belong to the region; the bands of a call are disjoint.
+        band: the pairs that belong to it; the bands of a call are disjoint, and pairs outside all of them unseen.
+        query_at: position of a query to the place it is rotated to, whole or fractional, any shape.
+        key_at: the same of a key.
+        rotation: the region's own; None for the scheme's.
+        query_age, key_age: position to what the rotation's decay counts.
     """
 
-    query_positions: Tensor
-    key_positions: Tensor
     band: Band = EVERYTHING
+    query_at: Place = as_it_is
+    key_at: Place = as_it_is
+    rotation: Rotation | None = None
+    query_age: Place = as_it_is
+    key_age: Place = as_it_is
+
+    @property
+    def remaps(self) -> bool:
+        """Whether some token stands elsewhere than at its position."""
+        return self.query_at is not as_it_is or self.key_at is not as_it_is
+
+    @property
+    def copy(self) -> tuple[object, ...]:
+        """What decides how its keys are rotated."""
+        return self.key_at, self.key_age, self.rotation
+
+
+ONE_REGION = (Region(),)
 
 
 @dataclass(frozen=True)
@@ -100,35 +211,54 @@ class Terms:
     """Scheme → engine: everything of one attention call that is position's."""
 
     bias: tuple[Bias, ...] = ()
+    values: tuple[ValueBias, ...] = ()
     query_scale: Tensor | None = None  # [batch or 1, query]
+    row_scale: Tensor | None = None  # [batch or 1, heads or 1, query]
     logit_scale: float = 1.0
-    bands: tuple[Band, ...] = field(default=(EVERYTHING,))  # of the regions, in the order of the keys' copies
+    regions: tuple[Region, ...] = ONE_REGION
     visible: Band = EVERYTHING
     rows: RowRotation | None = None
+    sink: Tensor | None = None  # [heads]
+
+    def only(self, *names: str) -> bool:
+        """Whether all terms but these are neutral. The scales of queries and of all logits are every route's."""
+        carried = {*names, "query_scale", "logit_scale"}
+        return all(
+            getattr(self, f.name) is None or getattr(self, f.name) == f.default
+            for f in fields(self)
+            if f.name not in carried
+        )
 
     @property
     def plain(self) -> bool:
         """Whether the host's own attention function can carry them: scales alone, which multiply the queries."""
-        return len(self.bias) == 0 and len(self.bands) == 1 and self.visible == EVERYTHING and self.rows is None
+        return self.only("row_scale")
 
     def merge(self, other: Terms) -> Terms:
         """Both at once: biases add, scales multiply, visibility intersects, the rest comes from one side.
 
         Raises:
-            CannotCombine: both sides bring regions, or both a row rotation.
+            CannotCombine: both sides bring regions, a row rotation, or a sink.
         """
-        if len(self.bands) > 1 and len(other.bands) > 1:
-            raise CannotCombine("Two schemes of this composition remap positions. Keep one of them.")
-        if self.rows is not None and other.rows is not None:
-            raise CannotCombine("Two schemes of this composition rotate by row. Keep one of them.")
+        self._refuse("remap positions", self.regions != ONE_REGION and other.regions != ONE_REGION)
+        self._refuse("rotate by row", self.rows is not None and other.rows is not None)
+        self._refuse("bring a sink", self.sink is not None and other.sink is not None)
         return Terms(
             bias=self.bias + other.bias,
+            values=self.values + other.values,
             query_scale=_product(self.query_scale, other.query_scale),
+            row_scale=_product(self.row_scale, other.row_scale),
             logit_scale=self.logit_scale * other.logit_scale,
-            bands=self.bands if len(self.bands) > 1 else other.bands,
+            regions=self.regions if self.regions != ONE_REGION else other.regions,
             visible=self.visible & other.visible,
             rows=self.rows or other.rows,
+            sink=other.sink if self.sink is None else self.sink,
         )
+
+    @staticmethod
+    def _refuse(what: str, both: bool) -> None:
+        if both:
+            raise CannotCombine(f"Two schemes of this composition {what}. Keep one of them.")
 
 
 def _product(one: Tensor | None, two: Tensor | None) -> Tensor | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,15 +15,16 @@ from hf_posenc.attention import blocks, dispatch, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
+from hf_posenc.patches.evicting import has_gaps, mask_of_gaps
 from hf_posenc.positions import PositionContext
-from hf_posenc.rotate import rotate, table
-from hf_posenc.terms import Terms
+from hf_posenc.rotate import Table, rotate, table
+from hf_posenc.terms import Region, Terms
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
     from transformers.cache_utils import Cache
 
-    from hf_posenc.geometry import Geometry
+    from hf_posenc.geometry import Geometry, Rotation
     from hf_posenc.schemes.base import Scheme
 
 Attended = tuple[Tensor, Tensor | None]
@@ -50,13 +50,22 @@ class Positioned(nn.Module):
         """Probability of dropping an attention weight now; 0 outside training."""
         raise NotImplementedError
 
+    def project_query(self, x: Tensor) -> Tensor:
+        """The layer's query projection, ``[n, width]`` to ``[heads, n, head_dim]``."""
+        raise NotImplementedError
+
+    def project_key(self, x: Tensor) -> Tensor:
+        """The layer's key projection, ``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        raise NotImplementedError
+
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, cache: Cache | None, mask: Any, host: dict[str, Any]
+        self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]
     ) -> Attended:
         """Mix values by position-aware attention.
 
         Args:
             q: ``[batch, heads, query, head_dim]``, not rotated; ``k`` and ``v`` likewise, of the new tokens.
+            hidden: what they were projected from, ``[batch, query, width]``.
             cache: takes the new keys, if given.
             mask: as transformers made it for the backend in use.
             host: the call's other keywords; handed to the host's own attention function where that computes the call.
@@ -75,13 +84,21 @@ class Positioned(nn.Module):
         if mask is None and ctx.causal and 1 < q.shape[2] < ctx.key_positions.shape[1]:
             # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
             ctx = replace(ctx, key_positions=ctx.key_positions[:, : q.shape[2]])
-        terms = scheme.terms(ctx)
-        queries, key = turned(scheme, q, k, ctx)
+        ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+        q, k = scheme.prepare(q, k)
+        queries, key, v = turned(scheme, q, k, v, ctx)
+        beside, width = scheme.carry(ctx), key.shape[-1]
+        if beside is not None:
+            key = torch.cat((key, beside.to(key.dtype)), dim=-1)
+        if has_gaps(cache, self.layer_idx):
+            mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:
             key, v = cache.update(key, v, self.layer_idx)
-        if terms.query_scale is not None:
-            scale = terms.query_scale[:, None, :, None]
-            queries = tuple((x * scale).to(x.dtype) for x in queries)
+        if beside is not None:
+            seen = ctx.key_positions.shape[1]
+            key, ctx = key[..., :width], replace(ctx, carried=key[:, :, :seen, width:].float())
+        terms = scheme.terms(ctx)
+        queries, terms = scaled(queries, terms)
         if terms.plain:
             return self._by_host(queries[0], key, v, terms, mask, host)
         return self._by_engine(queries, key, v, terms, ctx, mask, host)
@@ -103,8 +120,7 @@ class Positioned(nn.Module):
     ) -> Attended:
         backend = self.config._attn_implementation
         if backend == "flex_attention":
-            keys = key.chunk(len(queries), dim=-1)
-            call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
+            call = Call(queries, copies_of(key, terms.regions), v, terms, ctx, None, self.scaling, self.live_dropout)
             return flex.attend(call, mask).transpose(1, 2), None
         if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
             raise BackendCannotCarry(
@@ -112,7 +128,7 @@ class Positioned(nn.Module):
                 'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
             )
         seen = ctx.key_positions.shape[1]
-        keys, v = key[:, :, :seen].chunk(len(queries), dim=-1), v[:, :, :seen]
+        keys, v = copies_of(key[:, :, :seen], terms.regions), v[:, :, :seen]
         call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout)
         if backend == "eager" or host.get("output_attentions"):
             reference = rows if terms.rows is not None else blocks
@@ -124,21 +140,75 @@ class Positioned(nn.Module):
 ENGINE_BACKENDS = ("eager", "sdpa")
 
 
-def turned(scheme: Scheme, q: Tensor, k: Tensor, ctx: PositionContext) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Queries, one a region, and the key to cache: its copies of all regions side by side in the channels."""
-    rotation = scheme.rotation()
-    if rotation is None:
-        return (q,), k
-    queries, keys = [], []
-    for number, region in enumerate(scheme.regions(ctx.query_positions)):
-        # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
-        mine = (id(scheme), number)
-        as_query = ctx.once((mine, "query"), partial(table, rotation, region.query_positions))
-        same = region.key_positions is region.query_positions
-        as_key = as_query if same else ctx.once((mine, "key"), partial(table, rotation, region.key_positions))
+class LayerProjections:
+    """A layer's own query and key projections, without the scheme knowing the layer."""
+
+    def __init__(self, attention: Positioned) -> None:
+        self.query, self.key = attention.project_query, attention.project_key
+
+
+def turned(
+    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """Queries, one a region; the key to cache, its different copies side by side in the channels; and the values."""
+    shared, regions = scheme.rotation(), scheme.regions(ctx)
+    queries: list[Tensor] = []
+    copies: dict[object, Tensor] = {}
+    for number, region in enumerate(regions):
+        rotation = region.rotation or shared
+        if rotation is None:  # only a bias knows where the tokens stand
+            queries.append(q)
+            copies[None] = k
+            continue
+        as_query, as_key = tables_of(scheme, number, region, rotation, ctx)
         queries.append(rotate(q, rotation, as_query))
-        keys.append(rotate(k, rotation, as_key))
-    return tuple(queries), keys[0] if len(keys) == 1 else torch.cat(keys, dim=-1)
+        if region.copy not in copies:
+            copies[region.copy] = rotate(k, rotation, as_key)
+        if rotation.values and number == 0:
+            v = rotate(v, rotation, as_key)
+    keys = list(copies.values())
+    return tuple(queries), keys[0] if len(keys) == 1 else torch.cat(keys, dim=-1), v
+
+
+def tables_of(
+    scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
+) -> tuple[Table, Table]:
+    """Cosines and sines of queries and keys in one region of a scheme."""
+    here = ctx.query_positions
+
+    def as_query() -> Table:
+        places = scheme.coordinates(here, ctx.coordinates) if rotation.axes else region.query_at(here)
+        return table(rotation, places, region.query_age(here))
+
+    def as_key() -> Table:
+        places = scheme.coordinates(here, ctx.coordinates) if rotation.axes else region.key_at(here)
+        return table(rotation, places, region.key_age(here))
+
+    one_table = not region.remaps and not rotation.decay
+    if rotation.learned:  # it has a gradient, which no other layer may share
+        turn = as_query()
+        return turn, turn if one_table else as_key()
+    # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
+    turn = ctx.once((id(scheme), number, "query"), as_query)
+    return turn, turn if one_table else ctx.once((id(scheme), number, "key"), as_key)
+
+
+def copies_of(key: Tensor, regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
+    """The cached key as each region reads it; regions may share a copy."""
+    kinds = list(dict.fromkeys(region.copy for region in regions))
+    copies = key.chunk(len(kinds), dim=-1)
+    return tuple(copies[kinds.index(region.copy)] for region in regions)
+
+
+def scaled(queries: tuple[Tensor, ...], terms: Terms) -> tuple[tuple[Tensor, ...], Terms]:
+    """Queries with the factors of their rows; a factor of whole logits is one of theirs where nothing is added."""
+    factor = None if terms.query_scale is None else terms.query_scale[:, None]
+    if terms.row_scale is not None and not terms.bias:
+        factor = terms.row_scale if factor is None else factor * terms.row_scale
+        terms = replace(terms, row_scale=None)
+    if factor is None:
+        return queries, terms
+    return tuple((x * factor[..., None]).to(x.dtype) for x in queries), terms
 
 
 class Adapter(ABC):

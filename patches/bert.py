@@ -36,6 +36,12 @@ class PositionedBertSelfAttention(Positioned, BertSelfAttention):
     def live_dropout(self) -> float:
         return self.dropout.p if self.training else 0.0
 
+    def project_query(self, x: Tensor) -> Tensor:
+        return self.query(x).unflatten(-1, (-1, self.attention_head_size)).transpose(0, 1)
+
+    def project_key(self, x: Tensor) -> Tensor:
+        return self.key(x).unflatten(-1, (-1, self.attention_head_size)).transpose(0, 1)
+
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
@@ -46,7 +52,9 @@ class PositionedBertSelfAttention(Positioned, BertSelfAttention):
         """The host's forward; see `BertSelfAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
         q, k, v = (project(hidden_states).view(shape).transpose(1, 2) for project in (self.query, self.key, self.value))
-        mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
+        mixed, weights = self.attend(
+            q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
+        )
         return mixed.reshape(*hidden_states.shape[:-1], -1), weights
 
 

@@ -18,12 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
-from hf_posenc.errors import MaskMismatch
+from hf_posenc.errors import MaskMismatch, NeedsWholeText
+from hf_posenc.patches.evicting import is_fresh, layer_of, make_forgetful
 from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.base import Scheme
 
 KEYWORD = "posenc_forward"
+FIRST = "posenc_first"  # of the base model: its first attention module
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class Forward:
     Attributes:
         padding: the caller's 2-D mask as bool, ``[batch, key]``; None where all tokens are real.
         contiguous: positions run in steps of one and nothing is padded.
+        coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
+        moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
         memo: shared by the layers.
     """
 
     padding: Tensor | None
     contiguous: bool
+    coordinates: Tensor | None = None
+    moved: Tensor | None = None
     memo: dict[Hashable, object] = field(default_factory=dict)
 
 
@@ -46,6 +53,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
 
     Raises:
         MaskMismatch: a 2-D mask is not as wide as the tokens it should mask.
+        NeedsWholeText: a text is to be continued whose positions would all change.
     """
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
@@ -54,7 +62,10 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     length = 0 if tokens is None else tokens.shape[1]
     plain = True
-    padding = None
+    padding = coordinates = None
+    if positions is not None and positions.ndim == 3:
+        coordinates, positions = positions.movedim(0, -1), None
+        kwargs["position_ids"] = None
     if isinstance(mask, Tensor) and mask.ndim == 2:
         _check_width(mask, length, cache)
         padding = mask.bool()
@@ -67,8 +78,52 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         plain = False  # a mask of the caller's own shape: nothing is known of it
     if positions is not None and plain:
         plain = _in_steps_of_one(positions)
-    kwargs[KEYWORD] = Forward(padding, plain)
+    moved = _moved(module, kwargs, length, tokens)
+    _forget(module, kwargs, padding)
+    kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved)
     return (), kwargs
+
+
+def scheme_of_base(base: nn.Module) -> Scheme:
+    """The scheme of a patched base model, of its first layer where layers differ."""
+    return base.__dict__[FIRST].scheme
+
+
+def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor | None) -> Tensor | None:
+    """Positions as the scheme moves them, also put into the call; None where it leaves them."""
+    scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
+    if tokens is None:
+        return None
+    past = 0 if cache is None else cache.get_seq_length()
+    positions = kwargs.get("position_ids")
+    if positions is None:
+        positions = torch.arange(length, device=tokens.device)[None] + past
+    moved = scheme.reposition(positions, training=module.training)
+    if (moved is not positions or scheme.needs_whole_text) and not isinstance(past, Tensor) and past > 0:
+        raise NeedsWholeText(
+            f"Scheme {scheme.extra_repr()!r} places tokens by the length of their text, and {past} tokens are cached "
+            "under another length. Pass use_cache=False, or options that do not depend on the length."
+        )
+    if moved is positions:
+        return None
+    kwargs["position_ids"] = moved
+    if kwargs.get("attention_mask") is None:  # or transformers takes gaps between positions for packed texts
+        kwargs["attention_mask"] = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
+    return moved
+
+
+def _forget(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
+    """Where the scheme never looks back at most keys, let a cache that is still empty drop them."""
+    if scheme_of_base(module).kept_keys is None or not module.__dict__[FIRST].is_causal:
+        return
+    cache, config = kwargs.get("past_key_values"), module.config
+    wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
+    if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
+        cache = kwargs["past_key_values"] = DynamicCache(config=config)
+    own = self_attention_cache(cache)
+    if is_fresh(own):
+        kept = [m.scheme.kept_keys for m in module.modules() if "posenc_owner" in m.__dict__]
+        make_forgetful(own, kept, padding)  # type: ignore[arg-type]
 
 
 def context_of(
@@ -93,7 +148,9 @@ def context_of(
     length, device = query.shape[2], query.device
     past, keys = past_and_keys(cache, layer, length)
     index = torch.arange(length, device=device) + past
-    if position_ids is not None:
+    if told is not None and told.moved is not None:
+        positions = told.moved.to(device)
+    elif position_ids is not None:
         positions = position_ids.to(device).long()
     elif told is not None and told.padding is not None:
         positions = (told.padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
@@ -101,13 +158,20 @@ def context_of(
         positions = index[None]
     if told is None:
         told = Forward(None, position_ids is None or _in_steps_of_one(position_ids))
-    if cache is None:
+    real, forgetting = told.padding, layer_of(cache, layer)
+    if cache is None or told.moved is not None:
         key_positions = positions
     else:
-        key_positions = _numbered_keys(told.padding, keys, device)
-        newest = key_positions[:, index[-1:]] if isinstance(past, Tensor) else key_positions[:, past + length - 1, None]
-        key_positions = key_positions + (positions[:, -1:] - newest)
-    return PositionContext(positions, key_positions, causal, told.contiguous, told.padding, told.memo)
+        numbered = _numbered_keys(told.padding, past + length if forgetting else keys, device)
+        newest = numbered[:, index[-1:]] if isinstance(past, Tensor) else numbered[:, past + length - 1, None]
+        if forgetting is not None and forgetting.gaps:
+            columns = forgetting.columns(length, device)
+            numbered, real = numbered[:, columns], None if real is None else real[:, columns]
+        key_positions = numbered + (positions[:, -1:] - newest)
+    whole = forgetting is None or not forgetting.gaps
+    return PositionContext(
+        positions, key_positions, causal, told.contiguous and whole, real, told.memo, coordinates=told.coordinates
+    )
 
 
 def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:

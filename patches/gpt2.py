@@ -26,6 +26,12 @@ class PositionedGPT2Attention(Positioned, GPT2Attention):
     def live_dropout(self) -> float:
         return self.attn_dropout.p if self.training else 0.0
 
+    def project_query(self, x: Tensor) -> Tensor:
+        return self.c_attn(x).split(self.split_size, dim=-1)[0].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
+    def project_key(self, x: Tensor) -> Tensor:
+        return self.c_attn(x).split(self.split_size, dim=-1)[1].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
@@ -39,7 +45,9 @@ class PositionedGPT2Attention(Positioned, GPT2Attention):
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         fused = self.c_attn(hidden_states).split(self.split_size, dim=2)
         q, k, v = (x.view(shape).transpose(1, 2) for x in fused)
-        mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
+        mixed, weights = self.attend(
+            q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
+        )
         return self.resid_dropout(self.c_proj(mixed.reshape(*hidden_states.shape[:-1], -1))), weights
 
 

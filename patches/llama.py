@@ -33,6 +33,12 @@ class PositionedLlamaAttention(Positioned, LlamaAttention):
     def live_dropout(self) -> float:
         return self.attention_dropout if self.training else 0.0
 
+    def project_query(self, x: Tensor) -> Tensor:
+        return self.q_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
+    def project_key(self, x: Tensor) -> Tensor:
+        return self.k_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
@@ -46,7 +52,9 @@ class PositionedLlamaAttention(Positioned, LlamaAttention):
         q, k, v = (
             project(hidden_states).view(shape).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        mixed, weights = self.attend(q, k, v, cache=past_key_values, mask=attention_mask, host=host)
+        mixed, weights = self.attend(
+            q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
+        )
         return self.o_proj(mixed.reshape(*hidden_states.shape[:-1], -1)), weights
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hf_posenc.positions import check_positions
 from hf_posenc.schemes.base import Scheme
 
 
@@ -32,5 +31,4 @@ class PositionedTable(nn.Embedding):
             return code.to(self.weight.dtype)
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
-        check_positions(positions, self.num_embeddings, "learned")
-        return super().forward(positions)
+        return scheme.read_table(self.weight, positions)

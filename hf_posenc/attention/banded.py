@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from hf_posenc.attention.blocks import inside
 from hf_posenc.attention.call import Call, unseen_ahead
 from hf_posenc.terms import EVERYTHING, Band
 
@@ -21,13 +20,7 @@ ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 def accepts(call: Call) -> bool:
     """A window over a full square, or over a decoding row, and nothing else."""
     terms = call.terms
-    return (
-        (call.triangle or call.last_row)
-        and len(terms.bias) == 0
-        and len(terms.bands) == 1
-        and terms.rows is None
-        and terms.visible != EVERYTHING
-    )
+    return (call.triangle or call.last_row) and terms.only("visible") and terms.visible != EVERYTHING
 
 
 def attend(call: Call) -> Tensor:
@@ -68,5 +61,5 @@ def blocks_of_band(
         here = (end - start, last - first, start - first)
         if here != before:  # blocks away from both ends share one mask
             rows = torch.arange(start + ahead, end + ahead, device=device)
-            mask, before = inside(band, rows[:, None] - torch.arange(first, last, device=device)), here
+            mask, before = band.holds(rows[:, None], torch.arange(first, last, device=device)), here
         yield slice(start, end), slice(first, last), mask

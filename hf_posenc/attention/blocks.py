@@ -1,6 +1,6 @@
 """The general route: a block of query rows at a time, scores in float32. Exact for every combination of terms.
 
-    o_i = Σ_j softmax_j(logit_scale · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
+    o_i = Σ_j softmax_j(logit_scale · row_scale_i · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
 
 Memory is O(rows · keys · heads) for one block, and in training each block is computed again in the backward pass
 instead of being kept. With one block of all rows it is the reference that returns the attention weights.
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import Call
-from hf_posenc.terms import Band, BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.terms import ONE_REGION, Band, Bias, Block, BlockBias, KeyBias, Region, ToeplitzBias
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
@@ -35,8 +35,8 @@ def attend_by_blocks(call: Call) -> Tensor:
 def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
     """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
     keys, values = upcast(call)
-    weights = weigh_rows(call, keys, slice(0, call.query_length))
-    return spread(weights, values).to(call.values.dtype), weights.to(call.values.dtype)
+    mixed, weights = weigh_and_mix(call, keys, values, slice(0, call.query_length))
+    return mixed.to(call.values.dtype), weights.to(call.values.dtype)
 
 
 def upcast(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -46,62 +46,102 @@ def upcast(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
 
 def mix_rows(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
     """Mixed values of some rows, in the dtype of the call."""
-    return spread(weigh_rows(call, keys, rows), values).to(call.values.dtype)
+    return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
 
 
-def weigh_rows(call: Call, keys: tuple[Tensor, ...], rows: slice) -> Tensor:
-    """Attention weights ``[batch, heads, rows, key]``, float32, after dropout."""
-    distance = call.ctx.distance(rows)
-    bands = call.terms.bands
-    logits = scores(call.queries[0][:, :, rows].float(), keys[0]) * call.scaling
-    for query, key, band in zip(call.queries[1:], keys[1:], bands[1:], strict=True):
-        of_region = scores(query[:, :, rows].float(), key) * call.scaling
-        logits = torch.where(inside(band, distance)[:, None], of_region, logits)
-    for bias in call.terms.bias:
-        logits = logits + bias_of_rows(bias, call, keys[0], rows, distance)
-    logits = logits * call.terms.logit_scale
-    logits = hide(logits, call, rows, distance)
-    weights = torch.softmax(logits, dim=-1)
-    return nn.functional.dropout(weights, call.dropout) if call.dropout else weights
+def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+    """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32."""
+    terms = call.terms
+    seen, added = visibility(call, rows)
+    blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
+    logits = merged([biased(block, region, terms.bias) for block, region in zip(blocks, terms.regions, strict=True)],
+                    terms.regions, blocks[0])  # fmt: skip
+    logits = logits * terms.logit_scale
+    if terms.row_scale is not None:
+        logits = logits * terms.row_scale[:, :, rows, None]
+    if terms.regions != ONE_REGION:
+        seen = seen & covered(terms.regions, blocks[0])[:, None]
+    # A row that sees nothing stays finite.
+    logits = (logits + added).masked_fill(~seen, torch.finfo(logits.dtype).min)
+    weights = softmax_with_sink(logits, terms.sink)
+    weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
+    mixed = spread(weights, values)
+    for value in terms.values:
+        mixed = mixed + value.of_weights(weights, blocks[0])
+    return mixed, weights
 
 
-def bias_of_rows(
-    bias: KeyBias | ToeplitzBias | BlockBias, call: Call, keys: Tensor, rows: slice, distance: Tensor
-) -> Tensor:
-    """A bias as it is added to the scores of some rows, ``[batch or 1, heads, rows or 1, key]``."""
-    if isinstance(bias, KeyBias):
-        return bias.values[:, :, None, :]
-    if isinstance(bias, ToeplitzBias):
-        return bias.of_distance(distance).transpose(0, 1)
-    return bias.of_block(call.queries[0][:, :, rows].float(), keys, distance)
+def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
+    """The rows in one region, where queries and keys were turned as that has it."""
+    query = call.queries[number][:, :, rows].float()
+    here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
+    products = scores(query, keys[number]) * call.scaling
+    return Block(query, keys[number], products, call.scaling, rows, here, there, seen)
 
 
-def hide(logits: Tensor, call: Call, rows: slice, distance: Tensor) -> Tensor:
-    """Logits with unseen pairs pushed to the end of float32; a row that sees nothing stays finite."""
-    lowest = torch.finfo(logits.dtype).min
+def biased(block: Block, region: Region, biases: tuple[Bias, ...]) -> Tensor:
+    """Scores of a block with all biases, ``[batch, heads, n, key]``."""
+    logits = block.scores
+    for bias in biases:
+        if isinstance(bias, KeyBias):
+            logits = logits + bias.values[:, :, None, :]
+        elif isinstance(bias, ToeplitzBias):
+            logits = logits + bias.of_distance(distance_in(region, block)).transpose(0, 1)
+        elif isinstance(bias, BlockBias):
+            logits = logits + bias.of_block(block)
+    return logits
+
+
+def distance_in(region: Region, block: Block) -> Tensor:
+    """Distances as a region has them, ``[batch or 1, n, key]``."""
+    here, there = region.query_at(block.query_positions), region.key_at(block.key_positions)
+    return here[:, :, None] - there[:, None, :]
+
+
+def merged(logits: list[Tensor], regions: tuple[Region, ...], block: Block) -> Tensor:
+    """Each pair's logit from the region it belongs to."""
+    result = logits[0]
+    for of_region, region in zip(logits[1:], regions[1:], strict=True):
+        result = torch.where(holds(region.band, block)[:, None], of_region, result)
+    return result
+
+
+def covered(regions: tuple[Region, ...], block: Block) -> Tensor:
+    """Which pairs belong to any region, bool ``[batch or 1, n, key]``."""
+    result = holds(regions[0].band, block)
+    for region in regions[1:]:
+        result = result | holds(region.band, block)
+    return result
+
+
+def holds(band: Band, block: Block) -> Tensor:
+    """Which pairs of a block lie in a band, bool ``[batch or 1, n, key]``."""
+    return band.holds(block.query_positions[:, :, None], block.key_positions[:, None, :])
+
+
+def visibility(call: Call, rows: slice) -> tuple[Tensor, Tensor | float]:
+    """Who sees whom, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds for those who do."""
+    here, there = call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :]
     visible = call.terms.visible
     if call.mask is None and call.ctx.causal:
         visible = visible & Band(0, None)
-    if visible != Band():
-        logits = logits.masked_fill(~inside(visible, distance)[:, None], lowest)
+    seen = visible.holds(here, there)[:, None]
     mask = call.mask_of(rows)
     if mask is None:
-        return logits
-    mask = mask[..., : logits.shape[-1]]
+        return seen, 0.0
+    mask = mask[..., : there.shape[-1]]
     if mask.dtype == torch.bool:
-        return logits.masked_fill(~mask, lowest)
+        return seen & mask, 0.0
     hidden = mask <= torch.finfo(mask.dtype).min
-    return (logits + mask.masked_fill(hidden, 0.0)).masked_fill(hidden, lowest)
+    return seen & ~hidden, mask.masked_fill(hidden, 0.0)
 
 
-def inside(band: Band, distance: Tensor) -> Tensor:
-    """Which distances lie in a band, bool, of the same shape."""
-    seen = torch.ones_like(distance, dtype=torch.bool)
-    if band.nearest is not None:
-        seen = seen & (distance >= band.nearest)
-    if band.farthest is not None:
-        seen = seen & (distance < band.farthest)
-    return seen
+def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
+    """Weights over the keys; a sink ``[heads]`` is one more key that takes its share and gives nothing."""
+    if sink is None:
+        return torch.softmax(logits, dim=-1)
+    column = sink.float()[None, :, None, None].expand(*logits.shape[:3], 1)
+    return torch.softmax(torch.cat((logits, column), dim=-1), dim=-1)[..., :-1]
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:

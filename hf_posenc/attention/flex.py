@@ -9,7 +9,8 @@ calls merged by log-sum-exp. Learned tables get their gradients on CUDA; on the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_
 from typing import Any
 
 import torch
@@ -17,10 +18,9 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask
 
-from hf_posenc.attention.blocks import inside
-from hf_posenc.attention.call import Call, unseen_ahead
+from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.terms import EVERYTHING, Band, BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.terms import EVERYTHING, Band, BlockBias, KeyBias, Region, ToeplitzBias
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -36,10 +36,10 @@ def attend(call: Call, mask: BlockMask | None) -> Tensor:
         BackendCannotCarry: flex attention cannot compute the call.
     """
     refuse(call)
-    bands, visible = call.terms.bands, call.terms.visible
-    if len(bands) == 1:
-        return _region(call, 0, mask, visible)
-    parts = [_region(call, number, mask, visible & band, with_lse=True) for number, band in enumerate(bands)]
+    regions = call.terms.regions
+    if len(regions) == 1:
+        return _region(call, 0, mask)
+    parts = [_region(call, number, mask, with_lse=True) for number in range(len(regions))]
     total = torch.stack([lse for _, lse in parts]).logsumexp(0)
     # Where a row has no key at all, every part is zero, and so must the answer be.
     shares = [(lse - total).exp().nan_to_num(0.0)[..., None] for _, lse in parts]
@@ -54,6 +54,8 @@ def refuse(call: Call) -> None:
     """
     reasons: dict[str, Callable[[], bool]] = {
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
+        "what position adds to the values": lambda: bool(call.terms.values),
+        "a learned sink": lambda: call.terms.sink is not None,
         "a rotation that differs by row": lambda: call.terms.rows is not None,
         "dropout of attention weights": lambda: call.dropout > 0.0,
         "training on the CPU": lambda: call.values.device.type == "cpu" and _trained(call),
@@ -72,14 +74,15 @@ def _trained(call: Call) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in held)
 
 
-def _region(call: Call, number: int, mask: BlockMask | None, band: Band, *, with_lse: bool = False) -> Any:
+def _region(call: Call, number: int, mask: BlockMask | None, *, with_lse: bool = False) -> Any:
+    region = call.terms.regions[number]
     try:
         result = kernel()(
             call.queries[number],
             call.keys[number],
             call.values,
-            score_mod=score_of(call),
-            block_mask=mask_of(call, mask, band),
+            score_mod=score_of(call, region),
+            block_mask=mask_of(call, mask, region.band),
             scale=call.scaling * call.terms.logit_scale,
             enable_gqa=call.heads != call.values.shape[1],
             **(ASK_FOR_LSE if with_lse else {}),
@@ -113,16 +116,19 @@ ASK_FOR_LSE: dict[str, Any] = (
 )
 
 
-def score_of(call: Call) -> Score | None:
-    """The biases of a call as a function of one pair; None where it has none."""
+def score_of(call: Call, region: Region) -> Score | None:
+    """The biases of a call as a function of one pair of a region; None where it has none."""
     by_key = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)]
     by_distance = [bias for bias in call.terms.bias if isinstance(bias, ToeplitzBias)]
+    by_row = call.terms.row_scale
     if not call.terms.bias:
         return None
     batch, logit_scale = call.values.shape[0], call.terms.logit_scale
-    here, there = (p.expand(batch, -1) for p in (call.ctx.query_positions, call.ctx.key_positions))
+    here = region.query_at(call.ctx.query_positions).expand(batch, -1)
+    there = region.key_at(call.ctx.key_positions).expand(batch, -1)
+    factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
     reach = call.key_length
-    if not call.ctx.contiguous:
+    if region.remaps or not call.ctx.contiguous:
         reach = int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
     distances = torch.arange(-reach, reach + 1, device=here.device)
     of_key: Any = sum(by_key).expand(batch, -1, -1) * logit_scale if by_key else None  # type: ignore[union-attr]
@@ -133,26 +139,27 @@ def score_of(call: Call) -> Score | None:
             score = score + of_key[b, h, kv]
         if of_distance is not None:
             score = score + of_distance[h, here[b, q] - there[b, kv] + reach]
-        return score
+        return score if factor is None else score * factor[b, h, q]
 
     return score
 
 
 def mask_of(call: Call, mask: BlockMask | None, band: Band) -> BlockMask | None:
-    """The caller's mask with a band on top of it; made once a forward pass and shared by the layers."""
-    if mask is None:
-        band = unseen_ahead(band, call.ctx.causal)
-    if band == EVERYTHING:
+    """The caller's mask with a window and a band on top of it; made once a forward pass and shared by the layers."""
+    bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
+    if mask is None and call.ctx.causal:
+        bands = (*bands, Band(0, None))
+    if not bands:
         return mask
-    return call.ctx.once(("flex mask", band, id(mask)), lambda: _banded(call, mask, band))
+    return call.ctx.once(("flex mask", bands, id(mask)), lambda: _banded(call, mask, bands))
 
 
-def _banded(call: Call, mask: BlockMask | None, band: Band) -> BlockMask:
+def _banded(call: Call, mask: BlockMask | None, bands: tuple[Band, ...]) -> BlockMask:
     batch = call.values.shape[0]
     here, there = (p.expand(batch, -1) for p in (call.ctx.query_positions, call.ctx.key_positions))
 
     def in_band(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return inside(band, here[b, q] - there[b, kv])
+        return reduce(and_, (band.holds(here[b, q], there[b, kv]) for band in bands))
 
     both = in_band if mask is None else flex.and_masks(mask.mask_mod, in_band)
     on_cuda = call.values.device.type == "cuda"  # uncompiled, making a mask holds a number for every pair

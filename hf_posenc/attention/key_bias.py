@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_posenc.attention import flash_cpu
 from hf_posenc.attention.call import Call
-from hf_posenc.terms import EVERYTHING, KeyBias
+from hf_posenc.terms import KeyBias
 
 
 def accepts(call: Call) -> bool:
@@ -22,9 +22,7 @@ def accepts(call: Call) -> bool:
         and call.ctx.causal
         and len(terms.bias) > 0
         and all(isinstance(b, KeyBias) and not b.values.requires_grad for b in terms.bias)
-        and len(terms.bands) == 1
-        and terms.visible == EVERYTHING
-        and terms.rows is None
+        and terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 

@@ -1,146 +1,172 @@
-"""Two regions: a near band and everything beyond it, merged by log-sum-exp. No pair is computed twice.
+"""Regions of pairs at places of their own: each is cut into rectangles for the kernel, and all are merged.
 
-    o = (e^lse_near o_near + e^lse_far o_far) / (e^lse_near + e^lse_far)
+    distance    near band: blocks of rows along the diagonal; far: {i − j ≥ w} is itself a causal square
+    first keys  a column for the rows that are far enough
+    chunks      the own chunk is a causal square, earlier ones are rectangles
+    rows        a causal square with a rectangle before it
 
-The far part {i − j ≥ w} is itself a causal square: queries w … against keys 0 … L − w. The gradient is exact when each
-part's own backward pass is given the merged output and log-sum-exp (the identity of ring attention, arXiv:2310.01889).
+A decoding row sees one run of keys in each region.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from hf_posenc.attention import flash_cpu
+from hf_posenc.attention import flash_cpu, parts
 from hf_posenc.attention.banded import blocks_of_band
 from hf_posenc.attention.call import Call
-from hf_posenc.terms import EVERYTHING, Band
+from hf_posenc.attention.parts import Part
+from hf_posenc.terms import Band, Region
+
+Cut = Callable[[int, Band, int, int, torch.device], Iterator[Part]]
 
 
 def accepts(call: Call) -> bool:
-    """A causal square on the CPU, or a decoding row, with a near and a far region and nothing else."""
-    terms = call.terms
+    """A causal square on the CPU, or a decoding row, with regions of kinds that can be cut and nothing else."""
     return (
         (call.triangle or (call.last_row and not torch.is_grad_enabled()))
         and call.ctx.causal
-        and split_of(terms.bands) is not None
-        and len(terms.bias) == 0
-        and terms.rows is None
-        and terms.visible == EVERYTHING
+        and call.terms.only("regions")
+        and all(cut_of(region.band) is not None for region in call.terms.regions)
+        and (all(by_distance(region) for region in call.terms.regions) or one_start(call))
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 
 
 def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    width = split_of(call.terms.bands)
     scale = call.scaling * call.terms.logit_scale
-    near, far = call.queries
     if call.last_row and call.key_length > 1:
-        return _last_row(near, far, call, width or 0, scale)
-    return NearAndFar.apply(near, far, *call.keys, call.values, width, scale)
+        return _last_row(call, scale)
+    cuts = [
+        part
+        for number, region in enumerate(call.terms.regions)
+        for part in cut_of(region.band)(number, region.band, start_of(call), call.key_length, call.ctx.device)  # type: ignore[misc]
+    ]
+    return parts.attend(call.queries, call.keys, call.values, cuts, scale)
 
 
-def split_of(bands: tuple[Band, ...]) -> int | None:
-    """The width w of the pair ``(… w), (w …)``; None for any other set of bands."""
-    if len(bands) != 2:
-        return None
-    near, far = bands
-    return near.farthest if near.nearest is None and far.farthest is None and near.farthest == far.nearest else None
+def cut_of(band: Band) -> Cut | None:
+    """How a region of this kind is cut; None where it is of no kind of which that is known."""
+    bounded = band.nearest is not None or band.farthest is not None
+    by_row = band.rows_from is not None or band.rows_until is not None
+    if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
+        return by_chunks
+    if band.keys_until is not None and band.farthest is None and not by_row and band.chunk == 1:
+        return first_keys
+    if by_row and not bounded and band.keys_until is None:
+        return by_rows
+    if band.chunk == 1 and not by_row and band.keys_until is None:
+        return along_diagonal if band.farthest is not None or band.nearest is None else far_square
+    return None
 
 
-def _last_row(near: Tensor, far: Tensor, call: Call, width: int, scale: float) -> Tensor:
-    edge = max(0, call.key_length - width)
-    (near_keys, far_keys), values = call.keys, call.values
-    out, lse = flash_cpu.attend(near, near_keys[:, :, edge:], values[:, :, edge:], causal=False, mask=None, scale=scale)
-    if edge == 0:
-        return out
-    beyond, beyond_lse = flash_cpu.attend(
-        far, far_keys[:, :, :edge], values[:, :, :edge], causal=False, mask=None, scale=scale
-    )
-    return _merged(out, lse, beyond, beyond_lse)[0]
+def by_distance(region: Region) -> bool:
+    """Whether it does not matter where a text begins."""
+    return region.band == Band(region.band.nearest, region.band.farthest)
 
 
-def _merged(one: Tensor, one_lse: Tensor, two: Tensor, two_lse: Tensor) -> tuple[Tensor, Tensor]:
-    lse = torch.logaddexp(one_lse, two_lse)
-    weight_one, weight_two = (one_lse - lse).exp()[..., None], (two_lse - lse).exp()[..., None]
-    return (one * weight_one + two * weight_two).to(one.dtype), lse
+def one_start(call: Call) -> bool:
+    """Whether it is known where the text begins, and the same in all rows of the batch."""
+    if torch.compiler.is_compiling():
+        return False
+    first = call.ctx.key_positions[:, 0]
+    return len(first) == 1 or bool((first == first[0]).all())
 
 
-class NearAndFar(torch.autograd.Function):
-    """Forward merges the parts, backward runs each part's own backward with the merged result."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        near: Tensor,
-        far: Tensor,
-        near_keys: Tensor,
-        far_keys: Tensor,
-        values: Tensor,
-        width: int,
-        scale: float,
-    ) -> Tensor:
-        """Mixed values; keeps what the backward pass reads."""
-        length = near.shape[2]
-        parts = [
-            flash_cpu.attend(
-                near[:, :, rows], near_keys[:, :, seen], values[:, :, seen], causal=mask is None, mask=mask, scale=scale
-            )
-            for rows, seen, mask in _near_blocks(near, width)
-        ]
-        out = torch.cat([part for part, _ in parts], dim=2)
-        lse = torch.cat([part for _, part in parts], dim=2)
-        if length > width:
-            beyond, beyond_lse = flash_cpu.attend(
-                far[:, :, width:],
-                far_keys[:, :, : length - width],
-                values[:, :, : length - width],
-                causal=True,
-                mask=None,
-                scale=scale,
-            )
-            out[:, :, width:], lse[:, :, width:] = _merged(out[:, :, width:], lse[:, :, width:], beyond, beyond_lse)
-        ctx.save_for_backward(near, far, near_keys, far_keys, values, out, lse)
-        ctx.width, ctx.scale = width, scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the tensors that `forward` was given."""
-        near, far, near_keys, far_keys, values, out, lse = ctx.saved_tensors
-        width, scale, length = ctx.width, ctx.scale, near.shape[2]
-        d_near, d_far = torch.zeros_like(near), torch.zeros_like(far)
-        d_near_keys, d_far_keys, d_values = (torch.zeros_like(t) for t in (near_keys, far_keys, values))
-        for rows, seen, mask in _near_blocks(near, width):
-            dq, dk, dv = flash_cpu.gradient(
-                grad[:, :, rows], near[:, :, rows], near_keys[:, :, seen], values[:, :, seen],
-                out[:, :, rows], lse[:, :, rows], causal=mask is None, mask=mask, scale=scale,
-            )  # fmt: skip
-            d_near[:, :, rows] = dq
-            d_near_keys[:, :, seen] += dk
-            d_values[:, :, seen] += dv
-        if length > width:
-            late, early = slice(width, None), slice(0, length - width)
-            dq, dk, dv = flash_cpu.gradient(
-                grad[:, :, late], far[:, :, late], far_keys[:, :, early], values[:, :, early],
-                out[:, :, late], lse[:, :, late], causal=True, mask=None, scale=scale,
-            )  # fmt: skip
-            d_far[:, :, late] = dq
-            d_far_keys[:, :, early] += dk
-            d_values[:, :, early] += dv
-        return d_near, d_far, d_near_keys, d_far_keys, d_values, None, None
+def start_of(call: Call) -> int:
+    """Position of the first key; 0 where nothing depends on it."""
+    if all(by_distance(region) for region in call.terms.regions):
+        return 0
+    return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))
 
 
-def _near_blocks(query: Tensor, width: int) -> Iterator[tuple[slice, slice, Tensor | None]]:
-    """The near band in blocks; masks are float32, as the kernel adds them, and None is a causal square."""
-    length = query.shape[2]
+def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """A band beside the diagonal in blocks of rows; masks are float32, as the kernel adds them."""
+    nearest = max(0, band.nearest or 0)
     hidden = torch.finfo(torch.float32).min
     before, added = None, None
-    for rows, seen, mask in blocks_of_band(Band(0, width), length, length, query.device):
+    for rows, seen, mask in blocks_of_band(Band(nearest, band.farthest), length, length, device):
         if mask is not None and mask is not before:
-            before, added = mask, torch.zeros(mask.shape).masked_fill(~mask, hidden)[None, None]
-        yield rows, seen, added
+            before, added = mask, torch.zeros(mask.shape, device=device).masked_fill(~mask, hidden)[None, None]
+        if seen.stop > seen.start:
+            yield Part(number, rows, seen, mask is None, None if mask is None else added)
+
+
+def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """All pairs from some distance on."""
+    nearest = band.nearest or 0
+    if length > nearest:
+        yield Part(number, slice(nearest, length), slice(0, length - nearest), causal=True)
+
+
+def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """The first keys, for all rows from some distance on."""
+    nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
+    if keys <= 0 or length <= nearest:
+        return
+    full = min(nearest + keys, length)  # from here on a row is far enough from all of them
+    yield Part(number, slice(nearest, full), slice(0, full - nearest), causal=True)
+    if full < length:
+        yield Part(number, slice(full, length), slice(0, keys))
+
+
+def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """Chunk by chunk of the rows: the keys of the chunks that lie within the band before it, and its own square."""
+    chunk, nearest = band.chunk, max(0, band.nearest or 0)
+    for c in range(start // chunk, (start + length - 1) // chunk + 1):
+        rows = slice(max(0, c * chunk - start), min(length, (c + 1) * chunk - start))
+        oldest = 0 if band.farthest is None else max(0, (c - band.farthest + 1) * chunk - start)
+        before = min(rows.start, (c - max(nearest, 1) + 1) * chunk - start)
+        if oldest < before:
+            yield Part(number, rows, slice(oldest, before))
+        if nearest == 0 and (band.farthest is None or band.farthest > 0):
+            yield Part(number, rows, rows, causal=True)
+
+
+def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """A range of rows with all keys up to them."""
+    first = max(0, (band.rows_from or 0) - start)
+    last = length if band.rows_until is None else min(length, band.rows_until - start)
+    if first >= last:
+        return
+    if first > 0:
+        yield Part(number, slice(first, last), slice(0, first))
+    yield Part(number, slice(first, last), slice(first, last), causal=True)
+
+
+def keys_of_row(band: Band, start: int, row: int) -> slice:
+    """The run of keys that one row, at index ``row``, sees in a region."""
+    low, high, place = 0, row + 1, start + row
+    if (band.rows_from is not None and place < band.rows_from) or (
+        band.rows_until is not None and place >= band.rows_until
+    ):
+        return slice(0, 0)
+    chunk = place // band.chunk
+    if band.farthest is not None:
+        low = max(low, (chunk - band.farthest + 1) * band.chunk - start)
+    if band.nearest is not None:
+        high = min(high, (chunk - band.nearest + 1) * band.chunk - start)
+    if band.keys_until is not None:
+        high = min(high, band.keys_until - start)
+    return slice(low, max(low, high))
+
+
+def _last_row(call: Call, scale: float) -> Tensor:
+    query, out, lse = call.queries[0], None, None
+    for number, region in enumerate(call.terms.regions):
+        seen = keys_of_row(region.band, start_of(call), call.key_length - 1)
+        if seen.stop == seen.start:
+            continue
+        more, more_lse = flash_cpu.attend(
+            call.queries[number], call.keys[number][:, :, seen], call.values[:, :, seen],
+            causal=False, mask=None, scale=scale,
+        )  # fmt: skip
+        if out is None or lse is None:
+            out, lse = more.float(), more_lse
+        else:
+            parts.merge_into(out, lse, slice(0, 1), more, more_lse)
+    return torch.zeros_like(query) if out is None else out.to(query.dtype)

@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_posenc.attention import flash_cpu
 from hf_posenc.attention.blocks import scores, spread
 from hf_posenc.attention.call import Call
-from hf_posenc.terms import EVERYTHING, ToeplitzBias
+from hf_posenc.terms import ToeplitzBias
 
 ROWS = 256  # of 128, 256, 512 the fastest at 2k and 8k
 
@@ -30,9 +30,7 @@ def accepts(call: Call) -> bool:
         (call.triangle or (call.last_row and not torch.is_grad_enabled()))
         and len(terms.bias) > 0
         and all(isinstance(b, ToeplitzBias) for b in terms.bias)
-        and len(terms.bands) == 1
-        and terms.visible == EVERYTHING
-        and terms.rows is None
+        and terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 
 from hf_posenc.errors import CannotCombine
 from hf_posenc.geometry import Geometry, Rotation
-from hf_posenc.positions import PositionContext
-from hf_posenc.terms import EVERYTHING, Band, Bias, Region, RowRotation, Terms
+from hf_posenc.positions import PositionContext, check_positions
+from hf_posenc.terms import EVERYTHING, ONE_REGION, Band, Bias, Region, RowRotation, Terms, ValueBias
 
 if TYPE_CHECKING:
     from hf_posenc.registry import SchemeRecord
@@ -29,6 +30,9 @@ class Scheme(nn.Module):
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_rotation: whether it means something only where queries and keys are rotated.
         needs_causal: whether it means something only in a decoder.
+        needs_relative: whether it means something only where scores depend on distances, by rotation or by bias.
+        needs_table: whether it means something only on a learned table of the host.
+        recipe: whether it is a recipe for training, which moves positions about while it lasts.
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
     """
@@ -37,6 +41,9 @@ class Scheme(nn.Module):
     replaces_host: ClassVar[bool] = True
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
+    needs_relative: ClassVar[bool] = False
+    needs_table: ClassVar[bool] = False
+    recipe: ClassVar[bool] = False
     shared: ClassVar[bool] = True
     option_aliases: ClassVar[dict[str, str]] = {}
 
@@ -53,33 +60,76 @@ class Scheme(nn.Module):
         """Vector added to the token embedding: ``[batch or 1, query]`` to ``[batch or 1, query, width]``."""
         return None
 
+    def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
+        """Rows of the host's own table ``[rows, width]`` at ``positions […]``, ``[…, width]``, where it is kept."""
+        check_positions(positions, len(table), "learned")
+        return nn.functional.embedding(positions, table)
+
+    def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
+        """Where tokens stand, ``[batch or 1, query]``, whole or fractional; once a forward pass, for all layers."""
+        return positions
+
     def rotation(self) -> Rotation | None:
         """How queries and keys are rotated by position."""
         return None
+
+    def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
+        """Coordinates ``[…, axes]`` of tokens at ``positions […]``; ``given`` are the caller's own."""
+        raise NotImplementedError
 
     def row_rotation(self) -> RowRotation | None:
         """How they are rotated where the rotation depends on the row's length; keys are then cached raw."""
         return None
 
-    def regions(self, positions: Tensor) -> tuple[Region, ...]:
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Disjoint sets of pairs and where queries and keys stand in each; by default one set, as they are."""
-        return (Region(positions, positions, EVERYTHING),)
+        return ONE_REGION
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated."""
+        return query, key
+
+    def carry(self, ctx: PositionContext) -> Tensor | None:
+        """What to cache beside every new key, ``[batch, kv_heads, query, channels]``; back in ``ctx.carried``."""
+        return None
 
     def bias(self, ctx: PositionContext) -> Bias | None:
         """Added to the scaled scores."""
+        return None
+
+    def values(self, ctx: PositionContext) -> ValueBias | None:
+        """Added to the mixed values."""
         return None
 
     def query_scale(self, ctx: PositionContext) -> Tensor | None:
         """Factor of each query before biases are added, ``[batch or 1, query]``."""
         return None
 
+    def row_scale(self, ctx: PositionContext) -> Tensor | None:
+        """Factor of each row's logits, biases included, ``[batch or 1, heads or 1, query]``."""
+        return None
+
     def logit_scale(self) -> float:
         """Factor of every logit."""
         return 1.0
 
+    def sink(self) -> Tensor | None:
+        """Logit of one more key that has no value, ``[heads]``."""
+        return None
+
     def visible(self) -> Band:
         """Which distances are seen at all."""
         return EVERYTHING
+
+    @property
+    def kept_keys(self) -> tuple[int, int] | None:
+        """``(first, last)``: how many of the oldest and of the newest keys a cache needs to hold; None for all."""
+        return None
+
+    @property
+    def needs_whole_text(self) -> bool:
+        """Whether a token's position depends on how long its text is, so that a text cannot be continued."""
+        return False
 
     @property
     def keeps_table(self) -> bool:
@@ -102,14 +152,17 @@ class Scheme(nn.Module):
 
     def terms(self, ctx: PositionContext) -> Terms:
         """All of the above for one attention call."""
-        bias = self.bias(ctx)
+        bias, values = self.bias(ctx), self.values(ctx)
         return Terms(
             bias=() if bias is None else (bias,),
+            values=() if values is None else (values,),
             query_scale=self.query_scale(ctx),
+            row_scale=self.row_scale(ctx),
             logit_scale=self.logit_scale(),
-            bands=tuple(region.band for region in self.regions(ctx.query_positions)),
+            regions=self.regions(ctx),
             visible=self.visible(),
             rows=self.row_rotation(),
+            sink=self.sink(),
         )
 
     def extra_repr(self) -> str:
@@ -124,7 +177,7 @@ class Composition(Scheme):
         self.parts = nn.ModuleList(parts)
         self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
         self.shared = all(part.shared for part in parts)  # type: ignore[misc]
-        for hook in ("rotation", "row_rotation", "embed"):
+        for hook in ("rotation", "row_rotation", "embed", "carry", "reposition", "prepare", "sink", "read_table"):
             self._at_most_one(hook)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
@@ -150,15 +203,38 @@ class Composition(Scheme):
     def embed(self, positions: Tensor) -> Tensor | None:
         return next((e for p in self.schemes if (e := p.embed(positions)) is not None), None)
 
+    def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
+        return self._part("read_table").read_table(table, positions)
+
+    def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
+        return self._part("reposition").reposition(positions, training=training)
+
     def rotation(self) -> Rotation | None:
         return next((r for p in self.schemes if (r := p.rotation()) is not None), None)
+
+    def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
+        return self._part("coordinates").coordinates(positions, given)
 
     def row_rotation(self) -> RowRotation | None:
         return next((r for p in self.schemes if (r := p.row_rotation()) is not None), None)
 
-    def regions(self, positions: Tensor) -> tuple[Region, ...]:
-        remap = next((p for p in self.schemes if overrides(p, "regions")), None)
-        return super().regions(positions) if remap is None else remap.regions(positions)
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return self._part("regions").regions(ctx)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return self._part("prepare").prepare(query, key)
+
+    def carry(self, ctx: PositionContext) -> Tensor | None:
+        return self._part("carry").carry(ctx)
+
+    @property
+    def kept_keys(self) -> tuple[int, int] | None:
+        kept = [keys for part in self.schemes if (keys := part.kept_keys) is not None]
+        return (max(first for first, _ in kept), max(last for _, last in kept)) if kept else None
+
+    @property
+    def needs_whole_text(self) -> bool:
+        return any(part.needs_whole_text for part in self.schemes)
 
     @property
     def keeps_table(self) -> bool:
@@ -174,7 +250,13 @@ class Composition(Scheme):
         return min(ends, default=None)
 
     def terms(self, ctx: PositionContext) -> Terms:
+        if any(region.remaps for region in self.regions(ctx)):
+            ctx = replace(ctx, remapped=True)
         return reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
+
+    def _part(self, hook: str) -> Scheme:
+        """The part that has its own version of a hook, or any."""
+        return next((part for part in self.schemes if overrides(part, hook)), self.schemes[0])
 
     def extra_repr(self) -> str:
         return self.name

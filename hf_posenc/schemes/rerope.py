@@ -1,6 +1,7 @@
-"""ReRoPE: beyond a window, every key seems equally far.
+"""ReRoPE: beyond a window, every key seems equally far; leaky ReRoPE lets it seem farther, slowly.
 
-    Δ' = Δ for Δ < w,  w beyond         Δ = i − j, w = window < trained length
+    Δ' = Δ for Δ < w,  w beyond                  Δ = i − j, w = window < trained length
+    Δ' = Δ for Δ < w,  w + (Δ − w) / k beyond    leaky
 
 Two regions: near pairs are rotated as ever; far ones meet a query that stands at w and keys that stand at 0. The cache
 keeps each key twice, rotated and raw, so that decoding rotates nothing again. Compose with log-n as ``"rerope+logn"``.
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
-from hf_posenc.options import PositiveInt
+from hf_posenc.options import AtLeastOne, PositiveInt
+from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.terms import Band, Region
@@ -63,6 +65,35 @@ class ReRoPE(Remap):
     def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None) -> None:
         super().__init__(geometry, window=window)
 
-    def regions(self, positions: Tensor) -> tuple[Region, ...]:
-        here = torch.zeros_like(positions)
-        return Region(positions, positions, self.near), Region(here + self.window, here, self.far)
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return Region(self.near), Region(self.far, self.at_edge, torch.zeros_like)
+
+    def at_edge(self, positions: Tensor) -> Tensor:
+        """Where every query stands for its far keys: at the window's edge."""
+        return torch.full_like(positions, self.window)
+
+
+@register_scheme(
+    "leaky_rerope", models=("llama",), undefined="it remaps the host's rotation, and this model has none",
+    zero_shot=True, cache="copies", paper="https://kexue.fm/archives/9708",
+)  # fmt: skip
+class LeakyReRoPE(Remap):
+    """Distances beyond a window grow by 1/k a token: ``Δ' = w + (Δ − w) / k``. Zero-shot on RoPE models.
+
+    ``k = 1`` is RoPE, k → ∞ is ReRoPE.
+    """
+
+    def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None, k: AtLeastOne = 16.0) -> None:
+        super().__init__(geometry, window=window)
+        self.k = k
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return Region(self.near), Region(self.far, self.slowed_query, self.slowed)
+
+    def slowed(self, positions: Tensor) -> Tensor:
+        """Where a far key stands; float32 has no fractions of a position left at 10⁶."""
+        return positions.to(torch.float64) / self.k
+
+    def slowed_query(self, positions: Tensor) -> Tensor:
+        """Where its query stands: shifted to meet the window's edge."""
+        return self.slowed(positions) + self.window * (1 - 1 / self.k)

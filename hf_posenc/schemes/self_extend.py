@@ -20,6 +20,7 @@ from torch import Tensor
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import PositiveInt
+from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.rerope import Remap
 from hf_posenc.terms import Region
@@ -58,12 +59,18 @@ class SelfExtend(Remap):
             )
         self.shift = SHIFTS[floor](self.window, self.group)
 
-    def regions(self, positions: Tensor) -> tuple[Region, ...]:
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Neighbours as they stand; beyond them group numbers, the queries' shifted to meet the window's edge."""
-        grouped = positions // self.group
-        if isinstance(self.shift, float):
-            grouped = grouped.to(torch.float64)  # float32 has no thirds of a position left at 10⁶
-        return Region(positions, positions, self.near), Region(grouped + self.shift, grouped, self.far)
+        return Region(self.near), Region(self.far, self.shifted, self.grouped)
+
+    def grouped(self, positions: Tensor) -> Tensor:
+        """Number of the group a key stands in; float32 has no thirds of a position left at 10⁶."""
+        groups = positions // self.group
+        return groups.to(torch.float64) if isinstance(self.shift, float) else groups
+
+    def shifted(self, positions: Tensor) -> Tensor:
+        """Where its query stands."""
+        return self.grouped(positions) + self.shift
 
 
 SHIFTS: dict[str, Callable[[int, int], int | float]] = {

@@ -32,6 +32,11 @@ class Window(Scheme):
         return Band(0 if self.geometry.causal else 1 - self.size, self.size)
 
     @property
+    def kept_keys(self) -> tuple[int, int]:
+        """What a decoder's next token can still see."""
+        return 0, self.size - 1
+
+    @property
     def unchanged_below(self) -> int:
         """The size in a decoder, where the window cuts nothing off earlier tokens."""
         return self.size if self.geometry.causal else 0

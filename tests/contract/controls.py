@@ -51,9 +51,13 @@ class BlindToPadding(RoPE):
 
     record = SchemeRecord("blind_to_padding")
 
-    def regions(self, positions: Tensor) -> tuple[Region, ...]:
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return (Region(key_at=self.column),)
+
+    @staticmethod
+    def column(positions: Tensor) -> Tensor:
         columns = torch.arange(positions.shape[-1], device=positions.device)[None].expand_as(positions)
-        return (Region(positions, columns if positions.shape[-1] > 1 else positions),)
+        return columns if positions.shape[-1] > 1 else positions
 
 
 class Nothing(Scheme):

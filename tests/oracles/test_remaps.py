@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,24 +10,26 @@ from torch import Tensor
 
 from hf_posenc import patch_model
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
-from hf_posenc.schemes.rerope import Remap, ReRoPE
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.rerope import ReRoPE
 from hf_posenc.schemes.self_extend import SelfExtend
 
 from . import hosts
 from .hosts import TRAINED
 
 
-def realised(scheme: Remap, length: int, start: int = 0) -> Tensor:
-    """The distance at which each pair j ≤ i is rotated, ``[L, L]``; −1 above the diagonal. Regions must not overlap."""
-    positions = torch.arange(start, start + length)[None]
-    distance = positions[0, :, None] - positions[0]
+def realised(scheme: Scheme, length: int, start: int = 0) -> Tensor:
+    """The distance at which each pair j ≤ i is rotated, ``[L, L]``; −1 where it is not seen. No overlaps."""
+    positions = torch.arange(start, start + length)
+    here, there = positions[:, None], positions[None, :]
     found, claims = torch.full((length, length), -1.0, dtype=torch.float64), torch.zeros(length, length)
-    for region in scheme.regions(positions):
-        low, high = region.band.nearest, region.band.farthest
-        mine = (distance >= (0 if low is None else low)) & (distance < (math.inf if high is None else high))
-        seen = region.query_positions[0].double()[:, None] - region.key_positions[0].double()
+    ctx = PositionContext(positions[None], positions[None], causal=True, contiguous=True)
+    for region in scheme.regions(ctx):
+        mine = region.band.holds(here, there) & (here >= there)
+        seen = region.query_at(positions).double()[:, None] - region.key_at(positions).double()[None, :]
         found[mine], claims = seen[mine], claims + mine
-    assert torch.equal(claims, (distance >= 0).float())
+    assert claims.max() <= 1
     return found
 
 

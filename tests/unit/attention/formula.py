@@ -17,7 +17,7 @@ from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import Call
 from hf_posenc.geometry import Rotation
 from hf_posenc.positions import PositionContext
-from hf_posenc.terms import Band, BlockBias, KeyBias, RowRotation, Terms, ToeplitzBias
+from hf_posenc.terms import Band, Block, BlockBias, KeyBias, Region, RowRotation, Terms, ToeplitzBias
 
 REACH = 9  # learned tables end here and are clipped beyond
 WINDOW = 7
@@ -108,6 +108,11 @@ def key_terms(heads: int) -> Callable[[PositionContext, Tensor | None], Terms]:
     return terms
 
 
+def two_regions(width: int) -> tuple[Region, Region]:
+    """Near and far pairs."""
+    return Region(Band(None, width)), Region(Band(width, None))
+
+
 def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     """Every kind of terms the engine has a route for, and the mixtures that only the general route takes."""
     line = lambda d, q, t: -slopes(heads, torch.float64)[:, None, None] * d[:, None]  # noqa: E731
@@ -115,7 +120,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     table = lambda d, q, t: t[:, clipped(d)].transpose(0, 1)  # noqa: E731
     content = lambda d, q, t: torch.einsum("bhid,bijd->bhij", q, t[clipped(d)])  # noqa: E731
     waved = ToeplitzBias(lambda d: wave(d.float(), heads))
-    near, far = Band(None, WINDOW), Band(WINDOW, None)
+    near, far = two_regions(WINDOW)
     band = Band(1 - WINDOW, WINDOW)
     far_pairs = lambda d: d >= WINDOW  # noqa: E731
     outside = lambda d: (d >= WINDOW) | (d <= -WINDOW)  # noqa: E731
@@ -125,9 +130,9 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
         return Terms(rows=rows)
 
     def by_content(ctx: PositionContext, learned: Tensor | None) -> Terms:
-        def of_block(q: Tensor, k: Tensor, distance: Tensor) -> Tensor:
-            by_reach = q @ learned.transpose(0, 1)  # type: ignore[union-attr]
-            at = clipped(distance)[:, None].expand(*by_reach.shape[:3], distance.shape[-1])
+        def of_block(block: Block) -> Tensor:
+            by_reach = block.query @ learned.transpose(0, 1)  # type: ignore[union-attr]
+            at = clipped(block.distance)[:, None].expand(*by_reach.shape[:3], block.distance.shape[-1])
             return by_reach.gather(-1, at)
 
         return Terms(bias=(BlockBias(of_block),))
@@ -152,7 +157,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
             learned=lambda h, d: (h, reach), logit_scale=0.8,
         ),
         "two regions": Position(
-            lambda ctx, t: Terms(bands=(near, far), logit_scale=1.1), far=far_pairs, logit_scale=1.1, causal_only=True
+            lambda ctx, t: Terms(regions=(near, far), logit_scale=1.1), far=far_pairs, logit_scale=1.1, causal_only=True
         ),
         "window": Position(lambda ctx, t: Terms(visible=band, logit_scale=1.2), hidden=outside, logit_scale=1.2),
         "rows": Position(of_rows, turned=True, causal_only=True),
@@ -161,10 +166,10 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
             mixture, lambda d, q, t: line(d, q, t) + waves(d, q, t), hidden=outside, logit_scale=1.25, causal_only=True
         ),
         "regions with a bias": Position(
-            lambda ctx, t: Terms(bias=(waved,), bands=(near, far)), waves, far=far_pairs, causal_only=True
+            lambda ctx, t: Terms(bias=(waved,), regions=(near, far)), waves, far=far_pairs, causal_only=True
         ),
         "regions within a window": Position(
-            lambda ctx, t: Terms(bands=(Band(None, 3), Band(3, None)), visible=band),
+            lambda ctx, t: Terms(regions=two_regions(3), visible=band),
             hidden=outside, far=lambda d: d >= 3, causal_only=True,
         ),
     }  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from hf_posenc.attention import regions
 from hf_posenc.terms import Band, Terms, ToeplitzBias
 
-from .formula import WINDOW, Problem, wave
+from .formula import WINDOW, Problem, two_regions, wave
 
 LARGE = 1e-2  # a thousand times what the comparisons allow
 
@@ -54,7 +54,7 @@ def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_boundary_off_by_one() -> None:
     problem = Problem("two regions")
-    shifted = Terms(bands=(Band(None, WINDOW + 1), Band(WINDOW + 1, None)), logit_scale=1.1)
+    shifted = Terms(regions=two_regions(WINDOW + 1), logit_scale=1.1)
     assert told(problem, shifted).gap() > LARGE
 
 

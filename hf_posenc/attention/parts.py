@@ -1,0 +1,100 @@
+"""Attention in parts: kernel calls on rectangles of pairs, merged by log-sum-exp. No pair is computed twice.
+
+    o = Σ_p e^(lse_p − lse) o_p,   lse = log Σ_p e^lse_p
+
+The gradient is exact when each part's own backward pass is given the merged output and log-sum-exp (the identity of
+ring attention, arXiv:2310.01889).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import flash_cpu
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows and keys of a call that one kernel call brings together.
+
+    Attributes:
+        region: whose queries and keys they are.
+        rows: of the queries.
+        keys: of the keys.
+        causal: whether it is a square below its own diagonal.
+        mask: added to the scores, float32 ``[1, 1, rows, keys]``, or None.
+    """
+
+    region: int
+    rows: slice
+    keys: slice
+    causal: bool = False
+    mask: Tensor | None = None
+
+
+def attend(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, parts: Sequence[Part], scale: float
+) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``; every row needs a part in which it sees a key.
+
+    Args:
+        queries: one a region, ``[batch, heads, query, head_dim]``.
+        keys: one a region, ``[batch, kv_heads, key, head_dim]``.
+        values: ``[batch, kv_heads, key, head_dim]``.
+        parts: disjoint sets of pairs.
+        scale: factor of q · k.
+    """
+    return Merged.apply(tuple(parts), scale, len(queries), values, *queries, *keys)
+
+
+def merge_into(out: Tensor, lse: Tensor, rows: slice, more: Tensor, more_lse: Tensor) -> None:
+    """Add a part to some rows of ``out [batch, heads, query, dim]`` and ``lse [batch, heads, query]``, in place."""
+    old = lse[:, :, rows]
+    total = torch.logaddexp(old, more_lse)
+    kept, new = (old - total).exp_()[..., None], (more_lse - total).exp_()[..., None]
+    out[:, :, rows] = out[:, :, rows] * kept + more * new
+    lse[:, :, rows] = total
+
+
+class Merged(torch.autograd.Function):
+    """Forward merges the parts, backward runs each part's own backward with the merged result."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: tuple[Part, ...], scale: float, count: int, values: Tensor, *turned: Tensor) -> Tensor:
+        """Mixed values; keeps what the backward pass reads. ``turned`` are queries and keys of ``count`` regions."""
+        queries, keys = turned[:count], turned[count:]
+        first = queries[0]
+        out = first.new_zeros(first.shape, dtype=torch.float32)
+        lse = first.new_full(first.shape[:3], -torch.inf, dtype=torch.float32)
+        for p in parts:
+            more, more_lse = flash_cpu.attend(
+                queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
+                causal=p.causal, mask=p.mask, scale=scale,
+            )  # fmt: skip
+            merge_into(out, lse, p.rows, more, more_lse)
+        out = out.to(first.dtype)
+        ctx.save_for_backward(values, out, lse, *turned)
+        ctx.parts, ctx.scale, ctx.count = parts, scale, count
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the tensors that `forward` was given."""
+        values, out, lse, *turned = ctx.saved_tensors
+        count = ctx.count
+        d_values, *d_turned = (torch.zeros_like(t) for t in (values, *turned))
+        for p in ctx.parts:
+            rows, seen = p.rows, p.keys
+            dq, dk, dv = flash_cpu.gradient(
+                grad[:, :, rows], turned[p.region][:, :, rows], turned[count + p.region][:, :, seen],
+                values[:, :, seen], out[:, :, rows], lse[:, :, rows], causal=p.causal, mask=p.mask, scale=ctx.scale,
+            )  # fmt: skip
+            d_turned[p.region][:, :, rows] += dq
+            d_turned[count + p.region][:, :, seen] += dk
+            d_values[:, :, seen] += dv
+        return None, None, None, d_values, *d_turned
