@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -140,14 +140,15 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
     rotation = scheme.rotation()
     if terms.rows is not None:
         lengths = terms.rows.length_of(positions).unique().tolist()
-        if any(terms.rows.rotation_of(n) != host_rotation for n in lengths):
+        if any(not same_rotation(terms.rows.rotation_of(n), host_rotation) for n in lengths):
             return True
         rotation = host_rotation
     span = int(positions.max()) + 1
+    rotation = on_one_axis(scheme, rotation, positions)
     turned = [region.rotation or rotation for region in used(terms.regions, positions, causal=geometry.causal)]
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
-        any(own != host_rotation and not same_rotation(own, host_rotation) for own in turned)
+        any(not same_rotation(own, host_rotation) for own in turned)
         or abs(terms.logit_scale - (host.logit_scale if host else 1.0)) > 1e-9
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
@@ -176,11 +177,27 @@ def adds_code(scheme: Scheme, positions: Tensor) -> bool:
     return not torch.equal(scheme.read_table(table, within), table[within])
 
 
+def on_one_axis(scheme: Scheme, rotation: Rotation | None, positions: Tensor) -> Rotation | None:
+    """The rotation without axes where all coordinates of these positions are the positions themselves."""
+    if rotation is None or rotation.axes is None:
+        return rotation
+    one = bool((scheme.coordinates(positions, None) == positions[..., None]).all())
+    return replace(rotation, axes=None) if one else rotation
+
+
 def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
-    """Equal up to the rounding of frequencies that a host computed in float32."""
-    if one is None or two is None or one.layout != two.layout or one.dims != two.dims:
-        return False
-    return all(abs(a - b) <= 1e-6 * abs(b) for a, b in zip(one.frequencies, two.frequencies, strict=True))
+    """Equal up to the rounding of frequencies that a host computed in float32; several axes are never one."""
+    if one is None or two is None:
+        return one is two
+    alike = (one.layout, one.dims, one.axes, one.decay, one.values) == (
+        two.layout,
+        two.dims,
+        two.axes,
+        two.decay,
+        two.values,
+    )
+    pairs = zip(map(float, one.frequencies), map(float, two.frequencies), strict=alike)
+    return alike and all(abs(a - b) <= 1e-6 * abs(b) for a, b in pairs)
 
 
 def used(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:

@@ -9,7 +9,7 @@ Composition is arithmetic on these values (`Terms.merge`); `Terms()` is its neut
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -220,14 +220,23 @@ class Terms:
     rows: RowRotation | None = None
     sink: Tensor | None = None  # [heads]
 
+    @property
+    def split(self) -> bool:
+        """Whether there are several regions, or pairs outside the only one."""
+        return len(self.regions) > 1 or self.regions[0].band != EVERYTHING
+
     def only(self, *names: str) -> bool:
         """Whether all terms but these are neutral. The scales of queries and of all logits are every route's."""
-        carried = {*names, "query_scale", "logit_scale"}
-        return all(
-            getattr(self, f.name) is None or getattr(self, f.name) == f.default
-            for f in fields(self)
-            if f.name not in carried
-        )
+        neutral = {
+            "bias": len(self.bias) == 0,  # dynamo cannot negate a tuple
+            "values": len(self.values) == 0,
+            "row_scale": self.row_scale is None,
+            "regions": not self.split,
+            "visible": self.visible == EVERYTHING,
+            "rows": self.rows is None,
+            "sink": self.sink is None,
+        }
+        return all(is_neutral or name in names for name, is_neutral in neutral.items())
 
     @property
     def plain(self) -> bool:
@@ -240,7 +249,7 @@ class Terms:
         Raises:
             CannotCombine: both sides bring regions, a row rotation, or a sink.
         """
-        self._refuse("remap positions", self.regions != ONE_REGION and other.regions != ONE_REGION)
+        self._refuse("remap positions", self.split and other.split)
         self._refuse("rotate by row", self.rows is not None and other.rows is not None)
         self._refuse("bring a sink", self.sink is not None and other.sink is not None)
         return Terms(
@@ -249,7 +258,7 @@ class Terms:
             query_scale=_product(self.query_scale, other.query_scale),
             row_scale=_product(self.row_scale, other.row_scale),
             logit_scale=self.logit_scale * other.logit_scale,
-            regions=self.regions if self.regions != ONE_REGION else other.regions,
+            regions=self.regions if self.split else other.regions,
             visible=self.visible & other.visible,
             rows=self.rows or other.rows,
             sink=other.sink if self.sink is None else self.sink,

@@ -15,7 +15,7 @@ from hf_posenc.attention import blocks, dispatch, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
-from hf_posenc.patches.evicting import has_gaps, mask_of_gaps
+from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
 from hf_posenc.positions import PositionContext
 from hf_posenc.rotate import Table, rotate, table
 from hf_posenc.terms import Region, Terms
@@ -90,7 +90,7 @@ class Positioned(nn.Module):
         beside, width = scheme.carry(ctx), key.shape[-1]
         if beside is not None:
             key = torch.cat((key, beside.to(key.dtype)), dim=-1)
-        if has_gaps(cache, self.layer_idx):
+        if has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
             mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:
             key, v = cache.update(key, v, self.layer_idx)
@@ -195,15 +195,17 @@ def tables_of(
 
 def copies_of(key: Tensor, regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
     """The cached key as each region reads it; regions may share a copy."""
-    kinds = list(dict.fromkeys(region.copy for region in regions))
-    copies = key.chunk(len(kinds), dim=-1)
-    return tuple(copies[kinds.index(region.copy)] for region in regions)
+    numbers: dict[object, int] = {}
+    for region in regions:
+        numbers.setdefault(region.copy, len(numbers))
+    copies = key.chunk(len(numbers), dim=-1)
+    return tuple(copies[numbers[region.copy]] for region in regions)
 
 
 def scaled(queries: tuple[Tensor, ...], terms: Terms) -> tuple[tuple[Tensor, ...], Terms]:
     """Queries with the factors of their rows; a factor of whole logits is one of theirs where nothing is added."""
     factor = None if terms.query_scale is None else terms.query_scale[:, None]
-    if terms.row_scale is not None and not terms.bias:
+    if terms.row_scale is not None and len(terms.bias) == 0:
         factor = terms.row_scale if factor is None else factor * terms.row_scale
         terms = replace(terms, row_scale=None)
     if factor is None:

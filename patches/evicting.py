@@ -97,7 +97,8 @@ def make_forgetful(cache: DynamicCache, kept: list[tuple[int, int] | None], padd
     layers = cache.layers or [DynamicLayer() for _ in kept]
     for number, keys in enumerate(kept):
         if keys is not None and type(layers[number]) is DynamicLayer:
-            layers[number] = ForgettingLayer(keys[0] + pads, keys[1])
+            # One key at least: of as many keys as queries transformers makes no mask, which other layers may need.
+            layers[number] = ForgettingLayer(keys[0] + pads, max(keys[1], 1))
     cache.layers = layers
 
 
@@ -118,6 +119,11 @@ def has_gaps(cache: Cache | None, layer: int | None) -> bool:
     """Whether keys of a layer were dropped, so that transformers' masks do not fit the others."""
     found = layer_of(cache, layer)
     return found is not None and found.gaps
+
+
+def narrower(mask: Any, ctx: PositionContext) -> bool:
+    """Whether a mask was made for another layer, one that dropped keys this one has kept."""
+    return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
 
 
 def mask_of_gaps(ctx: PositionContext, backend: str) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import Call
-from hf_posenc.terms import ONE_REGION, Band, Bias, Block, BlockBias, KeyBias, Region, ToeplitzBias
+from hf_posenc.terms import Band, Bias, Block, BlockBias, KeyBias, Region, ToeplitzBias
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
@@ -59,7 +59,7 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
     logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
-    if terms.regions != ONE_REGION:
+    if terms.split:
         seen = seen & covered(terms.regions, blocks[0])[:, None]
     # A row that sees nothing stays finite.
     logits = (logits + added).masked_fill(~seen, torch.finfo(logits.dtype).min)

@@ -35,6 +35,7 @@ class Scheme(nn.Module):
         recipe: whether it is a recipe for training, which moves positions about while it lasts.
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
+        idle: hooks of the class that the options of this instance leave out of use.
     """
 
     record: ClassVar[SchemeRecord]
@@ -46,6 +47,7 @@ class Scheme(nn.Module):
     recipe: ClassVar[bool] = False
     shared: ClassVar[bool] = True
     option_aliases: ClassVar[dict[str, str]] = {}
+    idle: frozenset[str] = frozenset()
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -229,7 +231,7 @@ class Composition(Scheme):
 
     @property
     def kept_keys(self) -> tuple[int, int] | None:
-        kept = [keys for part in self.schemes if (keys := part.kept_keys) is not None]
+        kept = [part.kept_keys for part in self.schemes if part.kept_keys is not None]
         return (max(first for first, _ in kept), max(last for _, last in kept)) if kept else None
 
     @property
@@ -282,5 +284,5 @@ def has(scheme: Scheme, hook: str) -> bool:
 
 
 def overrides(scheme: Scheme, hook: str) -> bool:
-    """Whether the scheme's class has its own version of a hook."""
-    return getattr(type(scheme), hook) is not getattr(Scheme, hook)
+    """Whether the scheme's class has its own version of a hook, and its options use it."""
+    return hook not in scheme.idle and getattr(type(scheme), hook) is not getattr(Scheme, hook)

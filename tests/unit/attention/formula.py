@@ -17,7 +17,7 @@ from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import Call
 from hf_posenc.geometry import Rotation
 from hf_posenc.positions import PositionContext
-from hf_posenc.terms import Band, Block, BlockBias, KeyBias, Region, RowRotation, Terms, ToeplitzBias
+from hf_posenc.terms import Band, Block, BlockBias, KeyBias, Region, RowRotation, Terms, ToeplitzBias, ValueBias
 
 REACH = 9  # learned tables end here and are clipped beyond
 WINDOW = 7
@@ -33,18 +33,28 @@ def mix(
     scaling: float,
     logit_scale: float = 1.0,
     bias: Tensor | float = 0.0,
-    far: Tensor | None = None,
+    row_scale: Tensor | float = 1.0,
+    claims: list[Tensor] | None = None,
+    sink: Tensor | None = None,
     kept: Tensor | float = 1.0,
+    table: Tensor | None = None,
 ) -> Tensor:
-    """Σ_j w_ij v_j with w = softmax over seen pairs; everything dense, ``[batch, heads, query, key]``, float64."""
+    """Σ_j w_ij v_j with w = softmax over seen pairs; everything dense, ``[batch, heads, query, key]``, float64.
+
+    ``claims`` are the pairs of each region; ``table [batch, query, key, dim]`` is added to the values.
+    """
     logits = scores(queries[0], keys[0]) * scaling
-    if far is not None:
-        logits = torch.where(far, scores(queries[1], keys[1]) * scaling, logits)
-    logits = ((logits + bias) * logit_scale).masked_fill(~seen, -math.inf)
+    if claims is not None:
+        for query, key, mine in zip(queries[1:], keys[1:], claims[1:], strict=True):
+            logits = torch.where(mine, scores(query, key) * scaling, logits)
+        seen = seen & torch.stack(claims).any(0)
+    logits = ((logits + bias) * logit_scale * row_scale).masked_fill(~seen, -math.inf)
     top = logits.detach().amax(-1, keepdim=True).clamp(min=-1e300)
     unnormalised = (logits - top).exp()
-    weights = unnormalised / unnormalised.sum(-1, keepdim=True)
-    return torch.einsum("bhij,bhjd->bhid", weights * kept, one_for_each(values, queries[0].shape[1]))
+    beside = 0.0 if sink is None else (sink[None, :, None, None] - top).exp()
+    weights = unnormalised / (unnormalised.sum(-1, keepdim=True) + beside) * kept
+    mixed = torch.einsum("bhij,bhjd->bhid", weights, one_for_each(values, queries[0].shape[1]))
+    return mixed if table is None else mixed + torch.einsum("bhij,bijd->bhid", weights, table)
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:
@@ -64,7 +74,10 @@ class Position:
         terms: of a context, and the learned tensor if there is one.
         bias: float64 bias of ``distance [batch, query, key]``, the query and the learned tensor.
         hidden: pairs that are not seen at all.
-        far: pairs of the second region.
+        claims: of each region, whether the pairs ``query [..., 1], key [..., key]`` of positions are its own.
+        row_scale: factor of each row, of ``query positions [batch, query]``, ``[batch, heads or 1, query]``.
+        sink: whether the learned tensor is a sink.
+        to_values: learned tensor and distance to what is added to the values, ``[batch, query, key, dim]``.
         turned: whether rows are turned by their own length.
         learned: shape of the learned tensor for ``heads, head_dim``.
     """
@@ -72,7 +85,10 @@ class Position:
     terms: Callable[[PositionContext, Tensor | None], Terms]
     bias: Callable[[Tensor, Tensor, Tensor | None], Tensor | float] = lambda distance, query, learned: 0.0
     hidden: Callable[[Tensor], Tensor] | None = None
-    far: Callable[[Tensor], Tensor] | None = None
+    claims: tuple[Callable[[Tensor, Tensor], Tensor], ...] = ()
+    row_scale: Callable[[Tensor], Tensor] | None = None
+    sink: bool = False
+    to_values: Callable[[Tensor, Tensor], Tensor] | None = None
     turned: bool = False
     learned: Callable[[int, int], tuple[int, ...]] | None = None
     logit_scale: float = 1.0
@@ -80,7 +96,7 @@ class Position:
 
     @property
     def regions(self) -> int:
-        return 1 if self.far is None else 2
+        return max(1, len(self.claims))
 
 
 def slopes(heads: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -122,7 +138,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     waved = ToeplitzBias(lambda d: wave(d.float(), heads))
     near, far = two_regions(WINDOW)
     band = Band(1 - WINDOW, WINDOW)
-    far_pairs = lambda d: d >= WINDOW  # noqa: E731
+    halves = (lambda i, j: i - j < WINDOW, lambda i, j: i - j >= WINDOW)
     outside = lambda d: (d >= WINDOW) | (d <= -WINDOW)  # noqa: E731
 
     def of_rows(ctx: PositionContext, learned: Tensor | None) -> Terms:
@@ -146,6 +162,23 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     def two_biases(ctx: PositionContext, learned: Tensor | None) -> Terms:
         return looked_up(ctx, learned).merge(Terms(bias=(waved,)))
 
+    def growing(positions: Tensor) -> Tensor:
+        return torch.stack([1 + 0.02 * (h + 1) * positions.double().add(1).log() for h in range(heads)], dim=1)
+
+    def added(ctx: PositionContext, learned: Tensor | None) -> Terms:
+        def of_weights(weights: Tensor, block: Block) -> Tensor:
+            return torch.einsum(
+                "bhij,bijd->bhid", weights, learned[clipped(block.distance)].expand(len(weights), -1, -1, -1)
+            )
+
+        return Terms(values=(ValueBias(of_weights),))
+
+    def scaled(ctx: PositionContext, learned: Tensor | None) -> Terms:
+        return Terms(bias=(waved,), row_scale=growing(ctx.query_positions).float(), logit_scale=0.9)
+
+    chunked = [Band(None, 1, chunk=5), Band(1, 2, chunk=5), Band(2, None, chunk=5)]
+    first = [Band(None, WINDOW), Band(WINDOW, None, keys_until=3)]
+    by_row = [Band(rows_until=TRAINED), Band(rows_from=TRAINED)]
     reach = 2 * REACH + 1
     return {
         "plain": Position(lambda ctx, t: Terms(logit_scale=1.4), logit_scale=1.4),
@@ -157,7 +190,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
             learned=lambda h, d: (h, reach), logit_scale=0.8,
         ),
         "two regions": Position(
-            lambda ctx, t: Terms(regions=(near, far), logit_scale=1.1), far=far_pairs, logit_scale=1.1, causal_only=True
+            lambda ctx, t: Terms(regions=(near, far), logit_scale=1.1), claims=halves, logit_scale=1.1, causal_only=True
         ),
         "window": Position(lambda ctx, t: Terms(visible=band, logit_scale=1.2), hidden=outside, logit_scale=1.2),
         "rows": Position(of_rows, turned=True, causal_only=True),
@@ -165,12 +198,31 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
         "key bias, wave and window": Position(
             mixture, lambda d, q, t: line(d, q, t) + waves(d, q, t), hidden=outside, logit_scale=1.25, causal_only=True
         ),
+        "chunks": Position(
+            lambda ctx, t: Terms(regions=tuple(map(Region, chunked)), logit_scale=1.1), logit_scale=1.1,
+            claims=(lambda i, j: i // 5 == j // 5, lambda i, j: i // 5 == j // 5 + 1, lambda i, j: i // 5 > j // 5 + 1),
+            causal_only=True,
+        ),
+        "first keys": Position(
+            lambda ctx, t: Terms(regions=tuple(map(Region, first))),
+            claims=(lambda i, j: i - j < WINDOW, lambda i, j: (i - j >= WINDOW) & (j < 3)), causal_only=True,
+        ),
+        "split by row": Position(
+            lambda ctx, t: Terms(regions=tuple(map(Region, by_row))),
+            claims=(lambda i, j: (i < TRAINED).expand_as(i - j), lambda i, j: (i >= TRAINED).expand_as(i - j)),
+            causal_only=True,
+        ),
+        "sink": Position(
+            lambda ctx, t: Terms(sink=t, logit_scale=1.3), learned=lambda h, d: (h,), sink=True, logit_scale=1.3
+        ),
+        "scaled rows": Position(scaled, waves, row_scale=growing, logit_scale=0.9),
+        "values": Position(added, to_values=lambda t, d: t[clipped(d)], learned=lambda h, d: (reach, d)),
         "regions with a bias": Position(
-            lambda ctx, t: Terms(bias=(waved,), regions=(near, far)), waves, far=far_pairs, causal_only=True
+            lambda ctx, t: Terms(bias=(waved,), regions=(near, far)), waves, claims=halves, causal_only=True
         ),
         "regions within a window": Position(
             lambda ctx, t: Terms(regions=two_regions(3), visible=band),
-            hidden=outside, far=lambda d: d >= 3, causal_only=True,
+            hidden=outside, claims=(lambda i, j: i - j < 3, lambda i, j: i - j >= 3), causal_only=True,
         ),
     }  # fmt: skip
 
@@ -306,11 +358,18 @@ class Problem:
         seen = self.seen()
         if self.position.hidden is not None:
             seen = seen & ~self.position.hidden(distance)[:, None]
-        far = None if self.position.far is None else self.position.far(distance)[:, None]
+        here, there = self.query_positions()[:, :, None], self.key_positions()[:, None, :]
+        claims = [claim(here, there)[:, None] for claim in self.position.claims] or None
         bias = self.position.bias(distance, q[0], learned)
         settings = {"scaling": self.scaling, "logit_scale": self.position.logit_scale, "kept": kept}
         if not self.position.turned:
-            return mix(q, k, v, seen, bias=bias, far=far, **settings)
+            by_row, to_values = self.position.row_scale, self.position.to_values
+            return mix(
+                q, k, v, seen, bias=bias, claims=claims, **settings,
+                row_scale=1.0 if by_row is None else by_row(self.query_positions())[..., None],
+                sink=learned if self.position.sink else None,
+                table=None if to_values is None else to_values(learned, distance).expand(self.batch, -1, -1, -1),
+            )  # fmt: skip
         rows = []
         for i in range(self.queries):
             samples = []
@@ -337,7 +396,8 @@ class Problem:
         ours = torch.autograd.grad((self.engine() * weight).sum(), self.leaves)
         exact = [t.detach().double().requires_grad_() for t in self.leaves]
         theirs = torch.autograd.grad((self.expected(leaves=exact) * weight.double()).sum(), exact)
-        return [float((o.double() - t).abs().max() / t.abs().max()) for o, t in zip(ours, theirs, strict=True)]
+        pairs = zip(ours, theirs, strict=True)
+        return [float((o.double() - t).abs().max() / t.abs().max().clamp(min=1e-9)) for o, t in pairs]
 
     def but(self, **changes: object) -> Problem:
         """The same problem, some of it changed."""

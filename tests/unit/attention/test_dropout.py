@@ -23,7 +23,8 @@ def drawn(problem: Problem, seed: int) -> torch.Tensor:
     return torch.where(whole > 0, dropped / whole, 1.0).detach().double()
 
 
-@pytest.mark.parametrize("kind", ALL)
+# The draw is read off with identity values, to which nothing may be added.
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "values"])
 def test_formula_under_the_same_draw(kind: str) -> None:
     problem = Problem(kind, queries=LENGTH, dropout=RATE, grad=True)
     kept = drawn(problem, seed=3)

@@ -17,7 +17,7 @@ from hf_posenc.errors import BackendCannotCarry
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
 
-CARRIED = tuple(kind for kind in ALL if kind not in ("rows", "content"))
+CARRIED = tuple(kind for kind in ALL if kind not in ("rows", "content", "sink", "values"))
 LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
 DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 
@@ -94,6 +94,8 @@ def test_packed_documents(kind: str) -> None:
     [
         (Problem("content"), "a bias that needs queries and keys"),
         (Problem("rows"), "a rotation that differs by row"),
+        (Problem("sink"), "a learned sink"),
+        (Problem("values"), "what position adds to the values"),
         (Problem("toeplitz", dropout=0.1), "dropout"),
         (Problem("toeplitz", grad=True), "training on the CPU"),
         (Problem("learned table", grad=True), "training on the CPU"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from .formula import ALL, BOTH_WAYS, Problem, one_for_each
 
 HALF = [torch.bfloat16, torch.float16]
-KINDS = [kind for kind in ALL if kind != "rows"]  # it has no plain form to compare with
+KINDS = [kind for kind in ALL if kind not in ("rows", "sink", "values", "scaled rows")]  # those have no plain form here
 
 
 def plain(problem: Problem) -> Tensor:
@@ -22,11 +22,14 @@ def plain(problem: Problem) -> Tensor:
     learned = exact[-1] if problem.learned is not None else None
     bias = problem.position.bias(distance, exact[0], learned)
     logits = q[0] @ one_for_each(k[0], problem.heads).transpose(-1, -2) * problem.scaling
-    if problem.position.far is not None:
-        far = problem.position.far(distance)[:, None]
-        logits = torch.where(far, q[1] @ one_for_each(k[1], problem.heads).transpose(-1, -2) * problem.scaling, logits)
+    here, there = problem.query_positions()[:, :, None], problem.key_positions()[:, None, :]
+    claims = [claim(here, there)[:, None] for claim in problem.position.claims]
+    for query, key, mine in zip(q[1:], k[1:], claims[1:], strict=True):
+        logits = torch.where(mine, query @ one_for_each(key, problem.heads).transpose(-1, -2) * problem.scaling, logits)
     logits = (logits.float() + (bias.float() if isinstance(bias, Tensor) else bias)) * problem.position.logit_scale
     seen = problem.seen()
+    if claims:
+        seen = seen & torch.stack(claims).any(0)
     if problem.position.hidden is not None:
         seen = seen & ~problem.position.hidden(distance)[:, None]
     weights = logits.masked_fill(~seen, -math.inf).softmax(-1).to(problem.dtype)
