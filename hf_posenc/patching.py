@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from hf_posenc.building import Layout, SchemeSpec, build, layout
+from hf_posenc.building import Layout, Plan, SchemeSpec, build, layout
 from hf_posenc.errors import (
     AlreadyPatched,
     AlreadyScaled,
@@ -28,7 +28,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
 )
 from hf_posenc.lengths import resolve
-from hf_posenc.patches.context import FIRST, announce
+from hf_posenc.patches.context import ATTENTIONS, announce
 from hf_posenc.proof import Probe, Proof
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
@@ -205,6 +205,9 @@ def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Schem
         first = build(chosen.default, geometry, adapter.name)
         if first.shared:
             return [first] * geometry.layers
+    for cls, options in chosen.default.parts:
+        if hasattr(cls, "layers_of"):  # no layer has a pattern of layers as its scheme, but it is refused like one
+            build(Plan(((cls, options),)), geometry, adapter.name)
     count = geometry.layers
     schemes = [build(chosen.plan_of(layer, count), geometry, adapter.name) for layer in range(count)]
     tables = {(s.replaces_host and not s.keeps_table) for s in schemes}
@@ -254,10 +257,10 @@ def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]
     for scheme in dict.fromkeys(schemes):  # in the order of the layers, so that a seed decides what is drawn
         if parameter.device.type != "meta":
             scheme.reset_parameters()
-        scheme.to(parameter.device, parameter.dtype)
+        scheme.to(parameter.device, parameter.dtype).train(base.training)
     if one:
         base.posenc = schemes[0]
-    base.__dict__[FIRST] = attentions[0]
+    base.__dict__[ATTENTIONS] = attentions
     for attention, scheme in zip(attentions, schemes, strict=True):
         _become(patch, attention, adapter.attention[type(attention)])
         attention.__dict__["posenc_owner"] = base
@@ -313,7 +316,7 @@ def _undo(base: nn.Module, patch: Patch) -> None:
         if hook is announce:
             base._forward_pre_hooks.pop(number)
             base._forward_pre_hooks_with_kwargs.pop(number, None)
-    base.__dict__.pop(FIRST, None)
+    base.__dict__.pop(ATTENTIONS, None)
     base.__dict__.pop(STASH, None)
 
 

@@ -50,8 +50,8 @@ class Block:
         scores: q · k · scaling, ``[batch, heads, n, key]``.
         scaling: factor of q · k.
         rows: which query rows of the call these are.
-        query_positions: ``[batch or 1, n]``.
-        key_positions: ``[batch or 1, key]``.
+        query_positions: where they stand in their region, ``[batch or 1, n]``.
+        key_positions: likewise, ``[batch or 1, key]``.
         seen: who sees whom, padding, packing and causality included, bool, broadcasts to ``[batch, 1, n, key]``.
     """
 

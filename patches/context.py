@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
-from hf_posenc.patches.evicting import is_fresh, layer_of, make_forgetful
+from hf_posenc.patches.evicting import layer_of, make_forgetful
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.base import Scheme
 
 KEYWORD = "posenc_forward"
-FIRST = "posenc_first"  # of the base model: its first attention module
+ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
 
 def scheme_of_base(base: nn.Module) -> Scheme:
     """The scheme of a patched base model, of its first layer where layers differ."""
-    return base.__dict__[FIRST].scheme
+    return base.__dict__[ATTENTIONS][0].scheme
 
 
 def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor | None) -> Tensor | None:
@@ -99,10 +99,11 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
     if positions is None:
         positions = torch.arange(length, device=tokens.device)[None] + past
     moved = scheme.reposition(positions, training=module.training)
-    if (moved is not positions or scheme.needs_whole_text) and not isinstance(past, Tensor) and past > 0:
+    changes = moved is not positions or scheme.needs_whole_text
+    if changes and not torch.compiler.is_compiling() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
-            f"Scheme {scheme.extra_repr()!r} places tokens by the length of their text, and {past} tokens are cached "
-            "under another length. Pass use_cache=False, or options that do not depend on the length."
+            f"Scheme {scheme.extra_repr()!r} places tokens by the length of their text, and {int(past)} tokens are "
+            "cached under another length. Pass use_cache=False, or options that do not depend on the length."
         )
     if moved is positions:
         return None
@@ -113,17 +114,16 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
 
 
 def _forget(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
-    """Where the scheme never looks back at most keys, let a cache that is still empty drop them."""
-    if scheme_of_base(module).kept_keys is None or not module.__dict__[FIRST].is_causal:
+    """Where a layer's scheme never looks back at most keys, let a cache that is still empty drop them."""
+    attentions, config = module.__dict__[ATTENTIONS], module.config
+    kept = [attention.scheme.kept_keys for attention in attentions]
+    if not attentions[0].is_causal or not any(kept):
         return
-    cache, config = kwargs.get("past_key_values"), module.config
+    cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = kwargs["past_key_values"] = DynamicCache(config=config)
-    own = self_attention_cache(cache)
-    if is_fresh(own):
-        kept = [m.scheme.kept_keys for m in module.modules() if "posenc_owner" in m.__dict__]
-        make_forgetful(own, kept, padding)  # type: ignore[arg-type]
+    make_forgetful(self_attention_cache(cache), kept, padding)
 
 
 def context_of(

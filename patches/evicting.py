@@ -17,13 +17,16 @@ from hf_posenc.positions import PositionContext
 
 
 class ForgettingLayer(DynamicLayer):
-    """Keeps the first ``first`` and the last ``last`` keys between calls; within a call all new ones are there too."""
+    """Keeps the first ``first`` and the last ``last`` keys between calls; within a call all new ones are there too.
+
+    ``pads`` columns of padding before the first token of some row are kept beside them.
+    """
 
     is_croppable = False
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__()
-        self.first, self.last, self.total = first, last, 0
+        self.first, self.last, self.pads, self.total = first, last, 0, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Keys and values the new queries can see; what later ones cannot is dropped."""
@@ -35,7 +38,7 @@ class ForgettingLayer(DynamicLayer):
     def columns(self, length: int, device: torch.device) -> Tensor:
         """Places in the text of the keys that the next update, of ``length`` tokens, returns."""
         held = self.held
-        first = min(self.first, held)
+        first = min(self.first + self.pads, held)
         recent = torch.arange(self.total - (held - first), self.total + length, device=device)
         return torch.cat((torch.arange(first, device=device), recent))
 
@@ -77,29 +80,34 @@ class ForgettingLayer(DynamicLayer):
         self.total = self.held
 
     def _kept(self, states: Tensor) -> Tensor:
-        if states.shape[-2] <= self.first + self.last:
+        first = self.first + self.pads
+        if states.shape[-2] <= first + self.last:
             return states
-        ends = states[..., : self.first, :], states[..., states.shape[-2] - self.last :, :]
+        ends = states[..., :first, :], states[..., states.shape[-2] - self.last :, :]
         return torch.cat(ends, dim=-2)
 
 
-def make_forgetful(cache: DynamicCache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
+def make_forgetful(cache: Cache | None, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
     """Give an empty cache layers that forget, where a layer of the model has ``kept = (first, last)``.
 
-    The first real token of a left-padded row stands behind its padding, which is therefore kept too. Where padding
-    stands elsewhere nothing is dropped: which keys are the last ones is then different for every row.
+    The first real token of a left-padded row stands behind its padding, which is therefore kept too, and of which each
+    chunk of a prefill shows more. Where padding stands elsewhere nothing is dropped: which keys are the last ones is
+    then different for every row.
     """
     pads = 0
     if padding is not None:
         if not bool((padding.long().diff(dim=-1) >= 0).all()):
             return
         pads = int((~padding).sum(-1).max())
-    layers = cache.layers or [DynamicLayer() for _ in kept]
-    for number, keys in enumerate(kept):
-        if keys is not None and type(layers[number]) is DynamicLayer:
-            # One key at least: of as many keys as queries transformers makes no mask, which other layers may need.
-            layers[number] = ForgettingLayer(keys[0] + pads, max(keys[1], 1))
-    cache.layers = layers
+    if is_fresh(cache):
+        layers = cache.layers or [DynamicLayer() for _ in kept]  # type: ignore[union-attr]
+        for number, keys in enumerate(kept):
+            if keys is not None and type(layers[number]) is DynamicLayer:
+                layers[number] = ForgettingLayer(*keys)
+        cache.layers = layers  # type: ignore[union-attr]
+    for number in range(len(kept)):
+        if (layer := layer_of(cache, number)) is not None:
+            layer.pads = max(layer.pads, pads)
 
 
 def is_fresh(cache: Cache | None) -> bool:

@@ -8,12 +8,15 @@ instead of being kept. With one block of all rows it is the reference that retur
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import Call
-from hf_posenc.terms import Band, Bias, Block, BlockBias, KeyBias, Region, ToeplitzBias
+from hf_posenc.terms import Band, Bias, Block, BlockBias, KeyBias, ToeplitzBias
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
@@ -52,15 +55,17 @@ def mix_rows(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) 
 def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32."""
     terms = call.terms
+    claims = [held(region.band, call, rows) for region in terms.regions]
     seen, added = visibility(call, rows)
+    if terms.split:
+        seen = seen & reduce(or_, claims)
     blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
-    logits = merged([biased(block, region, terms.bias) for block, region in zip(blocks, terms.regions, strict=True)],
-                    terms.regions, blocks[0])  # fmt: skip
+    logits = biased(blocks[0], terms.bias)
+    for block, mine in zip(blocks[1:], claims[1:], strict=True):
+        logits = torch.where(mine, biased(block, terms.bias), logits)
     logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
-    if terms.split:
-        seen = seen & covered(terms.regions, blocks[0])[:, None]
     # A row that sees nothing stays finite.
     logits = (logits + added).masked_fill(~seen, torch.finfo(logits.dtype).min)
     weights = softmax_with_sink(logits, terms.sink)
@@ -72,64 +77,41 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
 
 
 def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
-    """The rows in one region, where queries and keys were turned as that has it."""
-    query = call.queries[number][:, :, rows].float()
-    here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
+    """The rows in one region, where queries and keys were turned and stand as that has it."""
+    region, query = call.terms.regions[number], call.queries[number][:, :, rows].float()
+    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
     products = scores(query, keys[number]) * call.scaling
     return Block(query, keys[number], products, call.scaling, rows, here, there, seen)
 
 
-def biased(block: Block, region: Region, biases: tuple[Bias, ...]) -> Tensor:
+def biased(block: Block, biases: tuple[Bias, ...]) -> Tensor:
     """Scores of a block with all biases, ``[batch, heads, n, key]``."""
     logits = block.scores
     for bias in biases:
         if isinstance(bias, KeyBias):
             logits = logits + bias.values[:, :, None, :]
         elif isinstance(bias, ToeplitzBias):
-            logits = logits + bias.of_distance(distance_in(region, block)).transpose(0, 1)
+            logits = logits + bias.of_distance(block.distance).transpose(0, 1)
         elif isinstance(bias, BlockBias):
             logits = logits + bias.of_block(block)
     return logits
 
 
-def distance_in(region: Region, block: Block) -> Tensor:
-    """Distances as a region has them, ``[batch or 1, n, key]``."""
-    here, there = region.query_at(block.query_positions), region.key_at(block.key_positions)
-    return here[:, :, None] - there[:, None, :]
-
-
-def merged(logits: list[Tensor], regions: tuple[Region, ...], block: Block) -> Tensor:
-    """Each pair's logit from the region it belongs to."""
-    result = logits[0]
-    for of_region, region in zip(logits[1:], regions[1:], strict=True):
-        result = torch.where(holds(region.band, block)[:, None], of_region, result)
-    return result
-
-
-def covered(regions: tuple[Region, ...], block: Block) -> Tensor:
-    """Which pairs belong to any region, bool ``[batch or 1, n, key]``."""
-    result = holds(regions[0].band, block)
-    for region in regions[1:]:
-        result = result | holds(region.band, block)
-    return result
-
-
-def holds(band: Band, block: Block) -> Tensor:
-    """Which pairs of a block lie in a band, bool ``[batch or 1, n, key]``."""
-    return band.holds(block.query_positions[:, :, None], block.key_positions[:, None, :])
+def held(band: Band, call: Call, rows: slice) -> Tensor:
+    """Which pairs of some rows lie in a band, bool ``[batch or 1, 1, rows, key]``."""
+    return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
 
 
 def visibility(call: Call, rows: slice) -> tuple[Tensor, Tensor | float]:
     """Who sees whom, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds for those who do."""
-    here, there = call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :]
     visible = call.terms.visible
     if call.mask is None and call.ctx.causal:
         visible = visible & Band(0, None)
-    seen = visible.holds(here, there)[:, None]
+    seen = held(visible, call, rows)
     mask = call.mask_of(rows)
     if mask is None:
         return seen, 0.0
-    mask = mask[..., : there.shape[-1]]
+    mask = mask[..., : seen.shape[-1]]
     if mask.dtype == torch.bool:
         return seen & mask, 0.0
     hidden = mask <= torch.finfo(mask.dtype).min

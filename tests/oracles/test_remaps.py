@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hf_posenc import patch_model
+from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
 from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.rerope import ReRoPE
+from hf_posenc.schemes.base import Scheme, parts_of
+from hf_posenc.schemes.dca import DualChunkAttention
+from hf_posenc.schemes.lm_infinite import LMInfinite
+from hf_posenc.schemes.rerope import LeakyReRoPE, ReRoPE
 from hf_posenc.schemes.self_extend import SelfExtend
+from hf_posenc.schemes.sinks import Sinks
+from hf_posenc.schemes.string import String
 
-from . import hosts
+from . import hosts, naive
 from .hosts import TRAINED
 
 
@@ -142,3 +148,120 @@ def test_what_remaps_cannot_be_combined_with() -> None:
             patch_model(hosts.gpt2(), lonely)
     with pytest.raises(SchemeNotDefined, match="decoder"):
         patch_model(hosts.bert(), "rope+self_extend")
+
+
+@pytest.mark.parametrize(("window", "k"), [(None, 16.0), (5, 2.0), (16, 3.0)])
+def test_leaky_rerope(window: int | None, k: float) -> None:
+    w = TRAINED // 2 if window is None else window
+    found = realised(LeakyReRoPE(hosts.geometry(target=4 * TRAINED), window=window, k=k), 100, start=10**6)
+    expected = dense(100, lambda i, j: i - j if i - j < w else w + (i - j - w) / k)
+    assert (found - expected).abs().max() < 1e-9  # thirds of a position at 10⁶ in float64
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(4, 60), st.integers(0, 200))
+def test_dual_chunk_attention(trained: int, start: int) -> None:
+    """The three cases of the paper; exact to the neighbour chunk up to w + 1, never more than c, never 0 for a pair."""
+    chunk, local = trained * 3 // 4, max(1, trained // 8)
+    scheme = DualChunkAttention(hosts.geometry(trained=trained, target=8 * trained))
+    stride = chunk - local
+    found = realised(scheme, 120, start)
+
+    def defined(i: int, j: int) -> int:
+        i, j = i + start, j + start
+        back = i // stride - j // stride
+        at = (i % stride, min(i % stride + stride, chunk), min(2 * stride - 1, chunk))[min(back, 2)]
+        return at - j % stride
+
+    assert torch.equal(found, dense(120, defined))
+    assert found.max() <= chunk < trained
+    distance = (torch.arange(120)[:, None] - torch.arange(120)).double()
+    near = (distance >= 0) & (distance <= local + 1)
+    assert torch.equal(found[near], distance[near])
+    assert bool((found[distance >= 1] >= 1).all())
+
+
+@pytest.mark.parametrize("options", [{}, {"shift": 14, "local": 5}])
+def test_string(options: dict[str, int]) -> None:
+    shift, local = options.get("shift", TRAINED // 3), options.get("local", TRAINED // 16)
+    scheme = String(hosts.geometry(), **options)
+    found = realised(scheme, 100)
+    assert torch.equal(found, dense(100, lambda i, j: i - j if i - j < shift else i - j - shift + local))
+    assert realised(scheme, TRAINED + shift - local).max() == TRAINED - 1
+
+
+def test_string_has_the_papers_local_distance_from_2048_tokens_on() -> None:
+    assert [String(hosts.geometry(trained=n)).local for n in (512, 2048, 131_072)] == [32, 128, 128]
+
+
+@pytest.mark.parametrize("options", [{}, {"n_global": 3, "n_local": 11}, {"n_global": 0}])
+def test_lm_infinite(options: dict[str, int]) -> None:
+    first, local = options.get("n_global", 10), options.get("n_local", TRAINED)
+
+    def defined(i: int, j: int) -> int:
+        return i - j if i - j < local else local if j < first else -1
+
+    assert torch.equal(realised(LMInfinite(hosts.geometry(), **options), 100), dense(100, defined))
+
+
+@pytest.mark.parametrize("options", [{}, {"sinks": 2, "recent": 7}, {"sinks": 0, "recent": 9}])
+def test_sinks_stand_where_they_stand_in_the_cache(options: dict[str, int]) -> None:
+    """Row by row: put what the cache holds in a list, and count positions in it."""
+    sinks = options.get("sinks", 4)
+    recent = options.get("recent", TRAINED - 4)
+
+    def defined(i: int, j: int) -> int:
+        held = [t for t in range(i + 1) if t < sinks or t > i - recent]
+        return held.index(i) - held.index(j) if j in held else -1
+
+    found = realised(Sinks(hosts.geometry(), **options), 90)
+    assert torch.equal(found, dense(90, defined))
+    assert found.max() < sinks + recent
+
+
+@pytest.mark.parametrize("name", ["leaky_rerope", "dca", "string", "lm_infinite", "sinks"])
+def test_whole_models_equal_the_definition(name: str) -> None:
+    """Logits at four times the trained length against the dense model on the distances above."""
+    ids = hosts.text(4 * TRAINED)
+    patched = patch_model(hosts.llama(), name, factor=4)
+    remap = next(part for part in parts_of(scheme_of(patched)) if part.record.name == name)
+    distance = realised(remap, len(ids))
+    text = replace(
+        naive.causal(len(ids)), seen=distance >= 0, distance=distance, frequencies=naive.rope(hosts.HEAD_DIM)
+    )
+    expected = naive.llama(hosts.llama(), ids, text)
+    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 0.1  # control
+
+
+def test_limits_of_leaky_rerope() -> None:
+    """k = 1 is RoPE, and k → ∞ is ReRoPE."""
+    ids = hosts.text(4 * TRAINED)
+    one, endless, clipped = (
+        hosts.logits(patch_model(hosts.llama(), *call, factor=4, **options), ids)
+        for call, options in ((["leaky_rerope"], {"k": 1.0}), (["leaky_rerope"], {"k": 1e9}), (["rerope"], {}))
+    )
+    assert (one - hosts.logits(hosts.llama(), ids)).abs().max() < 1e-4
+    assert (endless - clipped).abs().max() < 1e-4
+    assert (one - clipped).abs().max() > 0.1  # control
+
+
+def test_distance_biases_follow_the_remap() -> None:
+    """ALiBi under sinks: the bias counts positions inside the cache, as the rotation would."""
+    ids = hosts.text(4 * TRAINED)
+    sinks = Sinks(hosts.geometry(), sinks=3, recent=9)
+    distance = realised(sinks, len(ids))
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / hosts.HEADS) for h in range(hosts.HEADS)], dtype=torch.float64)
+    text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
+    for model, formula in ((hosts.llama, naive.llama), (hosts.gpt2, naive.gpt2)):
+        patched = patch_model(model(), "alibi+sinks", sinks=3, recent=9, factor=4)
+        assert (hosts.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["leaky_rerope", "dca", "string", "lm_infinite", "sinks", "xpos"])
+def test_where_they_are_not_defined(name: str) -> None:
+    with pytest.raises(SchemeNotDefined, match="decoder"):
+        patch_model(hosts.bert(), name if name == "xpos" else f"rope+{name}")
+    if name != "xpos":
+        with pytest.raises(SchemeNotDefined, match=rf"rope\+{name}"):
+            patch_model(hosts.gpt2(), name)

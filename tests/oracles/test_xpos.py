@@ -1,0 +1,93 @@
+"""xPos against its formula in float64, where the factors themselves would overflow float32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.schemes.xpos import XPos
+
+from . import hosts, naive
+from .hosts import HEAD_DIM, TRAINED
+from .naive import Positions
+
+
+def fading(gamma: float = 0.4) -> Tensor:
+    """ζ_m of every pair, float64."""
+    m = torch.arange(HEAD_DIM // 2, dtype=torch.float64)
+    return (2 * m + gamma * HEAD_DIM) / ((1 + gamma) * HEAD_DIM)
+
+
+@dataclass(frozen=True)
+class Fading(Positions):
+    """Every pair of channels fades by ζ^(Δ / B) while it turns."""
+
+    scale_base: float = 512.0
+    gamma: float = 0.4
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        groups = query.shape[0] // key.shape[0]
+        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
+        distance = self.distance.clamp(min=0).double()[..., None]
+        size = fading(self.gamma) ** (distance / self.scale_base)
+        turn = torch.polar(size, distance * naive.rope(HEAD_DIM))
+        products = torch.einsum("him,hjm,ijm->hij", naive.as_complex(query), naive.as_complex(key).conj(), turn).real
+        weights = (products / math.sqrt(HEAD_DIM)).masked_fill(~self.seen, -math.inf).softmax(-1)
+        return (weights @ value).transpose(0, 1).flatten(1)
+
+
+@pytest.mark.parametrize("scale_base", [512.0, 20.0, 2.0])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_whole_models(model: str, scale_base: float) -> None:
+    """With B = 2 a text of 128 tokens spans many chunks: the factors of its ends are e^±80 apart."""
+    build, formula = hosts.HOSTS[model]
+    ids, free = hosts.text(4 * TRAINED), naive.causal(4 * TRAINED)
+    patched = patch_model(build(), "xpos", scale_base=scale_base, factor=4)
+    expected = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base))
+    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    slower = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base, gamma=0.8))
+    assert (slower - expected).abs().max() > 1e-3  # control
+
+
+def test_no_decay_is_rope() -> None:
+    ids = hosts.text(4 * TRAINED)
+    endless = patch_model(hosts.gpt2(), "xpos", scale_base=1e9, factor=4)
+    rope = patch_model(hosts.gpt2(), "rope", factor=4)
+    assert (hosts.logits(endless, ids) - hosts.logits(rope, ids)).abs().max() < 1e-4
+
+
+def test_gradients_across_chunks() -> None:
+    """Training over many chunks: the same gradients as from one table of factors, in float64."""
+    ids = hosts.text(2 * TRAINED)[None]
+    patched = patch_model(hosts.llama(), "xpos", scale_base=4.0, factor=2)
+    assert scheme_of(patched).chunk < TRAINED
+    patched(ids).logits.square().mean().backward()
+    by_engine = patched.model.layers[0].self_attn.k_proj.weight.grad.clone()
+    patched.zero_grad()
+    patched.set_attn_implementation("eager")
+    patched(ids).logits.square().mean().backward()
+    reference = patched.model.layers[0].self_attn.k_proj.weight.grad
+    assert (by_engine - reference).abs().max() < 1e-5 * reference.abs().max()
+
+
+def test_factors_stay_small_for_ever() -> None:
+    """A key at a million is scaled as one of the first chunk is."""
+    scheme = XPos(hosts.geometry(trained=2048))
+    positions = torch.tensor([[0, 10**6, 10**6 + scheme.chunk - 1]])
+    ages = scheme.key_age(positions)
+    assert int(ages.max()) < scheme.chunk
+    assert scheme.decay[0] * scheme.chunk <= 5.0
+    assert scheme.decay[0] == pytest.approx(-math.log(0.4 / 1.4) / 512)
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 128])
+def test_the_published_factors(head_dim: int) -> None:
+    """ζ as rotary-embedding-torch has it: (arange(0, d, 2) + 0.4 d) / (1.4 d)."""
+    scheme = XPos(hosts.geometry(head_dim=head_dim))
+    published = (torch.arange(0, head_dim, 2, dtype=torch.float64) + 0.4 * head_dim) / (1.4 * head_dim)
+    assert torch.allclose(torch.tensor(scheme.decay, dtype=torch.float64), -published.log() / 512, rtol=1e-12, atol=0)
