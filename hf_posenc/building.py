@@ -188,7 +188,12 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
             f"Scheme {record.name!r} is not defined for {model}: it works on a learned position table, and {model} has "
             f"none. {_where_defined(record.models)}"
         )
-    excused = part.needs_rotation or part.needs_causal or part.needs_relative
+    if part.needs_function and geometry.table is not None and (not whole.replaces_host or whole.keeps_table):
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
+            f'Bring a function of position along, as in "rope+{record.name}". {_where_defined(record.models)}'
+        )
+    excused = part.needs_rotation or part.needs_causal or part.needs_relative or part.needs_function
     if record.models and model not in record.models and not excused and not isinstance(part, HostRotation):
         raise SchemeNotDefined(
             f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. {_where_defined(record.models)}"

@@ -94,6 +94,10 @@ class PeftAdapterMismatch(PosEncError, ValueError):
     """A PEFT adapter was trained under another scheme than the base carries."""
 
 
+class MissingPackage(PosEncError, ImportError):
+    """A function needs a package that is installed with an extra of this one."""
+
+
 class RequestTooLong(PosEncError, ValueError):
     """An evaluation request is longer than the model's window."""
 

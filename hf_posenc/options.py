@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le, Lt
 
 from hf_posenc.errors import OptionOutOfRange, UnknownOption, nearest
 
@@ -18,6 +18,12 @@ Positive = Annotated[float, Gt(0)]
 AtLeastOne = Annotated[float, Ge(1)]
 PositiveInt = Annotated[int, Gt(0)]
 Base = Annotated[float, Gt(1)]
+Fraction = Annotated[float, Gt(0), Le(1)]
+UnitInterval = Annotated[float, Ge(0), Le(1)]
+NotNegativeInt = Annotated[int, Ge(0)]
+AtLeastTwo = Annotated[int, Ge(2)]
+Share = Annotated[float, Gt(0), Lt(1)]
+NotNegative = Annotated[float, Ge(0)]
 
 
 def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,4 +79,8 @@ def bound(limit: Any) -> str:
         return f"> {limit.gt}"
     if isinstance(limit, Ge):
         return f"≥ {limit.ge}"
+    if isinstance(limit, Le):
+        return f"≤ {limit.le}"
+    if isinstance(limit, Lt):
+        return f"< {limit.lt}"
     return str(limit)

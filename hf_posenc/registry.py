@@ -42,6 +42,7 @@ class SchemeRecord:
         models: adapters it is defined for; ``undefined`` says why not for the others.
         learned: whether it has parameters to train.
         zero_shot: whether a pretrained RoPE model can use it untrained.
+        recipe: whether it is a recipe for training, which moves positions about while it lasts.
         cache: what the key cache holds: ``final`` keys, ``copies`` (one a region) or ``raw`` (rotated when read).
         paper: arXiv id or address.
         title: first line of its module's docstring.
@@ -57,6 +58,7 @@ class SchemeRecord:
     undefined: str = ""
     learned: bool = False
     zero_shot: bool = False
+    recipe: bool = False
     cache: str = "final"
     paper: str = ""
     title: str = ""
@@ -95,12 +97,12 @@ def register_scheme(
     def decorate(cls: S) -> S:
         text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
         record = SchemeRecord(
-            name, aliases, models, undefined, learned, zero_shot, cache, paper,
+            name, aliases, models, undefined, learned, zero_shot, cls.recipe, cache, paper,
             title=text.partition("\n")[0], summary=_first_sentence(inspect.getdoc(cls) or ""), text=text,
             options=_options_of(cls), target=f"{cls.__module__}:{cls.__qualname__}",
         )  # fmt: skip
         for taken in (name, *aliases):
-            owner = _by_name().get(taken)
+            owner = _names_of(_registered()).get(taken)  # not the plugins: this may be one of them, half imported
             if owner is not None and owner.target != record.target:
                 raise ValueError(f"The scheme name {taken!r} belongs to {owner.target}. Register under another name.")
         _SCHEMES[name], _CLASSES[name] = record, cls
@@ -177,11 +179,19 @@ def _options_of(cls: type[Scheme]) -> dict[str, tuple[str, str]]:
 
 
 def _by_name() -> dict[str, SchemeRecord]:
-    return {name: record for record in _all().values() for name in (record.name, *record.aliases)}
+    return _names_of(_all())
+
+
+def _names_of(records: dict[str, SchemeRecord]) -> dict[str, SchemeRecord]:
+    return {name: record for record in records.values() for name in (record.name, *record.aliases)}
 
 
 def _all() -> dict[str, SchemeRecord]:
     _load_entry_points("hf_posenc.schemes")
+    return _registered()
+
+
+def _registered() -> dict[str, SchemeRecord]:
     return {**_shipped(), **_SCHEMES}
 
 

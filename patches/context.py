@@ -107,10 +107,32 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
         )
     if moved is positions:
         return None
-    kwargs["position_ids"] = moved
-    if kwargs.get("attention_mask") is None:  # or transformers takes gaps between positions for packed texts
-        kwargs["attention_mask"] = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
+    if scheme.geometry.table is not None:  # the host reads its table by these
+        _put_moved(kwargs, positions, moved)
     return moved
+
+
+def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None:
+    """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
+
+    Raises:
+        MaskMismatch: the caller's positions do stand for packed texts.
+    """
+    if kwargs.get("attention_mask") is None:
+        if kwargs.get("position_ids") is not None and not _in_steps_of_one(positions):
+            raise MaskMismatch(
+                "Packed texts are told apart by positions that start again, and this scheme moves positions. "
+                "Pass an attention_mask of shape [batch, 1, length, length] beside them."
+            )
+        kwargs["attention_mask"] = torch.ones(positions.shape, dtype=torch.long, device=positions.device).expand(
+            len(_tokens(kwargs)), -1
+        )
+    kwargs["position_ids"] = moved
+
+
+def _tokens(kwargs: dict[str, Any]) -> Tensor:
+    """Ids or embeddings of a call, whichever it has."""
+    return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"]
 
 
 def _forget(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:

@@ -19,6 +19,7 @@ from transformers.models.llama.modeling_llama import (
 
 from hf_posenc.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.patches.context import KEYWORD
 from hf_posenc.registry import register_adapter
 from hf_posenc.schemes.base import Scheme, has
 
@@ -64,7 +65,8 @@ class EmbeddingLlamaLayer(LlamaDecoderLayer):
     def forward(self, hidden_states: Tensor, **call: Any) -> Tensor:  # type: ignore[override]
         """The host's forward on ``hidden_states`` plus the code of every position."""
         scheme = self.self_attn.scheme
-        code = scheme.embed(call["position_ids"])
+        told = call.get(KEYWORD)
+        code = scheme.embed(call["position_ids"] if told is None or told.moved is None else told.moved)
         return super().forward(hidden_states if code is None else hidden_states + code.to(hidden_states.dtype), **call)
 
 

@@ -42,7 +42,7 @@ def readings(model: PreTrainedModel, length: int, pair: Pair) -> dict[str, tuple
     for side in SIDES:
         tokens, mask = padded([plain, text(model, length // 2, seed=1)], length, side)
         found[f"a batch padded on the {side}"] = (read(model, tokens, attention_mask=mask), mask.bool())
-    if pair.causal:
+    if pair.causal and not pair.needs_whole_text:
         cache = new_cache(DynamicCache, model, length)
         found["decoding"] = (in_pieces(model, plain, cache, pieces(length - 3, 1, length)), everything)
     return found

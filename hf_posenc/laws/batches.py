@@ -16,7 +16,7 @@ Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
 
 
-@law("batch")
+@law("batch", company=True)
 def alone_equals_batched(pair: Pair, side: Side = "left") -> Gap:
     """A row alone equals the row in a batch with longer rows, padded on one side."""
     with pair.patched() as model:
@@ -32,7 +32,7 @@ def alone_equals_batched(pair: Pair, side: Side = "left") -> Gap:
     return pair.gap("batch", value, f"{where}, padded on the {side}, rows of {lengths}")
 
 
-@law("padding")
+@law("padding", company=True)
 def padding_is_invisible(pair: Pair, side: Side = "left", width: int = 5) -> Gap:
     """A row with any number of pads on either side equals the row without."""
     with pair.patched() as model:
@@ -43,7 +43,7 @@ def padding_is_invisible(pair: Pair, side: Side = "left", width: int = 5) -> Gap
     return pair.gap("padding", value, f"{where}, {width} pads on the {side}")
 
 
-@law("packed", causal=True)
+@law("packed", causal=True, company=True)
 def packed_equals_separate(pair: Pair) -> Gap:
     """Documents packed into one row, told apart by positions that start again, equal the documents read one by one."""
     with pair.host() as model:

@@ -22,16 +22,22 @@ class Law:
         measure: the function that measures a pair; its defaults are the case that `check` runs.
         causal: whether it is about decoders only.
         copies: whether it needs a second copy of the model, which `check` does not make.
+        continues: whether it goes on with a text from a cache, which schemes that need the whole text refuse.
+        company: whether it compares a row alone with the row among others, where schemes that draw draw anew.
     """
 
     name: str
     measure: Callable[..., Gap]
     causal: bool = False
     copies: bool = False
+    continues: bool = False
+    company: bool = False
 
     def applies(self, pair: Pair) -> bool:
         """Whether the law says anything about this pair."""
-        return pair.causal or not self.causal
+        if self.causal and not pair.causal:
+            return False
+        return not (self.continues and pair.needs_whole_text) and not (self.company and pair.randomises)
 
     def __call__(self, pair: Pair) -> Gap:
         """Measure a pair in the law's default case."""
@@ -44,11 +50,11 @@ class Law:
 LAWS: dict[str, Law] = {}
 
 
-def law(name: str, *, causal: bool = False, copies: bool = False) -> Callable[[Measure[P]], Measure[P]]:
+def law(name: str, **needs: bool) -> Callable[[Measure[P]], Measure[P]]:
     """Enter a function into the book; see `Law` for the arguments."""
 
     def decorate(measure: Measure[P]) -> Measure[P]:
-        LAWS[name] = Law(name, measure, causal, copies)
+        LAWS[name] = Law(name, measure, **needs)
         return measure
 
     return decorate

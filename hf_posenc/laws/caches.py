@@ -11,7 +11,7 @@ from hf_posenc.laws.pair import Pair
 from hf_posenc.laws.reading import distance, in_pieces, new_cache, pieces, read, text
 
 
-@law("cache", causal=True)
+@law("cache", causal=True, continues=True)
 def cached_equals_uncached(
     pair: Pair, cache: type[Cache] = DynamicCache, cut: int | None = None, step: int | None = None
 ) -> Gap:
@@ -33,7 +33,7 @@ def cached_equals_uncached(
     return pair.gap("cache", value, f"{where}, {cache.__name__}, first piece of {first}")
 
 
-@law("beams", causal=True)
+@law("beams", causal=True, continues=True)
 def cache_can_be_reordered(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap:
     """After its rows change places, as beam search makes them, a cache goes on as if they had always been there."""
     with pair.patched() as model:
@@ -50,7 +50,7 @@ def cache_can_be_reordered(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap
     return pair.gap("beams", value, f"{where} after reordering, {cache.__name__}")
 
 
-@law("generation", causal=True)
+@law("generation", causal=True, continues=True)
 def padded_decoding_equals_alone(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap:
     """A left-padded batch decoded from a cache, as `generate` does it, equals each row read alone without one."""
     with pair.patched() as model:

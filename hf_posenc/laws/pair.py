@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hf_posenc.building import SchemeSpec, plan
+from hf_posenc.building import SchemeSpec, plan, reach_of
 from hf_posenc.errors import OptionOutOfRange, PosEncError, PositionOutOfTable, SchemeNotDefined
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.hosts import HOSTS, host
@@ -56,6 +57,18 @@ class Pair:
         """As a user writes it."""
         named = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
         return plan(self.scheme, named).name
+
+    @cached_property
+    def needs_whole_text(self) -> bool:
+        """Whether a text cannot be continued from a cache."""
+        with self.patched() as model:
+            return scheme_of(model).needs_whole_text
+
+    @cached_property
+    def randomises(self) -> bool:
+        """Whether positions are drawn anew in every reading."""
+        with self.patched() as model:
+            return scheme_of(model).randomises
 
     def limit(self, law: str) -> float:
         """The largest deviation that is rounding."""
@@ -134,10 +147,7 @@ def _flag(option: tuple[str, Any]) -> str:
 
 def reach(model: nn.Module) -> int | None:
     """Number of positions a patched model can read; None where there is no end."""
-    scheme = scheme_of(model)
-    table = scheme.geometry.table if scheme.keeps_table or not scheme.replaces_host else None
-    ends = [end for end in (scheme.longest, table) if end is not None]
-    return min(ends, default=None)
+    return reach_of(scheme_of(model))
 
 
 def stir(model: nn.Module) -> None:

@@ -30,8 +30,12 @@ def reader(model: nn.Module) -> nn.Module:
 
 
 def read(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
-    """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``, float32, no gradient."""
-    with torch.no_grad():
+    """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``, float32, no gradient.
+
+    Every reading starts from one seed, so that schemes which draw positions draw the same again.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         return answer(model, tokens, **call).float()
 
 

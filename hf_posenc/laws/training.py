@@ -29,9 +29,9 @@ def checkpointing_changes_no_gradient(pair: Pair, reentrant: bool = False) -> Ga
     """Gradients with and without gradient checkpointing are equal, relative to the largest of each parameter."""
     with pair.patched() as model:
         length = pair.length(2 * pair.trained + 6, model)
+        model.train()  # transformers recomputes in training mode only
         plain = gradients(model, length)
         enable_checkpointing(model, reentrant)
-        model.train()  # transformers recomputes in training mode only
         again = gradients(model, length, backward=True)
     worst, place = 0.0, "no parameter"
     for name, grad in plain.items():
@@ -54,7 +54,8 @@ def gradients(model: nn.Module, length: int, *, backward: bool = False) -> dict[
         backward: go through ``.grad`` after all: re-entrant checkpointing knows no other way.
     """
     names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what is drawn in training is drawn alike every time
         out = answer(model, text(model, length, rows=2)).float()
         loss = (out.log_softmax(-1)[..., :8]).mean()
     if not backward:

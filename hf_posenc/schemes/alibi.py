@@ -3,17 +3,20 @@
     score[h, i, j] = q_i · k_j / √d − m_h |i − j|          m_h = 2^(−8 (h + 1) / H) for H a power of two
 
 Causally j ≤ i, so −m_h (i − j) = m_h j − m_h i. The last term is one number for a whole row and softmax is blind to it:
-what remains depends on the key alone. An encoder sees both sides; there only the distance counts.
+what remains depends on the key alone. An encoder sees both sides; there only the distance counts, or one half of the
+heads looks back and the other half ahead, each by the slopes of half as many heads (``bidirectional="asymmetric"``).
+Other ways to tell left from right have no source and are not offered.
 
-Press, Smith, Lewis 2021, "Train Short, Test Long", arXiv:2108.12409, section 3.
+Press, Smith, Lewis 2021, "Train Short, Test Long", arXiv:2108.12409, section 3; encoders: the authors' note in issue 5
+of ofirpress/attention_with_linear_biases.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
@@ -21,17 +24,22 @@ from hf_posenc.options import AtLeastOne, Positive
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.distances import by_head
+from hf_posenc.schemes.slopes import SLOPE_RULES
 from hf_posenc.terms import KeyBias, ToeplitzBias
 
-SlopeRule = Literal["code", "geometric"]
+SlopeRule = Literal["code", "geometric", "learned"]
+Sides = Literal["symmetric", "asymmetric"]
+UNSEEN = -1e30  # far below every score, and still finite when a temperature multiplies it
 
 
 @register_scheme("alibi", aliases=("linear_bias",), paper="2108.12409")
 class ALiBi(Scheme):
-    """Linear penalty on distance with one slope per head. No parameters; defined at every length.
+    """Linear penalty on distance with one slope per head. No parameters by default; defined at every length.
 
     ``slopes`` is the rule of the released code (default), the plain geometric one, which differs where the number of
-    heads is no power of two, or a list of one slope a head. ``interpolate`` divides them (arXiv:2310.13017).
+    heads is no power of two, a list of one slope a head, or ``"learned"``: trained from the released ones on, as
+    logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
     """
 
     def __init__(
@@ -40,37 +48,57 @@ class ALiBi(Scheme):
         *,
         slopes: SlopeRule | list[float] = "code",
         bias_max: Positive = 8.0,
+        bidirectional: Sides = "symmetric",
         interpolate: AtLeastOne = 1.0,
     ) -> None:
         super().__init__(geometry)
-        chosen = slopes if isinstance(slopes, list) else SLOPE_RULES[slopes](geometry.heads, bias_max)
+        self.halves = bidirectional == "asymmetric"
+        if self.halves:
+            _check_halves(geometry)
+        sides = 2 if self.halves else 1
+        chosen = slopes if isinstance(slopes, list) else SLOPE_RULES[slopes](geometry.heads // sides, bias_max) * sides
         if len(chosen) != geometry.heads:
             raise OptionOutOfRange(f"slopes must have one value for each of {geometry.heads} heads, got {len(chosen)}.")
-        self.slopes = tuple(slope / interpolate for slope in chosen)
+        self.slopes, self.interpolate = tuple(chosen), interpolate
+        self.log_slopes = nn.Parameter(torch.empty(geometry.heads)) if slopes == "learned" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Learned slopes go back to those of the released rule."""
+        if self.log_slopes is not None:
+            with torch.no_grad():
+                self.log_slopes.copy_(torch.tensor(self.slopes).log())
 
     def bias(self, ctx: PositionContext) -> KeyBias | ToeplitzBias:
         """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never one for every pair."""
-        slopes = ctx.constant(self.slopes)
-        if not ctx.causal:
-            return ToeplitzBias(lambda distance: _by_head(-slopes, distance.abs()))
+        slopes = self._slopes(ctx)
+        if not ctx.causal and self.halves:
+            return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
+        if not ctx.causal or ctx.remapped:
+            return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()))
         # Counted back from the newest query: rounding then falls on keys the slope has already silenced.
         age = ctx.key_positions - ctx.query_positions[:, -1:]
         return KeyBias(slopes[:, None] * age[:, None, :])
 
-
-def _by_head(slopes: Tensor, distance: Tensor) -> Tensor:
-    return slopes.view(-1, *(1,) * distance.ndim) * distance
-
-
-def code_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """The released rule: geometric for a power of two; else those of the power below, and every second above it."""
-    below = 2 ** math.floor(math.log2(heads))
-    return geometric_slopes(below, bias_max) + geometric_slopes(2 * below, bias_max)[0::2][: heads - below]
+    def _slopes(self, ctx: PositionContext) -> Tensor:
+        slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()
+        return slopes / self.interpolate
 
 
-def geometric_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """2^(−bias_max (h + 1) / heads)."""
-    return [2 ** (-bias_max * (h + 1) / heads) for h in range(heads)]
+def _check_halves(geometry: Geometry) -> None:
+    if geometry.causal:
+        raise OptionOutOfRange(
+            "bidirectional='asymmetric' is for encoders, and this model reads from left to right. Leave it out."
+        )
+    if geometry.heads % 2:
+        raise OptionOutOfRange(
+            f"bidirectional='asymmetric' needs an even number of heads, and this model has {geometry.heads}. "
+            "Use 'symmetric'."
+        )
 
 
-SLOPE_RULES = {"code": code_slopes, "geometric": geometric_slopes}
+def _one_sided(slopes: Tensor, distance: Tensor) -> Tensor:
+    """The penalty ``[heads, …]`` where the first half of the heads sees no later keys, the other no earlier ones."""
+    side = torch.ones_like(slopes, dtype=distance.dtype)
+    side[len(slopes) // 2 :] = -1
+    return by_head(-slopes, distance.abs()).masked_fill(by_head(side, distance) < 0, UNSEEN)

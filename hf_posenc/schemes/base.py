@@ -31,6 +31,7 @@ class Scheme(nn.Module):
         needs_rotation: whether it means something only where queries and keys are rotated.
         needs_causal: whether it means something only in a decoder.
         needs_relative: whether it means something only where scores depend on distances, by rotation or by bias.
+        needs_function: whether it means something only where no table is read, as its positions are fractional.
         needs_table: whether it means something only on a learned table of the host.
         recipe: whether it is a recipe for training, which moves positions about while it lasts.
         shared: whether one instance serves all layers, or each layer has its own parameters.
@@ -43,6 +44,7 @@ class Scheme(nn.Module):
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
     needs_relative: ClassVar[bool] = False
+    needs_function: ClassVar[bool] = False
     needs_table: ClassVar[bool] = False
     recipe: ClassVar[bool] = False
     shared: ClassVar[bool] = True
@@ -131,6 +133,11 @@ class Scheme(nn.Module):
     @property
     def needs_whole_text(self) -> bool:
         """Whether a token's position depends on how long its text is, so that a text cannot be continued."""
+        return False
+
+    @property
+    def randomises(self) -> bool:
+        """Whether positions are drawn anew in evaluation, too."""
         return False
 
     @property
@@ -237,6 +244,10 @@ class Composition(Scheme):
     @property
     def needs_whole_text(self) -> bool:
         return any(part.needs_whole_text for part in self.schemes)
+
+    @property
+    def randomises(self) -> bool:
+        return any(part.randomises for part in self.schemes)
 
     @property
     def keeps_table(self) -> bool:

@@ -3,7 +3,8 @@
     x_p ← x_p + E[p]          E: rows × width
 
 GPT-2 and BERT have such a table and keep it; Llama gets a fresh one, as does any host when ``num_positions`` is given.
-A table says nothing of positions past its last row, so those are refused.
+A table says nothing of positions past its last row, so those are refused. The table is learned; a fresh one means
+nothing before it is trained.
 
 Gehring, Auli, Grangier, Yarats, Dauphin 2017, arXiv:1705.03122, section 3.1; as in GPT-2 and BERT.
 """

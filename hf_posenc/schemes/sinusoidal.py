@@ -5,7 +5,8 @@
 Moving on by k turns every hand by an angle that does not depend on p, so relative position is a linear map of the code.
 The sine alone has no such map: its norm and its products depend on where it stands.
 
-Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 3.5.
+Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 3.5. Nothing is learned, unless c is; for
+models trained with it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.options import Base, Positive
 from hf_posenc.registry import register_scheme
 from hf_posenc.rotate import table
 from hf_posenc.schemes.base import Scheme
 
-Schedule = Literal["geometric", "linear"]
+Schedule = Literal["geometric", "linear", "custom"]
 Kind = Literal["sincos", "sin", "cos"]
 CodeLayout = Literal["interleaved", "concat"]
 
@@ -30,9 +32,10 @@ CodeLayout = Literal["interleaved", "concat"]
 class Sinusoidal(Scheme):
     """Fixed codes, defined at every position; models trained with them still fail soon past their trained length.
 
-    ``schedule="linear"`` spaces the frequencies evenly from 1 to 1 / base; ``kind`` leaves zeros in place of the sines
-    or the cosines; ``layout="concat"`` puts all sines before all cosines; ``reverse`` puts the slowest hand first. Of
-    an odd width the sines have one channel more.
+    ``schedule="linear"`` spaces the frequencies evenly from 1 to 1 / base, ``"custom"`` takes ``frequencies``, one for
+    each two channels; ``kind`` leaves zeros in place of the sines or the cosines; ``layout="concat"`` puts all sines
+    before all cosines; ``reverse`` puts the last hand first; ``scale="learned"`` starts from 1 / √width. Of an odd
+    width the sines have one channel more.
     """
 
     def __init__(
@@ -41,26 +44,43 @@ class Sinusoidal(Scheme):
         *,
         base: Base = 10_000.0,
         schedule: Schedule = "geometric",
+        frequencies: list[Positive] | None = None,
         kind: Kind = "sincos",
         layout: CodeLayout = "interleaved",
-        scale: Positive = 1.0,
+        scale: Positive | Literal["learned"] = 1.0,
         reverse: bool = False,
     ) -> None:
         super().__init__(geometry)
-        frequencies = SCHEDULES[schedule](base, geometry.width)
-        self.frequencies = frequencies[::-1] if reverse else frequencies
-        self.kind, self.layout, self.scale = kind, layout, scale
+        if (schedule == "custom") != (frequencies is not None):
+            raise OptionOutOfRange(
+                f'frequencies and schedule="custom" need each other, got {frequencies!r} with {schedule!r}. Give both.'
+            )
+        hands = SCHEDULES[schedule](base, geometry.width) if frequencies is None else tuple(frequencies)
+        if len(hands) != (geometry.width + 1) // 2:
+            raise OptionOutOfRange(
+                f"frequencies must have one value for each two of {geometry.width} channels, got {len(hands)}. "
+                f"Give {(geometry.width + 1) // 2}."
+            )
+        self.frequencies = hands[::-1] if reverse else hands
+        self.kind, self.layout = kind, layout
+        self.scale = nn.Parameter(torch.empty(1)) if scale == "learned" else scale
+
+    def reset_parameters(self) -> None:
+        """A learned scale of 1 / √width, at which the code is about as long as a word's embedding."""
+        if isinstance(self.scale, nn.Parameter):
+            nn.init.constant_(self.scale, self.geometry.width**-0.5)
 
     def embed(self, positions: Tensor) -> Tensor:
         """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32, from float64 angles."""
-        cos, sin = (turn[:, 0] * self.scale for turn in table(Rotation(self.frequencies), positions))
+        cos, sin = (turn[:, 0] for turn in table(Rotation(self.frequencies), positions))
         cos = cos[..., : self.geometry.width // 2]
         sin, cos = sin * (self.kind != "cos"), cos * (self.kind != "sin")
+        scale = self.scale.float() if isinstance(self.scale, Tensor) else self.scale
         if self.layout == "concat":
-            return torch.cat((sin, cos), dim=-1)
+            return scale * torch.cat((sin, cos), dim=-1)
         code = sin.new_empty(*positions.shape, self.geometry.width)
         code[..., 0::2], code[..., 1::2] = sin, cos
-        return code
+        return scale * code
 
 
 def geometric_schedule(base: float, width: int) -> tuple[float, ...]:

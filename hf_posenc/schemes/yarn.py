@@ -49,17 +49,13 @@ class NTKByParts(Rotary):
 
     def frequencies(self) -> tuple[float, ...]:
         unscaled, s = super().frequencies(), self.geometry.factor
-        slowed = self.slowed_by_pair(len(unscaled)) if self.ramp == "dim" else self.slowed_by_turns(unscaled)
+        slowed = self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_turns(unscaled)
         return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, slowed, strict=True))
 
-    def slowed_by_pair(self, pairs: int) -> list[float]:
+    def slowed_by_pair(self) -> list[float]:
         """γ, linear in the pair index between the pairs that turn β_fast and β_slow times."""
         first, last = self.pair_turning(self.beta_fast), self.pair_turning(self.beta_slow)
-        if self.truncate:
-            first, last = math.floor(first), math.ceil(last)
-        first, last = max(first, 0), min(last, self.geometry.head_dim - 1)
-        width = last - first or 0.001  # as the released code: a ramp of no width is a step
-        return [min(max((m - first) / width, 0.0), 1.0) for m in range(pairs)]
+        return slowed_between(first, last, self.dims, truncate=self.truncate)
 
     def slowed_by_turns(self, unscaled: tuple[float, ...]) -> list[float]:
         """γ, linear in the number of turns within the trained length."""
@@ -70,7 +66,12 @@ class NTKByParts(Rotary):
 
 @register_scheme("yarn", paper="2309.00071", zero_shot=True)
 class Yarn(NTKByParts):
-    """RoPE with frequencies for ``factor`` times the trained length, and a temperature. Static: keys cached rotated."""
+    """RoPE with frequencies for ``factor`` times the trained length, and a temperature. Static: keys cached rotated.
+
+    ``attention_factor`` is what cosines and sines are multiplied with, 0.1 ln s + 1 by default; logits get its square.
+    DeepSeek's checkpoints have ``mscale`` and ``mscale_all_dim`` in its place, and the factor is
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers.
+    """
 
     def __init__(
         self,
@@ -81,10 +82,41 @@ class Yarn(NTKByParts):
         ramp: Ramp = "dim",
         truncate: bool = True,
         attention_factor: Positive | None = None,
+        mscale: Positive | None = None,
+        mscale_all_dim: Positive | None = None,
         base: Base | None = None,
     ) -> None:
         super().__init__(geometry, beta_fast=beta_fast, beta_slow=beta_slow, ramp=ramp, truncate=truncate, base=base)
-        self.attention_factor = attention_factor or 0.1 * math.log(geometry.factor) + 1.0
+        if (mscale is None) != (mscale_all_dim is None):
+            raise OptionOutOfRange(
+                f"mscale and mscale_all_dim go together, got {mscale} and {mscale_all_dim}. "
+                "Give both, or attention_factor alone."
+            )
+        if mscale is not None and attention_factor is not None:
+            raise OptionOutOfRange(
+                f"attention_factor {attention_factor:g} and mscale {mscale:g} both say how much logits grow. "
+                "Give one of them."
+            )
+        self.attention_factor = attention_factor or self.grown(mscale or 1.0) / self.grown(mscale_all_dim or 0.0)
+
+    def grown(self, mscale: float) -> float:
+        """0.1 mscale ln s + 1."""
+        return 0.1 * mscale * math.log(self.geometry.factor) + 1.0
 
     def logit_scale(self) -> float:
         return self.attention_factor**2
+
+
+def slowed_between(first: float, last: float, dims: int, *, truncate: bool = True) -> list[float]:
+    """γ of each pair of ``dims`` channels: 0 up to pair ``first``, 1 from ``last`` on, linear between.
+
+    Args:
+        first, last: fractional pair indices.
+        dims: rotated channels of a head.
+        truncate: whether the ramp starts and ends at whole pairs.
+    """
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dims - 1)
+    width = last - first or 0.001  # as the released code: a ramp of no width is a step
+    return [min(max((m - first) / width, 0.0), 1.0) for m in range(dims // 2)]

@@ -7,7 +7,10 @@ from hf_posenc.laws import Pair
 from hf_posenc.patching import scheme_of
 from hf_posenc.schemes.base import has
 
-HOOKS = ("embed", "rotation", "row_rotation", "regions", "bias", "query_scale", "logit_scale", "visible")
+HOOKS = (
+    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
+)
 
 PAIRS = laws.pairs()
 COMPOSED = [
@@ -26,6 +29,8 @@ COMPOSED = [
 ]
 EVERY = [*PAIRS, *COMPOSED]
 DECODERS = [pair for pair in EVERY if pair.causal]
+CONTINUED = [pair for pair in DECODERS if not pair.needs_whole_text]
+COMPANIONS = [pair for pair in EVERY if not pair.randomises]
 
 
 def hooks_of(pair: Pair) -> tuple[str, ...]:
@@ -45,4 +50,4 @@ def one_of_each(pairs: list[Pair]) -> list[Pair]:
 
 
 BY_HOOK = one_of_each(PAIRS)
-DECODERS_BY_HOOK = [pair for pair in BY_HOOK if pair.causal]
+CONTINUED_BY_HOOK = [pair for pair in BY_HOOK if pair in CONTINUED]

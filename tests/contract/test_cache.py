@@ -9,7 +9,7 @@ from hf_posenc import laws
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED
 
-from .matrix import DECODERS, DECODERS_BY_HOOK
+from .matrix import CONTINUED, CONTINUED_BY_HOOK
 
 CUTS = {
     "one token": 1,
@@ -22,27 +22,27 @@ CUTTING = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 
 
 @CUTTING
-@pytest.mark.parametrize("pair", DECODERS, ids=str)
+@pytest.mark.parametrize("pair", CONTINUED, ids=str)
 def test_cut_is_invisible(pair: Pair, cut: int) -> None:
     """Token by token after the cut."""
     gap = laws.cached_equals_uncached(pair, DynamicCache, cut, step=1)
     assert gap <= pair.limit("cache"), gap
 
 
-@pytest.mark.parametrize("pair", DECODERS, ids=str)
+@pytest.mark.parametrize("pair", CONTINUED, ids=str)
 def test_chunks_are_invisible(pair: Pair) -> None:
     gap = laws.cached_equals_uncached(pair, DynamicCache, cut=7, step=7)
     assert gap <= pair.limit("cache"), gap
 
 
 @CUTTING
-@pytest.mark.parametrize("pair", DECODERS_BY_HOOK, ids=str)
+@pytest.mark.parametrize("pair", CONTINUED_BY_HOOK, ids=str)
 def test_cut_is_invisible_in_a_static_cache(pair: Pair, cut: int) -> None:
     gap = laws.cached_equals_uncached(pair, StaticCache, cut)
     assert gap <= pair.limit("cache"), gap
 
 
-@pytest.mark.parametrize("pair", DECODERS_BY_HOOK, ids=str)
+@pytest.mark.parametrize("pair", CONTINUED_BY_HOOK, ids=str)
 def test_static_cache_in_company(pair: Pair) -> None:
     for law in (laws.padded_decoding_equals_alone, laws.cache_can_be_reordered):
         gap = law(pair, StaticCache)
@@ -53,7 +53,7 @@ def test_static_cache_in_company(pair: Pair) -> None:
 @CUTTING
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
 @pytest.mark.parametrize("step", [1, 2, 7, 40])
-@pytest.mark.parametrize("pair", DECODERS, ids=str)
+@pytest.mark.parametrize("pair", CONTINUED, ids=str)
 def test_every_cut_step_and_cache(pair: Pair, cache: type[Cache], cut: int, step: int) -> None:
     gap = laws.cached_equals_uncached(pair, cache, cut, step)
     assert gap <= pair.limit("cache"), gap

@@ -39,5 +39,6 @@ def test_records_say_where_schemes_are_defined() -> None:
         cls = scheme_class(record.name)
         for model in HOSTS:
             listed = model.removesuffix("_decoder") in record.models
-            decodes = model == "bert_decoder" and cls.needs_causal and not cls.needs_rotation
+            alone = cls.needs_rotation or cls.needs_relative
+            decodes = model == "bert_decoder" and cls.needs_causal and not alone
             assert (listed or decodes) == ((model, record.name) not in REFUSALS), (model, record.name)

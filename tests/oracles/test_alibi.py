@@ -1,19 +1,24 @@
-"""ALiBi's slopes and rows against BLOOM's and MPT's."""
+"""ALiBi against BLOOM's and MPT's tensors, a whole BLOOM, and the authors' recipe for encoders."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
+from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.alibi import ALiBi
 from hf_posenc.terms import KeyBias, ToeplitzBias
 
-from . import hosts
+from . import hosts, naive
 
 HEADS = [1, 2, 6, 8, 12, 16, 20]
 
@@ -90,3 +95,142 @@ def test_a_list_must_fit_the_heads() -> None:
     assert torch.equal(key_bias(2, torch.arange(3)[None], slopes=[1.0, 0.0])[0, 0], torch.tensor([-2.0, -1.0, 0.0]))
     with pytest.raises(OptionOutOfRange, match="4 heads, got 2"):
         ALiBi(hosts.geometry(heads=4), slopes=[1.0, 0.5])
+
+
+def whole_bloom(heads: int) -> BloomForCausalLM:
+    torch.manual_seed(0)
+    config = BloomConfig(hidden_size=8 * heads, n_layer=2, n_head=heads, vocab_size=50, hidden_dropout=0.0,
+                         attention_dropout=0.0)  # fmt: skip
+    bloom = BloomForCausalLM(config).eval()
+    for weight in bloom.parameters():  # sharp attention, and biases that are not zero
+        torch.nn.init.normal_(weight, std=0.3)
+    return bloom
+
+
+def gpt2_of(bloom: BloomForCausalLM) -> GPT2LMHeadModel:
+    """The same weights in GPT-2's places: BLOOM is a GPT-2 with ALiBi and a norm behind the embedding."""
+    theirs, heads = bloom.transformer, bloom.config.n_head
+    config = GPT2Config(n_embd=8 * heads, n_layer=2, n_head=heads, vocab_size=50, n_positions=16,
+                        bos_token_id=0, eos_token_id=0)  # fmt: skip
+    gpt2 = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        gpt2.transformer.wte.weight.copy_(theirs.word_embeddings.weight)
+        gpt2.transformer.ln_f.load_state_dict(theirs.ln_f.state_dict())
+        for block, source in zip(gpt2.transformer.h, theirs.h, strict=True):
+            block.ln_1.load_state_dict(source.input_layernorm.state_dict())
+            block.ln_2.load_state_dict(source.post_attention_layernorm.state_dict())
+            fused = source.self_attention.query_key_value  # heads outermost, then query, key, value
+            block.attn.c_attn.weight.copy_(fused.weight.view(heads, 3, 8, -1).transpose(0, 1).flatten(0, 2).T)
+            block.attn.c_attn.bias.copy_(fused.bias.view(heads, 3, 8).transpose(0, 1).flatten())
+            for conv, linear in (
+                (block.attn.c_proj, source.self_attention.dense),
+                (block.mlp.c_fc, source.mlp.dense_h_to_4h),
+                (block.mlp.c_proj, source.mlp.dense_4h_to_h),
+            ):
+                conv.weight.copy_(linear.weight.T)
+                conv.bias.copy_(linear.bias)
+    return gpt2
+
+
+@pytest.mark.parametrize("heads", [6, 8])
+@torch.no_grad()
+def test_a_whole_bloom(heads: int) -> None:
+    """Past GPT-2's table and left-padded; with the plain geometric slopes it is another model at six heads."""
+    bloom = whole_bloom(heads)
+    ids = torch.randint(0, 50, (2, 60), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, :13] = 0
+    inputs = {"inputs_embeds": bloom.transformer.word_embeddings_layernorm(bloom.transformer.word_embeddings(ids))}
+    expected = bloom(ids, attention_mask=mask).logits[mask.bool()]
+
+    def patched(**options: object) -> Tensor:
+        model = patch_model(gpt2_of(bloom), "alibi", factor=4, **options)
+        return model(**inputs, attention_mask=mask).logits[mask.bool()]
+
+    size = expected.std()
+    assert (patched() - expected).abs().max() <= 2e-5 * size
+    apart = (patched(slopes="geometric") - expected).abs().max()
+    assert (apart > 1e-2 * size) == (heads == 6)  # control
+
+
+def asymmetric(heads: int, length: int) -> Tensor:
+    """The authors' non-symmetric option: slopes of half the heads, twice, and each half with a mask of its own."""
+    distance = naive.distances(length)
+    slopes = 2 * [2 ** (-8 * (h + 1) / (heads // 2)) for h in range(heads // 2)]
+    bias = -torch.tensor(slopes, dtype=torch.float64)[:, None, None] * distance.abs()
+    bias[: heads // 2, distance < 0] = -math.inf
+    bias[heads // 2 :, distance > 0] = -math.inf
+    return bias
+
+
+def test_half_the_heads_look_back_and_half_ahead() -> None:
+    ids, text = hosts.text(70), naive.both_ways(70)
+    patched = patch_model(hosts.bert(), "alibi", bidirectional="asymmetric", target_length=70)
+    expected = naive.bert(hosts.bert(), ids, replace(text, bias=asymmetric(hosts.HEADS, 70)))
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+    mirrored = naive.bert(hosts.bert(), ids, replace(text, bias=asymmetric(hosts.HEADS, 70).mT))  # control
+    assert (mirrored - expected).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("options", "geometry", "message"),
+    [
+        ({"bidirectional": "asymmetric"}, {"causal": True}, "left to right"),
+        ({"bidirectional": "asymmetric"}, {"causal": False, "heads": 3}, "even number of heads"),
+    ],
+)
+def test_sides_without_a_definition_are_refused(options: dict, geometry: dict, message: str) -> None:
+    with pytest.raises(OptionOutOfRange, match=message):
+        ALiBi(hosts.geometry(**geometry), **options)
+
+
+def test_left_only_has_no_source() -> None:
+    with pytest.raises(OptionOutOfRange, match="'symmetric' or 'asymmetric'"):
+        patch_model(hosts.bert(), "alibi", bidirectional="left_only")
+
+
+def test_learned_slopes_start_as_released_and_stay_positive() -> None:
+    scheme = ALiBi(hosts.geometry(heads=12), slopes="learned")
+    positions = torch.arange(50)[None]
+    ctx = PositionContext(positions, positions, causal=True, contiguous=True)
+    assert torch.allclose(scheme.bias(ctx).values, key_bias(12, positions), rtol=1e-6)
+    torch.nn.init.normal_(scheme.log_slopes, std=3.0)
+    values = scheme.bias(ctx).values
+    assert (values[:, :, :-1] < 0).all()
+    values.sum().backward()
+    assert (scheme.log_slopes.grad != 0).all()
+
+
+def test_learned_slopes_in_a_model() -> None:
+    """Trained slopes are what all layers use, on either side of an encoder and in a decoder."""
+    for model, free in (("llama", naive.causal), ("bert", naive.both_ways)):
+        build, formula = hosts.HOSTS[model]
+        ids, text = hosts.text(70), free(70)
+        patched = patch_model(build(), "alibi", slopes="learned", interpolate=2.0, target_length=70)
+        torch.nn.init.normal_(scheme_of(patched).log_slopes)
+        slopes = scheme_of(patched).log_slopes.detach().double().exp() / 2
+        expected = formula(build(), ids, replace(text, bias=-slopes[:, None, None] * text.distance.abs()))
+        assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+
+
+def test_distances_of_regions_are_not_those_of_keys() -> None:
+    """Where a remap moves tokens, a key has no bias of its own any more."""
+    scheme, positions = ALiBi(hosts.geometry(heads=2), slopes=[0.5, 0.25]), torch.arange(9)[None]
+    bias = scheme.bias(PositionContext(positions, positions, causal=True, contiguous=True, remapped=True))
+    assert isinstance(bias, ToeplitzBias)
+    assert torch.equal(
+        bias.of_distance(torch.tensor([0.0, 1.5, 6.0])), torch.tensor([[0, -0.75, -3], [0, -0.375, -1.5]])
+    )
+
+
+def test_bfloat16_models_keep_float32_biases() -> None:
+    """In bfloat16, with slope 1/256, the keys of 32k tokens would share 1153 values, wrong by up to a quarter."""
+    length, slope = 2**15, 2.0**-8
+    scheme = ALiBi(hosts.geometry(heads=1), slopes=[slope]).to(torch.bfloat16)
+    positions = torch.arange(length)[None]
+    values = scheme.bias(PositionContext(positions, positions, causal=True, contiguous=True)).values[0, 0]
+    exact = slope * (positions[0].double() - (length - 1))
+    assert torch.equal(values.double(), exact)
+    rounded = exact.to(torch.bfloat16)
+    assert len(rounded.unique()) < 1300  # control
+    assert (rounded.double() - exact).abs().max() >= 0.24

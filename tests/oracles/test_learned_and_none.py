@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, PositionOutOfTable
+from hf_posenc.schemes.learned import Learned
 
 from . import hosts
 from .hosts import TRAINED, WIDTH
@@ -67,3 +68,42 @@ def test_a_table_tells_repeated_tokens_apart() -> None:
     """Control of the above."""
     own = hosts.logits(hosts.gpt2(), torch.full((20,), 7))
     assert (own - own[0]).abs().max() > 0.1
+
+
+def test_a_table_is_looked_up_by_position() -> None:
+    """Rows by place, of any batch, and gradients to the rows that were read and no others."""
+    scheme = Learned(hosts.geometry(width=8, target=10))
+    scheme.reset_parameters()
+    positions = torch.tensor([[0, 1, 9], [3, 3, 0]])
+    code = scheme.embed(positions)
+    assert code.shape == (2, 3, 8)
+    for row, column in [(0, 0), (0, 2), (1, 1)]:
+        assert torch.equal(code[row, column], scheme.table.weight[positions[row, column]])
+    code.sum().backward()
+    assert scheme.table.weight.grad[:, 0].tolist() == [2, 1, 0, 2, 0, 0, 0, 0, 0, 1]
+
+
+def test_tables_are_drawn_as_asked() -> None:
+    for std in (0.02, 0.5):
+        scheme = Learned(hosts.geometry(width=64, target=400), std=std)
+        torch.manual_seed(0)
+        scheme.reset_parameters()
+        first = scheme.table.weight.clone()
+        assert first.std().item() == pytest.approx(std, rel=0.05)
+        assert abs(first.mean().item()) < std / 20
+        torch.manual_seed(0)
+        scheme.reset_parameters()
+        assert torch.equal(scheme.table.weight, first)
+
+
+def test_a_table_of_ones_own_puts_the_hosts_out_of_use() -> None:
+    patched = patch_model(hosts.gpt2(), "learned", num_positions=TRAINED)
+    assert not patched.transformer.wpe.weight.requires_grad
+    before = hosts.logits(patched, hosts.text(9))
+    torch.nn.init.zeros_(patched.transformer.wpe.weight)
+    assert torch.equal(hosts.logits(patched, hosts.text(9)), before)
+
+
+def test_two_tables_at_once_are_refused() -> None:
+    with pytest.raises(CannotCombine, match="'learned' and 'sinusoidal'"):
+        patch_model(hosts.llama(), "learned+sinusoidal")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import pytest
 import torch
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
+from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.sinusoidal import Sinusoidal
 
 from . import hosts
@@ -21,7 +25,7 @@ LINEAR = [0.840, 0.452, -0.184, 0.128, -0.017, 0.031, 0.024, 0.006, 0.011]
 
 
 def codes(positions: list[int] | range, width: int = 128, **options: object) -> Tensor:
-    scheme = Sinusoidal(hosts.geometry(width=width), **options)
+    scheme = Sinusoidal(hosts.geometry(width=width), **options)  # type: ignore[arg-type]
     return scheme.embed(torch.tensor([list(positions)]))[0].double()
 
 
@@ -91,3 +95,59 @@ def test_far_out(position: int) -> None:
             assert abs(mpmath.cos(angle) - float(code[2 * m + 1])) < 1e-7
             worst = max(worst, abs(float(mpmath.sin(angle)) - float(low[m].sin())))
     assert worst > 1e-3
+
+
+@pytest.mark.parametrize("width", [7, 64])
+def test_custom_frequencies(width: int) -> None:
+    """One's own schedule: the geometric one by hand is the geometric one; a single clock hand turns as told."""
+    hands = (width + 1) // 2
+    by_hand = [10_000.0 ** (-2 * m / width) for m in range(hands)]
+    assert torch.equal(codes(range(50), width, schedule="custom", frequencies=by_hand), codes(range(50), width))
+    turning = codes([0, 1, 2, 3], width, schedule="custom", frequencies=[math.pi / 2] * hands)
+    assert turning[:, 0].tolist() == pytest.approx([0, 1, 0, -1], abs=1e-6)
+    assert turning[:, 1].tolist() == pytest.approx([1, 0, -1, 0], abs=1e-6)
+    up = codes([5], width, schedule="custom", frequencies=by_hand, reverse=True)
+    down = codes([5], width, schedule="custom", frequencies=by_hand[::-1])
+    assert torch.equal(up, down)
+
+
+def test_custom_frequencies_must_fit() -> None:
+    with pytest.raises(OptionOutOfRange, match=r"one value for each two of 64 channels, got 3\. Give 32"):
+        codes([0], 64, schedule="custom", frequencies=[1.0, 0.5, 0.1])
+    with pytest.raises(OptionOutOfRange, match="need each other"):
+        codes([0], 64, schedule="custom")
+    with pytest.raises(OptionOutOfRange, match="need each other"):
+        codes([0], 64, frequencies=[1.0] * 32)
+    with pytest.raises(OptionOutOfRange, match="'frequencies'"):
+        patch_model(hosts.llama(), "sinusoidal", schedule="custom", frequencies=[-1.0] * 32)
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+def test_a_learned_scale_starts_small_and_learns(model: str) -> None:
+    build, _ = hosts.HOSTS[model]
+    ids = hosts.text(hosts.TRAINED)
+    patched = patch_model(build(), "sinusoidal", scale="learned")
+    scale = scheme_of(patched).scale
+    assert describe(patched).parameters_added == 1
+    assert scale.item() == pytest.approx(64**-0.5)
+    fixed = patch_model(build(), "sinusoidal", scale=64**-0.5)
+    assert (hosts.logits(patched, ids) - hosts.logits(fixed, ids)).abs().max() < 1e-5
+    patched(ids[None]).logits.logsumexp(-1).sum().backward()
+    assert scale.grad.isfinite()
+    assert scale.grad != 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**5), st.integers(0, 300))
+def test_products_depend_on_the_distance_and_not_on_its_sign(position: int, distance: int) -> None:
+    """⟨code(p), code(p + k)⟩ = Σ_m cos(k ω_m), and every code has the norm √(D / 2)."""
+    here, there = codes([position, position + distance], 64)
+    expected = sum(math.cos(distance * 10_000.0 ** (-2 * m / 64)) for m in range(32))
+    assert float(here @ there) == pytest.approx(expected, abs=1e-4)
+    assert float(here @ here) == pytest.approx(32, abs=1e-4)
+
+
+@pytest.mark.parametrize(("schedule", "closest"), [("geometric", 1.95), ("linear", 0.84)])
+def test_how_near_two_positions_come(schedule: str, closest: float) -> None:
+    """Figures for width 128: the smallest distance of two codes below 2048."""
+    assert float(torch.pdist(codes(range(2048), schedule=schedule)).min()) == pytest.approx(closest, abs=5e-3)

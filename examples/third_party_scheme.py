@@ -1,0 +1,82 @@
+"""Plateau: a scheme of your own, in one file, that every supported model can use and the contract can judge.
+
+    score[h, i, j] = q_i · k_j / √d − m_h min(|i − j|, reach)          m_h = 2^(−8 (h + 1) / H)
+
+ALiBi's penalty on distance that stops growing at ``reach``: keys beyond it are told apart by what they say alone.
+
+    python examples/third_party_scheme.py                       # patch a bundled model, measure the contract; seconds
+    python examples/third_party_scheme.py --model bert --factor 8 --reach 64
+
+What is needed, and nothing else: a subclass of `hf_posenc.Scheme` with the hooks the idea has (this one has a bias that
+depends on the distance alone, see `hf_posenc.schemes.base` for the others), typed options with defaults that follow the
+model, and the decorator. The package never hears of models, caches or masks here, and so cannot get them wrong.
+
+To have ``patch_model(model, "plateau")`` and ``hf-posenc list`` know it without importing this file, name it in the
+``pyproject.toml`` of your own package:
+
+    [project.entry-points."hf_posenc.schemes"]
+    plateau = "your_package.plateau:Plateau"
+
+In your tests one line gets you every law on every model (see `hf_posenc.laws`).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from torch import Tensor
+
+import hf_posenc
+from hf_posenc import laws
+from hf_posenc.geometry import Geometry
+from hf_posenc.options import PositiveInt
+from hf_posenc.positions import PositionContext
+from hf_posenc.terms import ToeplitzBias
+
+
+@hf_posenc.register_scheme("plateau", aliases=("capped_alibi",))
+class Plateau(hf_posenc.Scheme):
+    """Linear penalty on distance up to ``reach`` tokens (default: the trained length), constant beyond."""
+
+    def __init__(self, geometry: Geometry, *, reach: PositiveInt | None = None) -> None:
+        super().__init__(geometry)
+        self.reach = geometry.trained_length if reach is None else reach
+        self.slopes = tuple(2 ** (-8 * (head + 1) / geometry.heads) for head in range(geometry.heads))
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """Bias of any distances ``[…]``, ``[heads, …]``: the engine asks for each distance once, not for each pair."""
+        slopes = ctx.constant(self.slopes)
+
+        def of_distance(distance: Tensor) -> Tensor:
+            return -slopes.view(-1, *(1,) * distance.ndim) * distance.abs().clamp(max=self.reach)
+
+        return ToeplitzBias(of_distance)
+
+
+def main() -> None:
+    """Patch a bundled model, say what was done, and measure every law that applies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--model", default="llama", choices=("llama", "gpt2", "bert"), help="a starter (default: llama)"
+    )
+    parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
+    parser.add_argument("--reach", type=int, help="tokens up to which the penalty grows (default: the trained length)")
+    arguments = parser.parse_args()
+    options = {} if arguments.reach is None else {"reach": arguments.reach}
+
+    model, _ = hf_posenc.load_starter(arguments.model)
+    hf_posenc.patch_model(model, "plateau", factor=arguments.factor, **options)
+    print(hf_posenc.describe(model))
+    hf_posenc.unpatch_model(model)
+
+    gaps = laws.check(model, "plateau", factor=arguments.factor, **options)
+    for gap in gaps:
+        print(f"  {gap.law:<12}{gap.value:.1e}, limit {gap.limit:.0e}, at {gap.where}")
+    broken = [str(gap) for gap in gaps if gap.broken]  # with the command that measures each again
+    if broken:
+        raise SystemExit("\n".join(broken))
+    print(f"All {len(gaps)} laws hold.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What biases of the distance share: a value a distance, not a value a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from hf_posenc.errors import CannotCombine
+
+
+def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tensor:
+    """A function of the distance at every pair, computed once for each distance that occurs.
+
+    Args:
+        function: ``[n]`` to ``[heads, n]``, with autograd.
+        distance: any shape ``[…]``.
+
+    Returns:
+        ``[heads, …]``.
+    """
+    # A graph cannot know the distances before it runs, and fractional ones are as many as there are pairs.
+    if distance.ndim == 1 or distance.is_floating_point() or torch.compiler.is_compiling():
+        return function(distance.flatten()).unflatten(-1, distance.shape)
+    low, high = (int(end) for end in distance.aminmax())
+    if high - low >= distance.numel():
+        return function(distance.flatten()).unflatten(-1, distance.shape)
+    values = function(torch.arange(low, high + 1, device=distance.device))
+    return embedding(distance - low, values.T).movedim(-1, 0)
+
+
+def by_head(factors: Tensor, distance: Tensor) -> Tensor:
+    """The outer product of ``factors [heads]`` and ``distance […]``, ``[heads, …]``."""
+    return factors.view(-1, *(1,) * distance.ndim) * distance
+
+
+def exact(distance: Tensor) -> Tensor:
+    """The distance in float64: what multiplies a million must not be rounded first. Metal has float32 only."""
+    return distance.to(torch.float32 if distance.device.type == "mps" else torch.float64)
+
+
+def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
+    """Row of a table of ``2 · farthest + 1`` rows, the first for keys that far back (Shaw's order: key − query).
+
+    Args:
+        distance: query − key, whole numbers, any shape.
+        farthest: where distances of either sign are clipped.
+        name: of the scheme, for the message.
+
+    Raises:
+        CannotCombine: distances are fractional, and a table says nothing between its rows.
+    """
+    if distance.is_floating_point():
+        raise CannotCombine(
+            f"Scheme {name!r} reads a table with one row a distance, and another scheme of this composition places "
+            "tokens between whole positions. Use a function of the distance instead, such as 'kerple' or 'alibi'."
+        )
+    return (-distance).clamp(-farthest, farthest) + farthest
+
+
+def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
+    """q_i · table[row_ij], ``[batch, heads, n, key]``.
+
+    Args:
+        query: ``[batch, heads, n, head_dim]``.
+        table: ``[rows, head_dim]``.
+        row: ``[batch or 1, n, key]``.
+    """
+    products = query @ table.T
+    return products.gather(-1, row[:, None].expand(*query.shape[:3], row.shape[-1]))
+
+
+def of_keys(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
+    """k_j · table[row_ij], ``[batch, heads, n, key]``, of ``key [batch, kv_heads, key, head_dim]``."""
+    products = table @ key.transpose(-1, -2)  # [batch, kv_heads, rows, key]
+    found = products.gather(-2, row[:, None].expand(*key.shape[:2], *row.shape[1:]))
+    return found.repeat_interleave(heads // key.shape[1], dim=1)

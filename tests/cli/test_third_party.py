@@ -1,0 +1,103 @@
+"""A scheme from outside: the example runs, obeys the contract, and an entry point is all it takes to be found."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from hf_posenc import laws, registry
+from hf_posenc.laws.hosts import HOSTS, TRAINED, host
+from hf_posenc.laws.reading import read, text
+from hf_posenc.patching import patch_model, scheme_of
+from hf_posenc.positions import PositionContext
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def example() -> Iterator[ModuleType]:
+    """The example, imported as its author's own module; forgotten again, so that no other test meets its scheme."""
+    name = "third_party_scheme"
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[name]
+        registry._SCHEMES.pop("plateau", None)
+        registry._CLASSES.pop("plateau", None)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a distribution is installed that names the example as its entry point."""
+    info = tmp_path / "plateau-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plateau\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hf_posenc.schemes]\nplateau = third_party_scheme:Plateau\n")
+    path = os.pathsep.join([str(tmp_path), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def run(*words: str, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be loaded" not in done.stderr  # nor is a plugin met half imported
+    return done.stdout
+
+
+def test_the_example_runs() -> None:
+    said = run(str(EXAMPLES / "third_party_scheme.py"), "--model", "llama", "--reach", "64")
+    assert "LlamaModel patched with plateau" in said
+    assert "laws hold." in said
+
+
+@pytest.mark.parametrize("model", HOSTS)
+def test_every_law_on_every_model(example: ModuleType, model: str) -> None:
+    pair = laws.widest(model, "plateau")
+    for law in laws.applicable(pair):
+        laws.assert_holds(law.name, pair)
+
+
+def test_what_the_example_claims(example: ModuleType) -> None:
+    """Linear up to the reach, flat beyond; ALiBi itself where no text is that long."""
+    scheme = scheme_of(patch_model(host("bert"), "capped_alibi", reach=5))
+    positions = torch.arange(9)[None]
+    bias = scheme.bias(PositionContext(positions, positions, causal=False, contiguous=True)).of_distance(positions[0])
+    assert bias[0].tolist() == pytest.approx([-0.25 * min(d, 5) for d in range(9)])
+    tokens = text(host("bert"), 2 * TRAINED)
+    far = read(patch_model(host("bert"), "plateau", reach=1000), tokens)
+    assert torch.allclose(far, read(patch_model(host("bert"), "alibi"), tokens), atol=1e-5)
+    near = read(patch_model(host("bert"), "plateau"), tokens)  # the trained length
+    assert (near - far).abs().max() > 1e-2
+
+
+def test_an_entry_point_is_enough(installed: dict[str, str]) -> None:
+    """Nobody imports the module: listing and patching find it, by name and by alias."""
+    code = """if True:
+        import hf_posenc
+        from hf_posenc.cli import main
+        model, _ = hf_posenc.load_starter("llama")
+        print(hf_posenc.describe(hf_posenc.patch_model(model, "capped_alibi", reach=8)).scheme)
+        main(["info", "plateau"])
+    """
+    said = run("-c", code, env=installed)
+    assert said.startswith("plateau\n")
+    assert "stops growing" in said
+
+
+def test_without_it_the_name_is_unknown() -> None:
+    """Control of the above."""
+    listed = json.loads(run("-m", "hf_posenc.cli", "list", "--json"))
+    assert "plateau" not in {row["name"] for row in listed}

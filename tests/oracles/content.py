@@ -1,0 +1,69 @@
+"""Biases of content: a block of rows without a model, and whole models whose layers have a bias of their own each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.positions import PositionContext
+from hf_posenc.terms import Block
+
+from . import naive
+from .naive import Positions
+
+OfLayer = Callable[[Tensor, Tensor], Tensor]
+
+
+def context(positions: Tensor, *, causal: bool, keys: Tensor | None = None, contiguous: bool = True) -> PositionContext:
+    """The positions of a call ``[batch, query]``, and of its keys where there are others."""
+    return PositionContext(positions, positions if keys is None else keys, causal, contiguous)
+
+
+def block(ctx: PositionContext, query: Tensor, key: Tensor, rows: slice = slice(None)) -> Block:
+    """Rows of a call of ``query [batch, heads, query, head_dim]`` and ``key [batch, kv_heads, key, head_dim]``."""
+    some, scaling = query[:, :, rows], 1 / math.sqrt(query.shape[-1])
+    distance = ctx.distance(rows)[:, None]
+    seen = distance >= 0 if ctx.causal else torch.ones_like(distance, dtype=torch.bool)
+    scores = some @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scaling
+    return Block(some, key, scores, scaling, rows, ctx.query_positions[:, rows], ctx.key_positions, seen)
+
+
+@dataclass(frozen=True)
+class OfContent(Positions):
+    """Positions with a bias of queries and keys, another one in every layer.
+
+    Attributes:
+        layers: each maps ``q [heads, L, head_dim]`` and ``k`` of as many heads to a bias ``[heads, L, L]``.
+    """
+
+    layers: Iterator[OfLayer] = field(default_factory=lambda: iter(()))
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of one text in the next layer; see `Positions.mix`."""
+        bias = next(self.layers)(query, key.repeat_interleave(len(query) // len(key), 0))
+        plain = Positions(self.seen, self.distance, self.frequencies, bias, self.row_scale, self.logit_scale)
+        return plain.mix(query, key, value)
+
+
+def with_layers(text: Positions, layers: list[OfLayer], **more: Any) -> OfContent:
+    """A text of which every layer has a bias of its own."""
+    return OfContent(text.seen, text.distance, layers=iter(layers), **more)
+
+
+def listening(model: Any) -> list[Tensor]:
+    """Fills with what each layer's attention reads, ``[L, width]``, while a formula runs on a copy of the model."""
+    heard: list[Tensor] = []
+    for name, module in model.named_modules():
+        if name.endswith(("q_proj", "c_attn", "self.query")):
+            module.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    return heard
+
+
+def free(model: str, length: int) -> Positions:
+    """A text without positions, as a host reads it."""
+    return naive.both_ways(length) if model == "bert" else naive.causal(length)

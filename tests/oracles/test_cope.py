@@ -1,0 +1,150 @@
+"""CoPE against its definition, gate by gate in float64."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.schemes.cope import CoPE
+from hf_posenc.terms import Block, BlockBias
+
+from . import content, hosts
+from .hosts import HEAD_DIM, HEADS
+
+LENGTH = 30
+
+
+def scheme(causal: bool = True, **options: Any) -> CoPE:
+    one = CoPE(hosts.geometry(causal=causal), **options)
+    torch.manual_seed(3)
+    torch.nn.init.normal_(one.table.weight)
+    return one
+
+
+def blocked(causal: bool, batch: int = 1, kv_heads: int = 2) -> Block:
+    torch.manual_seed(5)
+    query, key = torch.randn(batch, HEADS, LENGTH, HEAD_DIM), torch.randn(batch, kv_heads, LENGTH, HEAD_DIM)
+    return content.block(content.context(torch.arange(LENGTH)[None], causal=causal), query, key)
+
+
+def bias_of(one: CoPE, block: Block) -> Tensor:
+    bias = one.bias(content.context(block.query_positions, causal=one.geometry.causal))
+    assert isinstance(bias, BlockBias)
+    return bias.of_block(block).detach()
+
+
+def counted(gates: Tensor, i: int, j: int) -> Tensor:
+    """Σ over the keys from one token to the other, both included, ``[heads]``."""
+    first, last = sorted((i, j))
+    return gates[:, i, first : last + 1].sum(-1)
+
+
+def definition(
+    one: CoPE, query: Tensor, key: Tensor, seen: Tensor | None = None, gate_scale: float = HEAD_DIM**-0.5
+) -> Tensor:
+    """q_i · e[p_ij] for ``q, k [heads, L, head_dim]``, ``[heads, L, L]``, pair by pair; 0 where unseen."""
+    length, table = query.shape[1], one.table.weight.double()
+    index = torch.arange(length)
+    if seen is None:
+        seen = index[:, None] >= index if one.geometry.causal else torch.ones(length, length, dtype=torch.bool)
+    query, key = query.double(), key.double()
+    gates = (query @ key.mT * gate_scale).sigmoid() * seen
+    bias = torch.zeros(len(query), length, length, dtype=torch.float64)
+    for i in range(length):
+        for j in index[seen[i]].tolist():
+            p = counted(gates, i, j).clamp(max=len(table) - 1)
+            low, high = p.floor().long(), p.ceil().long()
+            e = (1 - (p - low))[:, None] * table[low] + (p - low)[:, None] * table[high]
+            bias[:, i, j] = (query[:, i] * e).sum(-1)
+    return bias
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("npos", [64, 5, 2])
+def test_equals_the_definition(causal: bool, npos: int) -> None:
+    one, block = scheme(causal, npos=npos), blocked(causal)
+    expected = definition(one, block.query[0], block.key[0].repeat_interleave(2, 0))
+    gap = (bias_of(one, block)[0] - expected).masked_fill(~block.seen[0], 0.0)
+    assert gap.abs().max() < 2e-5  # sums of thirty gates in float32, times queries of norm 4
+
+
+def test_a_gate_scale_of_its_own() -> None:
+    one, block = scheme(gate_scale=1.0), blocked(causal=True)
+    expected = definition(one, block.query[0], block.key[0].repeat_interleave(2, 0), gate_scale=1.0)
+    seen = block.seen[0]
+    assert (bias_of(one, block)[0] - expected).masked_fill(~seen, 0.0).abs().max() < 2e-5
+    others = bias_of(scheme(), block)[0]  # control
+    assert (others - expected).masked_fill(~seen, 0.0).abs().max() > 0.1
+
+
+def test_unseen_keys_are_not_counted() -> None:
+    """Padding on the left, and another document before: gates of 0."""
+    one, block = scheme(), blocked(causal=True)
+    seen = block.seen.clone()
+    seen[..., :7] = False
+    seen[..., 20:, :20] = False
+    hidden = Block(**{**vars(block), "seen": seen})
+    expected = definition(one, block.query[0], block.key[0].repeat_interleave(2, 0), seen[0, 0])
+    assert (bias_of(one, hidden)[0] - expected).masked_fill(~seen[0], 0.0).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_open_gates_count_tokens(causal: bool) -> None:
+    """p = |distance| + 1, so the bias is Shaw's with a table of distances."""
+    one, block = scheme(causal), blocked(causal)
+    open_gates = Block(**{**vars(block), "scores": torch.full_like(block.scores, math.inf)})
+    row = (block.distance.abs() + 1).clamp(max=63)[0]
+    expected = torch.einsum("hid,ijd->hij", block.query[0], one.table.weight.detach()[row])
+    assert (bias_of(one, open_gates)[0] - expected).masked_fill(~block.seen[0], 0.0).abs().max() < 1e-5
+
+
+def test_far_counts_are_exact_enough() -> None:
+    """A hundred thousand gates, summed in float32 from the query: the near ones are exact, the far ones clamped."""
+    gates = torch.rand(1, 1, 1, 100_000, generator=torch.Generator().manual_seed(0))
+    scores = gates.logit()
+    one = scheme()
+    shape = torch.zeros(1, 1, 1, 1)
+    places = torch.arange(100_000)[None]
+    seen = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    block = Block(shape, shape, scores, 1.0, slice(0, 1), places[:, -1:], places, seen)
+    exact = scores.double().sigmoid().flip(-1).cumsum(-1).flip(-1)
+    gap = (one.counts(block).clamp(max=63) - exact.clamp(max=63)).abs().max()
+    assert gap < 1e-4
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_equal_the_definition(causal: bool) -> None:
+    """Of the table, and of queries and keys: through the products with e and through the gates."""
+    one, (query, key) = scheme(causal), (blocked(causal, kv_heads=HEADS).query, blocked(causal, kv_heads=HEADS).key)
+    leaves = (query.requires_grad_(), key.requires_grad_(), one.table.weight)
+    ctx = content.context(torch.arange(LENGTH)[None], causal=causal)
+    block = content.block(ctx, query, key)
+    weights = torch.randn(block.scores.shape, generator=torch.Generator().manual_seed(1)) * block.seen
+    ours = torch.autograd.grad((one.bias(ctx).of_block(block) * weights).sum(), leaves)
+    exact = torch.autograd.grad((definition(one, query[0], key[0]) * weights[0]).sum(), leaves)
+    for grad, expected in zip(ours, exact, strict=True):
+        assert (grad - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("per_layer", [True, False])
+def test_whole_models(model: str, per_layer: bool) -> None:
+    length = 2 * hosts.TRAINED
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(length), content.free(model, length)
+    patched = patch_model(build(), "cope", factor=2, per_layer=per_layer)
+    schemes = [m for m in patched.modules() if isinstance(m, CoPE)]
+    assert len(schemes) == (2 if per_layer else 1)
+    assert scheme_of(patched).table.weight.abs().max() == 0
+    for one in schemes:
+        torch.nn.init.normal_(one.table.weight, std=0.1)  # a steep table turns rounding of gates into logits
+    layers = [partial(definition, one) for one in (schemes[0], schemes[-1])]
+    expected = formula(build(), ids, content.with_layers(text, layers))
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+    assert (formula(build(), ids, text) - expected).abs().max() > 1e-1  # control: without it

@@ -1,0 +1,254 @@
+"""DeBERTa's terms against both of transformers' with copied weights, and whole models against the definition."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import DebertaConfig, DebertaV2Config
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as AttentionV1
+from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as AttentionV2
+from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position, make_log_bucket_position
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, OutsideModel
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.deberta import DeBERTa
+from hf_posenc.terms import BlockBias
+
+from . import content, hosts
+from .hosts import HEAD_DIM, HEADS, WIDTH
+from .naive import Positions
+
+LENGTH = 50
+SMALL = {"span": 20, "buckets": 8}  # beyond which this text reaches
+TERMS = ["c2p+p2c", "c2p", "p2c"]
+
+
+class Projections:
+    """Two linear layers, as a host's attention has them."""
+
+    def __init__(self, query: nn.Linear, key: nn.Linear) -> None:
+        self.linear = {"query": query, "key": key}
+
+    def query(self, x: Tensor) -> Tensor:
+        return self.linear["query"](x).unflatten(-1, (-1, HEAD_DIM)).transpose(0, 1)
+
+    def key(self, x: Tensor) -> Tensor:
+        return self.linear["key"](x).unflatten(-1, (-1, HEAD_DIM)).transpose(0, 1)
+
+
+def drawn(scheme: DeBERTa) -> DeBERTa:
+    """Parameters large enough to show."""
+    torch.manual_seed(3)
+    for weight in scheme.parameters():
+        nn.init.normal_(weight, mean=1.0 if weight.ndim == 1 else 0.0, std=0.3)
+    return scheme
+
+
+def scheme(causal: bool = False, **options: Any) -> DeBERTa:
+    return drawn(DeBERTa(hosts.geometry(causal=causal), **options))
+
+
+def scores_of(one: DeBERTa, project: object, query: Tensor, key: Tensor) -> Tensor:
+    """Everything in the softmax, ``[batch, heads, L, L]``."""
+    positions = torch.arange(query.shape[2])[None]
+    causal = one.geometry.causal
+    ctx = PositionContext(positions, positions, causal, contiguous=True, projections=project, layer=0)  # type: ignore[arg-type]
+    bias, block = one.bias(ctx), content.block(ctx, query, key)
+    assert isinstance(bias, BlockBias)
+    return ((block.scores + bias.of_block(block)) * one.logit_scale()).detach()
+
+
+def queries_and_keys() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(5)
+    return torch.randn(1, HEADS, LENGTH, HEAD_DIM), torch.randn(1, HEADS, LENGTH, HEAD_DIM)
+
+
+def spread(rows: Tensor) -> float:
+    """How far rows are from one constant each, which softmax does not see."""
+    return float((rows - rows.mean(-1, keepdim=True)).abs().max())
+
+
+def version_2(one: DeBERTa, terms: str, share_key: bool) -> tuple[AttentionV2, Tensor]:
+    """Transformers' layer with the scheme's projections, and the table it is given."""
+    config = DebertaV2Config(
+        hidden_size=WIDTH, num_attention_heads=HEADS, relative_attention=True, pos_att_type=terms.split("+"),
+        max_relative_positions=20, position_buckets=8 if one.side == 8 else -1, share_att_key=share_key,
+        hidden_dropout_prob=0.0,
+    )  # fmt: skip
+    torch.manual_seed(4)
+    layer = AttentionV2(config).eval()
+    if not share_key:
+        copied = {"pos_key_proj": "to_key", "pos_query_proj": "to_query"}
+        for theirs, ours in copied.items():
+            if hasattr(layer, theirs):
+                getattr(layer, theirs).load_state_dict(getattr(one.own[0], ours).state_dict(), strict=False)
+    table = one.table.weight
+    if one.norm is not None:
+        table = nn.functional.layer_norm(table, (WIDTH,), one.norm.weight, one.norm.bias, 1e-7)
+    return layer, table.detach()
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("buckets", [8, -1])
+@pytest.mark.parametrize("share_key", [True, False])
+@pytest.mark.parametrize("norm", [True, False])
+def test_equals_version_2(terms: str, buckets: int, share_key: bool, norm: bool) -> None:
+    one = scheme(terms=terms, span=20, buckets=buckets, share_key=share_key, norm=norm)
+    query, key = queries_and_keys()
+    layer, table = version_2(one, terms, share_key)
+    count = 1 + len(terms.split("+"))
+    with torch.no_grad():
+        bias = layer.disentangled_attention_bias(query[0], key[0], None, table, count)
+    theirs = query[0] @ key[0].mT / math.sqrt(count * HEAD_DIM) + bias
+    ours = scores_of(one, Projections(layer.query_proj, layer.key_proj), query, key)[0]
+    assert spread(ours - theirs) < 1e-5  # their own keys of positions have a bias: one number a row
+    if share_key:
+        assert (ours - theirs).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_equals_version_1(terms: str) -> None:
+    """No buckets, no norm, projections of its own; queries come in divided already."""
+    one = scheme(terms=terms, span=20, buckets=-1, share_key=False, norm=False)
+    config = DebertaConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, relative_attention=True, pos_att_type=terms.split("+"),
+        max_relative_positions=20, hidden_dropout_prob=0.0,
+    )  # fmt: skip
+    layer = AttentionV1(config).eval()
+    for theirs, ours in {"pos_proj": "to_key", "pos_q_proj": "to_query"}.items():
+        if hasattr(layer, theirs):
+            getattr(layer, theirs).load_state_dict(getattr(one.own[0], ours).state_dict())
+    query, key = queries_and_keys()
+    count = 1 + len(terms.split("+"))
+    divided = query / math.sqrt(count * HEAD_DIM)
+    distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+    with torch.no_grad():
+        bias = layer.disentangled_att_bias(divided, key, distance[None], one.table.weight, count)
+    ours = scores_of(one, Projections(nn.Linear(1, 1), nn.Linear(1, 1)), query, key)
+    assert (ours - (divided @ key.mT + bias)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("span", "buckets"), [(512, 256), (512, -1), (128, 32), (30, 9), (200, 256), (9, 4)])
+def test_rows_of_the_table(span: int, buckets: int) -> None:
+    one = scheme(span=span, buckets=buckets)
+    half = span if buckets < 0 else buckets
+    text = torch.zeros(1, 1500, 1)
+    bucket = build_relative_position(text, text, buckets, span)[0]
+    assert torch.equal(one.index(distances(1500)), (bucket + half).clamp(0, 2 * half - 1))
+
+
+def distances(length: int) -> Tensor:
+    index = torch.arange(length)
+    return index[:, None] - index
+
+
+def test_published_buckets() -> None:
+    """Their function does not saturate (600 falls in bucket 270 of 256): the clip of δ is what ends the table."""
+    distance = torch.tensor([127, 129, 511, 600, -511, -600])
+    assert make_log_bucket_position(distance, 256, 512).tolist() == [127, 129, 255, 270, -255, -270]
+    assert (scheme().index(distance) - 256).tolist() == [127, 129, 255, 255, -255, -256]
+
+
+def written_out(
+    one: DeBERTa, query: Tensor, key: Tensor, query_codes: Tensor, key_codes: Tensor, distance: Tensor
+) -> Tensor:
+    """Both terms over √d, pair by pair, from ``Qr`` and ``Kr`` ``[heads, rows, head_dim]``."""
+    theirs = build_relative_position(query[0], key[0], 8, 20)[0]
+    assert torch.equal(distance, distances(len(distance)))
+    here, there = (torch.clamp(b + 8, 0, 15) for b in (theirs, theirs.mT if one.mirrored else theirs))
+    c2p = torch.einsum("hid,hijd->hij", query, key_codes[:, here])
+    p2c = torch.einsum("hjd,hijd->hij", key, query_codes[:, there])
+    return (c2p + p2c) / math.sqrt(HEAD_DIM)
+
+
+@pytest.mark.parametrize("p2c_index", ["code", "paper"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_index_of_the_last_term(p2c_index: str, causal: bool) -> None:
+    """δ(i, j) as in the code, δ(j, i) as it is printed; a decoder reads the same from half of the table."""
+    one = scheme(causal=causal, p2c_index=p2c_index, **SMALL)
+    project = Projections(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    query, key = queries_and_keys()
+    seen = distances(LENGTH) >= (0 if causal else -LENGTH)
+    codes = one.codes()
+    bias = written_out(one, query[0], key[0], project.query(codes), project.key(codes), distances(LENGTH))
+    expected = (query[0] @ key[0].mT / math.sqrt(HEAD_DIM) + bias) / math.sqrt(3)
+    ours = scores_of(one, project, query, key)[0]
+    assert (ours - expected)[:, seen].abs().max() < 1e-5
+    one.mirrored = not one.mirrored  # control
+    assert (scores_of(one, project, query, key)[0] - expected)[:, seen].abs().max() > 0.1
+
+
+def test_outside_a_model_the_reason_is_told() -> None:
+    positions = torch.arange(3)[None]
+    ctx = PositionContext(positions, positions, causal=True, contiguous=True)
+    bias = scheme(causal=True).bias(ctx)
+    with pytest.raises(OutsideModel, match=r"own projections.*Ask a patched model"):
+        bias.of_block(content.block(ctx, torch.zeros(1, 4, 3, 16), torch.zeros(1, 4, 3, 16)))
+
+
+def test_a_span_within_the_narrow_buckets_is_refused() -> None:
+    with pytest.raises(OptionOutOfRange, match="greater than 129 with 256 buckets"):
+        scheme(span=129)
+    assert scheme(span=130).side == 256
+
+
+def test_fractional_distances_are_refused() -> None:
+    with pytest.raises(CannotCombine, match="whole distances"):
+        scheme().index(torch.tensor([0.5]))
+
+
+PROJECTED: dict[str, Callable[[Any], list[tuple[nn.Module, nn.Module]]]] = {
+    "llama": lambda m: [(layer.self_attn.q_proj, layer.self_attn.k_proj) for layer in m.model.layers],
+    "gpt2": lambda m: [cut(block.attn.c_attn) for block in m.transformer.h],
+    "bert": lambda m: [(lay.attention.self.query, lay.attention.self.key) for lay in m.bert.encoder.layer],
+}
+
+
+def cut(fused: Any) -> tuple[nn.Module, nn.Module]:
+    """The query and key parts of GPT-2's projection, which is stored transposed."""
+    parts = []
+    for number in (0, 1):
+        linear = nn.Linear(WIDTH, WIDTH)
+        linear.weight.data = fused.weight.data.T[number * WIDTH : (number + 1) * WIDTH]
+        linear.bias.data = fused.bias.data[number * WIDTH : (number + 1) * WIDTH]
+        parts.append(linear)
+    return parts[0], parts[1]
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("share_key", [True, False])
+def test_whole_models(model: str, share_key: bool) -> None:
+    length = 3 * hosts.TRAINED
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(length), content.free(model, length)
+    patched = patch_model(build(), "deberta", factor=3, share_key=share_key, **SMALL)
+    one = scheme_of(patched)
+    assert isinstance(one, DeBERTa)
+    assert sum(isinstance(m, DeBERTa) for m in patched.modules()) == 1  # one table for all layers
+    exact = copy.deepcopy(drawn(one)).double()
+    pairs = PROJECTED[model](copy.deepcopy(build()).double())
+    if not share_key:
+        pairs = [(own.to_query, own.to_key) for own in exact.own]
+    layers = [of_layer(exact, query, key, text) for query, key in pairs]
+    expected = formula(build(), ids, content.with_layers(text, layers, logit_scale=3**-0.5))
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+    exchanged = formula(build(), ids, content.with_layers(text, layers[::-1], logit_scale=3**-0.5))  # control
+    assert (exchanged - expected).abs().max() > 1e-2
+
+
+def of_layer(exact: DeBERTa, query: nn.Module, key: nn.Module, text: Positions) -> content.OfLayer:
+    codes = nn.functional.layer_norm(exact.table.weight, (WIDTH,), exact.norm.weight, exact.norm.bias, 1e-7)
+
+    def bias(q: Tensor, k: Tensor) -> Tensor:
+        of_query, of_key = (p(codes).unflatten(-1, (-1, HEAD_DIM)).transpose(0, 1) for p in (query, key))
+        of_key = of_key.repeat_interleave(len(of_query) // len(of_key), 0)
+        return written_out(exact, q, k, of_query, of_key, text.distance)
+
+    return bias

@@ -1,0 +1,156 @@
+"""FIRE against its formula in float64, its reductions, and the traps: which end of the normaliser is clamped."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc import patch_model
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.alibi import ALiBi
+from hf_posenc.schemes.fire import FIRE
+
+from . import content, hosts, naive
+from .hosts import HEADS, TRAINED
+
+LENGTH = 3 * TRAINED
+LIMIT = 1e-4
+
+
+def stirred(scheme: FIRE, seed: int = 0, by: float = 0.5) -> FIRE:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in scheme.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=by)
+    return scheme
+
+
+def definition(scheme: FIRE, length: int, *, causal: bool, clamp: Any = torch.maximum) -> Tensor:
+    """f(ψ(|i − j|) / (ψ(max(reach, τ)) + ε)), the hidden layer written out, ``[heads, L, L]``."""
+    c, tau = (float(x) for x in (scheme.c.detach().double().abs(), (scheme.multiplier.detach() * scheme.tau).abs()))
+    reach = torch.arange(length) if causal else torch.full((length,), length - 1)
+    farthest = clamp(reach.double(), torch.tensor(tau, dtype=torch.float64))[:, None]
+    x = torch.log(c * naive.distances(length).abs().double() + 1) / (torch.log(c * farthest + 1) + scheme.eps)
+    w1, b1, w2, b2 = (
+        p.detach().double() for p in (scheme.inner.weight, scheme.inner.bias, scheme.outer.weight, scheme.outer.bias)
+    )
+    hidden = (x[..., None] * w1[:, 0] + b1).clamp(min=0)
+    return (hidden @ w2.T + b2).permute(2, 0, 1)
+
+
+def bias_of(scheme: FIRE, length: int, *, causal: bool, start: int = 0, rows: slice = slice(None)) -> Tensor:
+    """What the scheme says of a text that starts at some position, ``[heads, rows, L]``."""
+    ctx = content.context(torch.arange(start, start + length)[None], causal=causal)
+    query = torch.zeros(1, HEADS, length, 4)
+    return scheme.bias(ctx).of_block(content.block(ctx, query, query, rows))[0].detach()
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("options", [{}, {"tau": 20.0, "width": 5}, {"tau": 20.0, "share_layers": True}], ids=str)
+def test_whole_models(model: str, options: dict[str, Any]) -> None:
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    patched = patch_model(build(), "fire", target_length=LENGTH, **options)
+    schemes = [stirred(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, FIRE))]
+    assert len(schemes) == (1 if options.get("share_layers") else 2)
+    schemes = schemes * (2 // len(schemes))
+
+    def logits(clamp: Any) -> Tensor:
+        biases = [definition(scheme, LENGTH, causal=model != "bert", clamp=clamp) for scheme in schemes]
+        return formula(build(), ids, content.with_layers(text, [lambda q, k, b=b: b for b in biases]))
+
+    expected = logits(torch.maximum)
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (logits(torch.minimum) - expected).abs().max() > 100 * LIMIT  # control: a public re-implementation's slip
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_values_and_gradients_are_those_of_the_layers(causal: bool) -> None:
+    """The hidden layer that is looked up instead of computed, with units that are always off, on, or vertical."""
+    for seed in range(4):
+        scheme = stirred(FIRE(hosts.geometry(causal=causal), tau=20.0), seed)
+        with torch.no_grad():
+            scheme.inner.weight[:3] = 0.0
+            scheme.inner.bias[2] = 0.0
+            scheme.inner.weight[5], scheme.inner.weight[6] = 1e-38, -1e-38
+        positions = torch.arange(70)[None]
+        reach = positions if causal else torch.full((1, 1), 69)
+        distance = positions[:, :, None] - positions[:, None]
+        ours = scheme.of(distance, reach)
+        assert (ours[0].detach() - definition(scheme, 70, causal=causal)).abs().max() < 1e-5
+        threshold = (scheme.multiplier * scheme.tau).abs()
+        fraction = scheme.psi(distance.abs()) / (scheme.psi(reach.float().maximum(threshold))[..., None] + scheme.eps)
+        layers = scheme.outer(scheme.inner(fraction[..., None]).relu()).movedim(-1, 1)
+        steer = torch.randn(ours.shape, generator=torch.Generator().manual_seed(seed))
+        names = [name for name, _ in scheme.named_parameters()]
+        grads = [torch.autograd.grad((y * steer).sum(), list(scheme.parameters())) for y in (ours, layers)]
+        for name, one, two in zip(names, *grads, strict=True):
+            assert (one - two).abs().max() <= 1e-4 * two.abs().max().clamp(min=1e-3), name
+
+
+def test_a_linear_function_is_alibi_scaled_by_row() -> None:
+    """ψ is nearly linear for a small c; f(x) = −m x then is −m Δ / max(i, τ)."""
+    scheme = FIRE(hosts.geometry(), c=1e-6, tau=10.0, eps=1e-12)
+    slopes = torch.tensor(ALiBi(hosts.geometry()).slopes)
+    with torch.no_grad():
+        for weight in (scheme.inner.weight, scheme.inner.bias, scheme.outer.weight, scheme.outer.bias):
+            weight.zero_()
+        scheme.inner.weight[0], scheme.outer.weight[:, 0] = 1.0, -slopes
+    distance = naive.distances(60).clamp(min=0)
+    expected = -slopes[:, None, None] * distance / torch.arange(60).clamp(min=10)[:, None]
+    assert torch.allclose(bias_of(scheme, 60, causal=True).tril(), expected, rtol=1e-3)
+
+
+def test_rows_within_the_threshold_know_no_place() -> None:
+    """Relative up to τ, and beyond it a fraction of the row: both on purpose."""
+    scheme = stirred(FIRE(hosts.geometry(), tau=64.0))
+    with torch.no_grad():
+        scheme.multiplier.fill_(1.0)
+    near = bias_of(scheme, 30, causal=True)
+    assert torch.equal(bias_of(scheme, 30, causal=True, start=30), near)
+    assert (bias_of(scheme, 30, causal=True, start=100) - near).abs().max() > 1e-2  # control
+
+
+def test_an_encoder_counts_the_real_tokens() -> None:
+    """A text alone, and beside a longer one with its padding."""
+    scheme, mask = stirred(FIRE(hosts.geometry(causal=False), tau=8.0)), torch.ones(2, 70, dtype=torch.bool)
+    mask[0, :30] = False
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    ctx = PositionContext(positions, positions, causal=False, contiguous=False, real_keys=mask)
+    query = torch.zeros(2, HEADS, 70, 4)
+    batch = scheme.bias(ctx).of_block(content.block(ctx, query, query)).detach()
+    assert torch.allclose(batch[0, :, 30:, 30:], bias_of(scheme, 40, causal=False), atol=1e-6)
+    assert torch.allclose(batch[1], bias_of(scheme, 70, causal=False), atol=1e-6)
+    assert (batch[0, :, 30:, 30:] - batch[1, :, :40, :40]).abs().max() > 1e-2  # control
+
+
+@pytest.mark.parametrize("spoil", ["c", "multiplier", "both"])
+def test_no_parameter_makes_it_infinite(spoil: str) -> None:
+    """c and τ at zero, below it, and huge; a million tokens away."""
+    for value in (0.0, -1e-30, -3.0, 1e30):
+        scheme = stirred(FIRE(hosts.geometry()))
+        with torch.no_grad():
+            for name in ("c", "multiplier") if spoil == "both" else (spoil,):
+                getattr(scheme, name).fill_(value)
+        positions = torch.tensor([[0, 1, 10**6 - 1, 10**6]])
+        bias = scheme.of(positions[:, :, None] - positions[:, None], positions)
+        assert bias.isfinite().all()
+        grads = torch.autograd.grad(bias.sum(), list(scheme.parameters()))
+        assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
+    scheme = stirred(FIRE(hosts.geometry(), tau=20.0))
+    of = partial(bias_of, scheme, 80, causal=True)
+    assert torch.equal(of(rows=slice(30, 50)), of()[:, 30:50])
+
+
+def test_options_out_of_range() -> None:
+    for options in ({"tau": 0.0}, {"c": -0.1}, {"width": 0}, {"eps": 0.0}):
+        with pytest.raises(OptionOutOfRange):
+            patch_model(hosts.llama(), "fire", **options)

@@ -1,0 +1,209 @@
+"""FoX and CABLE against the definition in float64, against ALiBi where gates are constant, and against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.errors import OptionOutOfRange, OutsideModel
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes import fox
+from hf_posenc.schemes.cable import Cable
+from hf_posenc.schemes.fox import Fox
+from hf_posenc.terms import BlockBias, KeyBias
+
+from . import content, hosts
+from .hosts import HEAD_DIM, HEADS, TRAINED
+from .naive import rope
+
+LENGTH = 3 * TRAINED
+LIMIT = 1e-4
+
+
+def schemes_of(model: nn.Module) -> list[Fox]:
+    return [m for m in model.modules() if isinstance(m, Fox)]
+
+
+def drawn(model: Any, seed: int = 3) -> Any:
+    """Gates that differ by token, of which about a tenth is forgotten."""
+    torch.manual_seed(seed)
+    for one in schemes_of(model):
+        nn.init.normal_(one.gate.weight, std=0.1)
+        nn.init.normal_(one.gate.bias, mean=2.0 * one.sign, std=0.5)
+    return model
+
+
+def gates(one: Fox, hidden: Tensor, sign: float = 1.0) -> Tensor:
+    """ln f of ``hidden [L, width]``, ``[directions · heads, L]``, from the weights alone."""
+    logits = hidden @ one.gate.weight.detach().double().T + one.gate.bias.detach().double()
+    return -torch.log1p(torch.exp(-sign * logits)).T
+
+
+def between(log_gates: Tensor) -> Tensor:
+    """c_i − c_j, ``[heads, L, L]``, as the reference kernel's plain version has it; right for j ≤ i."""
+    c = log_gates.cumsum(-1)
+    return c[:, :, None] - c[:, None, :]
+
+
+def definition(one: Fox, hidden: Tensor, sign: float) -> Tensor:
+    """Of a decoder; of an encoder with two gates, the lower triangle of the first and the upper of the second."""
+    both = gates(one, hidden, sign)
+    if len(both) == HEADS:
+        return between(both) if one.geometry.causal else -between(both).abs()
+    return between(both[:HEADS]).tril() - between(both[HEADS:]).triu()
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize(("name", "sign"), [("fox", 1.0), ("cable", -1.0)])
+@pytest.mark.parametrize("options", [{}, {"with_rope": True}, {"bidirectional": False}], ids=str)
+def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any]) -> None:
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    patched = drawn(patch_model(build(), name, factor=3, **options))
+    schemes = schemes_of(patched)
+    assert len(schemes) == 2
+    directions = 2 if model == "bert" and "bidirectional" not in options else 1
+    assert schemes[0].gate.weight.shape[0] == directions * HEADS
+    host = build()
+    heard = content.listening(host)
+    layers = [lambda q, k, one=one: definition(one, heard[-1], sign) for one in schemes]
+    turning = {"frequencies": rope(HEAD_DIM)} if "with_rope" in options else {}
+    expected = formula(host, ids, content.with_layers(text, layers, **turning))
+    assert len(heard) == 2
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    other = [lambda q, k, one=one: definition(one, heard[-1], -sign) for one in schemes]  # control: the negated gate
+    assert (formula(host, ids, content.with_layers(text, other, **turning)) - expected).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+def test_constant_gates_are_alibi(model: str) -> None:
+    """f = e^(−slope) for every token."""
+    build, _ = hosts.HOSTS[model]
+    ids = hosts.text(LENGTH)
+    patched = patch_model(build(), "fox", factor=3)
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
+    kept = (-slopes).exp()
+    for one in schemes_of(patched):
+        nn.init.zeros_(one.gate.weight)
+        one.gate.bias.data = (kept / (1 - kept)).log().float().repeat(one.directions)
+    alibi = hosts.logits(patch_model(build(), "alibi", factor=3), ids)
+    assert (hosts.logits(patched, ids) - alibi).abs().max() <= LIMIT
+    schemes_of(patched)[1].gate.bias.data += 0.1  # control
+    assert (hosts.logits(patched, ids) - alibi).abs().max() > 100 * LIMIT
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+def test_cable_is_fox_of_the_negated_gate(model: str) -> None:
+    build, _ = hosts.HOSTS[model]
+    ids = hosts.text(LENGTH)
+    first, second = drawn(patch_model(build(), "fox", factor=3)), patch_model(build(), "cable", factor=3)
+    assert isinstance(scheme_of(second), Cable)
+    for one, other in zip(schemes_of(first), schemes_of(second), strict=True):
+        other.gate.weight.data, other.gate.bias.data = -one.gate.weight.data, -one.gate.bias.data
+    assert torch.equal(hosts.logits(first, ids), hosts.logits(second, ids))
+    same = patch_model(build(), "cable", factor=3, param="logsigmoid")
+    same.load_state_dict(first.state_dict())
+    assert torch.equal(hosts.logits(same, ids), hosts.logits(first, ids))
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_with_rope_is_the_composition(model: str) -> None:
+    build, _ = hosts.HOSTS[model]
+    ids = hosts.text(LENGTH)
+    one = drawn(patch_model(build(), "fox", factor=3, with_rope=True))
+    two = drawn(patch_model(build(), "rope+fox", factor=3))
+    assert torch.equal(hosts.logits(one, ids), hosts.logits(two, ids))
+
+
+@pytest.mark.parametrize(("name", "sign"), [("fox", 1), ("cable", -1)])
+@pytest.mark.parametrize("bias_init", [0.0, 5.0])
+def test_gates_start_where_they_are_told(name: str, sign: int, bias_init: float) -> None:
+    """Both names mean by ``bias_init`` how much is kept."""
+    one = scheme_of(patch_model(hosts.llama(), name, bias_init=bias_init))
+    assert isinstance(one, Fox)
+    kept = gates(one, torch.zeros(1, hosts.WIDTH, dtype=torch.float64), sign).exp()
+    assert (kept - torch.sigmoid(torch.tensor(bias_init))).abs().max() < 1e-6
+    assert 0.01 < one.gate.weight.std() < 0.03
+
+
+def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
+    """The last rows of a text whose gates are given, ``[heads, length]``."""
+    places = torch.arange(length)[None]
+    carried = log_gates.T[None, None]
+    return replace(content.context(places[:, -rows:], keys=places, causal=True), carried=carried)
+
+
+def decoder() -> Fox:
+    return Fox(replace(hosts.geometry(), kv_heads=1))
+
+
+@pytest.mark.parametrize("rows", [1, 256])
+def test_near_keys_keep_their_digits_far_out(rows: int) -> None:
+    """After 2 · 10⁵ tokens with half forgotten at each, what the newest rows see near by is exact to 1e-4 nats."""
+    torch.manual_seed(0)
+    length, near = 200_000, 64
+    log_gates = torch.log(torch.rand(HEADS, length) * 0.5 + 0.25)
+    bias = decoder().bias(call(length, rows, log_gates))
+    assert isinstance(bias, KeyBias)
+    exact = log_gates.double().cumsum(-1)
+    steps = -exact[:, -near:].diff()
+    assert (bias.values[0, :, -near:].diff() - steps).abs().max() < 1e-4
+    naive = -log_gates.cumsum(-1)[:, -near:].diff()  # control: a cumulative sum in float32
+    assert (naive - steps).abs().max() > 1e-3
+
+
+def test_long_calls_are_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    length = 5000
+    log_gates = torch.log(torch.rand(HEADS, length) * 0.5 + 0.25)
+    ctx, one = call(length, length - 7, log_gates), decoder()
+    bias = one.bias(ctx)
+    assert isinstance(bias, BlockBias)
+    assert length - 7 > fox.ROWS
+    monkeypatch.setattr(fox, "ROWS", length)
+    whole = one.bias(ctx)
+    assert isinstance(whole, KeyBias)
+    c = log_gates.double().cumsum(-1)
+    worst = {"block by block": 0.0, "at once": 0.0}
+    for start in (0, 2000, length - 7 - 10):
+        rows = slice(start, start + 10)
+        query = torch.zeros(1, HEADS, length - 7, 1)
+        block = content.block(ctx, query, torch.zeros(1, 1, length, 1), rows)
+        keys = slice(max(0, 7 + start - 50), 7 + start)  # seen by all of them
+        steps = -c[:, keys].diff()
+        found = {"block by block": bias.of_block(block)[0, :, 3, keys], "at once": whole.values[0, :, keys]}
+        for way, values in found.items():
+            worst[way] = max(worst[way], float((values.diff(dim=-1) - steps).abs().max()))
+    assert worst["block by block"] < 1e-5
+    assert worst["at once"] > 1e-4  # control: why long calls are cut
+
+
+def test_padding_forgets_nothing() -> None:
+    """Gates of padding, whatever they are, do not reach the bias."""
+    log_gates = -torch.rand(HEADS, 20)
+    ctx = call(20, 20, log_gates)
+    real = torch.ones(1, 20, dtype=torch.bool)
+    real[:, 9:13] = False
+    emptied = call(20, 20, log_gates * real)
+    one = decoder()
+    assert torch.equal(one.bias(replace(ctx, real_keys=real)).values, one.bias(emptied).values)
+    assert not torch.equal(one.bias(ctx).values, one.bias(emptied).values)
+
+
+def test_a_decoder_has_no_gate_on_what_follows() -> None:
+    with pytest.raises(OptionOutOfRange, match="a decoder sees none"):
+        Fox(hosts.geometry(), bidirectional=True)
+    assert Fox(hosts.geometry(causal=False), bidirectional=True).directions == 2
+
+
+def test_outside_a_model_the_reason_is_told() -> None:
+    ctx = content.context(torch.arange(3)[None], causal=True)
+    bias = decoder().bias(ctx)
+    assert isinstance(bias, BlockBias)
+    with pytest.raises(OutsideModel, match="gates of a layer's tokens"):
+        bias.of_block(content.block(ctx, torch.zeros(1, 4, 3, 16), torch.zeros(1, 1, 3, 16)))

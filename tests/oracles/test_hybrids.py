@@ -1,0 +1,184 @@
+"""Models whose layers differ: SmolLM3, Cohere 2 and Llama 4, with the weights of patched Llamas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    Cohere2Config,
+    Cohere2Model,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
+
+from hf_posenc import describe, patch_model
+from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
+from hf_posenc.forms import weight_rows
+from hf_posenc.schemes.irope import IRoPE
+
+from . import hosts, naive
+from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from .naive import Positions, rope
+
+LAYERS = 4
+LENGTH = 2 * TRAINED
+LIMIT = 2e-4  # logits of deviation 1 in float32 behind four layers of sharp softmax
+SHAPE = {
+    "hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS, "vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+THETA = {"rope_type": "default", "rope_theta": 10_000.0}
+
+
+def llama() -> Any:
+    return hosts.llama(num_hidden_layers=LAYERS)
+
+
+def hybrid(**options: Any) -> Any:
+    return patch_model(llama(), "irope", target_length=LENGTH, **options)
+
+
+@pytest.mark.parametrize("interval", [2, 4])
+def test_llama_becomes_smollm3(interval: int) -> None:
+    """A whole SmolLM3: every fourth layer without positions."""
+    config = SmolLM3Config(**SHAPE, no_rope_layer_interval=interval, rope_parameters=THETA, rms_norm_eps=1e-6)
+    theirs, ids = SmolLM3ForCausalLM(config).eval(), hosts.text(LENGTH)
+    theirs.load_state_dict(llama().state_dict())
+    expected = hosts.logits(theirs, ids)
+    assert (hosts.logits(hybrid(interval=interval), ids) - expected).abs().max() <= LIMIT
+    assert (hosts.logits(hybrid(interval=3), ids) - expected).abs().max() > 100 * LIMIT  # control
+
+
+def interleaved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights for models that rotate neighbouring channels: Llama's halves, dealt like cards."""
+    heads = {"q_proj.weight": HEADS, "k_proj.weight": KV_HEADS}
+
+    def converted(name: str, weight: Tensor) -> Tensor:
+        kind = next((kind for kind in heads if name.endswith(kind)), None)
+        rows = None if kind is None else weight_rows("interleaved", heads=heads[kind], head_dim=HEAD_DIM)
+        return weight if rows is None else weight[rows]
+
+    return {name: converted(name, weight) for name, weight in weights.items()}
+
+
+def llama4(**more: Any) -> Llama4ForCausalLM:
+    """Dense, keys not cut into chunks, with the weights of `llama`."""
+    config = Llama4TextConfig(
+        **SHAPE, intermediate_size_mlp=96, moe_layers=[], attention_chunk_size=4 * LENGTH, use_qk_norm=False,
+        head_dim=HEAD_DIM, rope_parameters=THETA, rms_norm_eps=1e-6, **more,
+    )  # fmt: skip
+    assert config.no_rope_layers == [1, 1, 1, 0]
+    model = Llama4ForCausalLM(config).eval()
+    renamed = {name.replace(".mlp.", ".feed_forward."): weight for name, weight in llama().state_dict().items()}
+    model.load_state_dict(interleaved(renamed))
+    return model
+
+
+def test_llama_becomes_llama4() -> None:
+    """Three layers that rotate, one that does not."""
+    ids = hosts.text(LENGTH)
+    expected = hosts.logits(llama4(attn_temperature_tuning=False), ids)
+    assert (hosts.logits(hybrid(), ids) - expected).abs().max() <= LIMIT
+    rotating = patch_model(llama(), "rope", target_length=LENGTH)
+    assert (hosts.logits(rotating, ids) - expected).abs().max() > 100 * LIMIT  # control
+
+
+def test_llama_becomes_llama4_with_its_temperature() -> None:
+    """The last layer's queries grow with the logarithm of their position."""
+    ids = hosts.text(LENGTH)
+    expected = hosts.logits(llama4(attn_temperature_tuning=True, floor_scale=8, attn_scale=0.3), ids)
+    still = [("none", {}), ("llama4_temp", {"floor": 8, "scale": 0.3})]
+    ours = patch_model(llama(), "rope", layers={"3::4": still}, target_length=LENGTH)
+    assert (hosts.logits(ours, ids) - expected).abs().max() <= LIMIT
+    assert (hosts.logits(hybrid(), ids) - expected).abs().max() > 10 * LIMIT  # control
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_attention_becomes_cohere2(layer: int) -> None:
+    """One layer at a time, as the blocks around them differ: a window with rotation, or neither."""
+    window = 9
+    config = Cohere2Config(**SHAPE, sliding_window=window, rope_parameters=THETA, attention_bias=False)
+    cohere, ours = Cohere2Model(config).eval(), hybrid(window=window).model.layers[layer].self_attn
+    theirs = cohere.layers[layer].self_attn
+    plain = llama().model.layers[layer].self_attn.state_dict()
+    theirs.load_state_dict(interleaved(plain))
+    hidden = torch.randn(1, LENGTH, WIDTH, generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(LENGTH)[None]
+    distance = naive.distances(LENGTH)
+    seen = (distance >= 0) & (distance < (window if layer < 3 else LENGTH))
+    with torch.no_grad():
+        turns = cohere.rotary_emb(hidden, positions)
+        expected, _ = theirs(hidden, turns, seen[None, None])
+        mixed, _ = ours(hidden, position_ids=positions)
+        everything, _ = theirs(hidden, turns, (distance >= 0)[None, None])
+    assert (mixed - expected).abs().max() <= LIMIT
+    if layer < 3:  # control
+        assert (everything - expected).abs().max() > 100 * LIMIT
+
+
+@dataclass(frozen=True)
+class ByLayer(Positions):
+    """Every call of `mix` is the next layer's."""
+
+    layers: tuple[Positions, ...] = ()
+    number: Any = None
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.layers[next(self.number)].mix(query, key, value)
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize("window", [None, 7])
+def test_every_layer_by_the_formula(model: str, window: int | None) -> None:
+    """Fewer than four layers: the last is global."""
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(LENGTH), naive.causal(LENGTH)
+    near = text.seen if window is None else text.seen & (text.distance < window)
+    local = Positions(near, text.distance, frequencies=rope(HEAD_DIM))
+    expected = formula(build(), ids, ByLayer(text.seen, text.distance, layers=(local, text), number=count()))
+    patched = patch_model(build(), "irope", window=window, target_length=LENGTH)
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    everywhere = formula(build(), ids, ByLayer(text.seen, text.distance, layers=(local, local), number=count()))
+    assert (everywhere - expected).abs().max() > 100 * LIMIT  # control
+
+
+def test_layers() -> None:
+    assert [layer for layer, spec in IRoPE.layers_of(12).items() if spec == "none"] == [3, 7, 11]
+    assert IRoPE.layers_of(3) == {0: "rope", 1: "rope", 2: "none"}
+    assert IRoPE.layers_of(1) == {0: "rope"}
+    assert IRoPE.layers_of(2, local_scheme="yarn", global_scheme="none+logn") == {0: "yarn", 1: "none+logn"}
+
+
+def test_schemes_of_choice() -> None:
+    report = describe(hybrid(global_scheme="none+logn", local_scheme="alibi", interval=2))
+    assert report.scheme == "irope"
+
+
+def test_refusals() -> None:
+    with pytest.raises(SchemeNotDefined, match="decoder"):
+        patch_model(hosts.bert(), "irope")
+    with pytest.raises(OptionOutOfRange, match="interval"):
+        hybrid(interval=1)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])
+@pytest.mark.parametrize("step", [1, 7])
+def test_local_layers_forget_and_global_ones_do_not(cut: int, step: int) -> None:
+    """Each layer caches what it can still see, and the text goes on as if all of it were there."""
+    model, ids, window = hybrid(window=9), hosts.text(LENGTH), 9
+    with torch.no_grad():
+        first = model(ids[None, :cut], use_cache=True)
+        pieces, cache = [first.logits[0]], first.past_key_values
+        for start in range(cut, LENGTH, step):
+            piece = ids[None, start : start + step]
+            pieces.append(model(piece, past_key_values=cache, use_cache=True).logits[0])
+    assert (torch.cat(pieces) - hosts.logits(model, ids)).abs().max() <= LIMIT
+    assert [layer.keys.shape[2] for layer in cache.layers] == [window - 1] * 3 + [LENGTH]

@@ -1,0 +1,174 @@
+"""LongRoPE: frequencies as transformers has them, two tables by row, and a cache that never goes stale."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, Phi3Config, Phi3ForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.errors import LengthContradiction, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.schemes.longrope import LongRoPE
+from hf_posenc.schemes.yarn import NTKByParts
+
+from . import hosts, naive
+from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from .naive import rope
+
+FACTOR = 4
+LENGTH = FACTOR * TRAINED
+SHORT = [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.7]
+LONG = [1.0, 1.1, 1.5, 2.2, 3.0, 4.0, 4.2, 5.0]
+FACTORS = {"short_factor": SHORT, "long_factor": LONG}
+LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
+
+
+def native(**more: Any) -> dict[str, Any]:
+    return {
+        "rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": TRAINED,
+        "factor": float(FACTOR), **FACTORS, **more,
+    }  # fmt: skip
+
+
+def by_row(text: naive.Positions, short: list[float], long: list[float], factor: float) -> naive.Positions:
+    """One row of frequencies a query, from the definition."""
+    rows = [rope(HEAD_DIM) / torch.tensor(short if i < TRAINED else long) for i in range(len(text.seen))]
+    scale = 1 + math.log(factor) / math.log(TRAINED)
+    return replace(text, frequencies=torch.stack(rows), logit_scale=scale)
+
+
+@pytest.mark.parametrize("attention_factor", [None, 1.3])
+def test_equals_transformers(attention_factor: float | None) -> None:
+    told = {} if attention_factor is None else {"attention_factor": attention_factor}
+    config = LlamaConfig(hidden_size=WIDTH, num_attention_heads=HEADS, rope_parameters=native(**told))
+    scheme = LongRoPE(hosts.geometry(target=LENGTH), **FACTORS, **told)
+    for length, ours in ((TRAINED, scheme.frequencies()), (TRAINED + 1, scheme.long_frequencies())):
+        theirs, grown = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
+        assert torch.allclose(torch.tensor(ours), theirs, rtol=2e-6, atol=0)
+        assert scheme.logit_scale() == pytest.approx(grown**2, rel=1e-9)
+
+
+def test_published_attention_factor() -> None:
+    """√(1 + ln 4 / ln 512) = 1.10554."""
+    scheme = LongRoPE(hosts.geometry(trained=512, target=2048))
+    assert math.sqrt(scheme.logit_scale()) == pytest.approx(1.10554, abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize("options", [FACTORS, {"long_factor": LONG}], ids=["both", "long"])
+def test_whole_model_switches_by_row(model: str, options: dict[str, list[float]]) -> None:
+    build, formula = hosts.HOSTS[model]
+    ids, text = hosts.text(LENGTH), naive.causal(LENGTH)
+    short = options.get("short_factor", [1.0] * (HEAD_DIM // 2))
+    expected = formula(build(), ids, by_row(text, short, LONG, FACTOR))
+    ours = hosts.logits(patch_model(build(), "longrope", factor=FACTOR, **options), ids)
+    assert (ours - expected).abs().max() <= LIMIT
+    for one_table in (short, LONG):  # control: either table for all rows
+        other = formula(build(), ids, by_row(text, one_table, one_table, FACTOR))
+        assert (other - expected).abs().max() > 100 * LIMIT
+
+
+def test_equals_transformers_up_to_the_trained_length() -> None:
+    """And beyond it in the rows whose keys know no other table: those of a single layer."""
+    for layers, length, rows in ((2, TRAINED, slice(None)), (1, LENGTH, slice(TRAINED, None))):
+        ids = hosts.text(length)
+        stock = hosts.llama(rope_parameters=native(), max_position_embeddings=LENGTH, num_hidden_layers=layers)
+        ours = patch_model(hosts.llama(num_hidden_layers=layers), "longrope", factor=FACTOR, **FACTORS)
+        gap = (hosts.logits(ours, ids) - hosts.logits(stock, ids)).abs()
+        assert gap[rows].max() <= LIMIT
+    assert gap[: rows.start].max() > 100 * LIMIT  # control: one length for the whole call moves the early rows
+
+
+def test_llama_becomes_phi3() -> None:
+    """The model the scheme shipped in, with the weights of a patched Llama, up to the trained length."""
+    config = Phi3Config(
+        hidden_size=WIDTH, intermediate_size=96, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS, vocab_size=VOCABULARY, max_position_embeddings=LENGTH,
+        original_max_position_embeddings=TRAINED, rope_parameters=native(), pad_token_id=0, rms_norm_eps=1e-6,
+    )  # fmt: skip
+    phi, llama, ids = Phi3ForCausalLM(config).eval(), hosts.llama(), hosts.text(TRAINED)
+    weights = llama.state_dict()
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        qkv = [weights.pop(f"{at}.self_attn.{part}_proj.weight") for part in "qkv"]
+        up = [weights.pop(f"{at}.mlp.{part}_proj.weight") for part in ("gate", "up")]
+        weights[f"{at}.self_attn.qkv_proj.weight"] = torch.cat(qkv)
+        weights[f"{at}.mlp.gate_up_proj.weight"] = torch.cat(up)
+    phi.load_state_dict(weights)
+    expected = hosts.logits(phi, ids)
+    ours = hosts.logits(patch_model(llama, "phi3", factor=FACTOR, **FACTORS), ids)
+    assert (ours - expected).abs().max() <= LIMIT
+    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
+
+
+def test_default_is_a_seed_of_the_search() -> None:
+    """Short texts as they were, long ones stretched as by parts."""
+    geometry = hosts.geometry(target=LENGTH)
+    scheme = LongRoPE(geometry)
+    assert scheme.short_factor == (1.0,) * (HEAD_DIM // 2)
+    assert scheme.long_frequencies() == pytest.approx(NTKByParts(geometry).frequencies(), rel=1e-12)
+    assert all(a <= b * (1 + 1e-12) for a, b in zip(scheme.long_factor, scheme.long_factor[1:], strict=False))
+
+
+def test_factor_one_is_the_host() -> None:
+    ids = hosts.text(2 * TRAINED)
+    ours = hosts.logits(patch_model(hosts.llama(), "longrope"), ids)
+    assert (ours - hosts.logits(hosts.llama(), ids)).abs().max() < 1e-5
+
+
+def test_short_texts_are_left_alone_where_promised() -> None:
+    """Factors of one and no temperature: the host itself, up to the trained length and no further."""
+    patched = patch_model(hosts.llama(), "longrope", factor=FACTOR, attention_factor=1.0)
+    assert scheme_of(patched).unchanged_below == TRAINED
+    ids = hosts.text(2 * TRAINED)
+    gap = (hosts.logits(patched, ids) - hosts.logits(hosts.llama(), ids)).abs().amax(-1)
+    assert gap[:TRAINED].max() < 1e-5
+    assert gap[TRAINED:].max() > 0.1
+    assert scheme_of(patch_model(hosts.llama(), "longrope", factor=FACTOR)).unchanged_below == 0
+
+
+@pytest.mark.parametrize("cut", [1, TRAINED - 1, TRAINED, TRAINED + 1])
+def test_a_cached_text_is_the_text(cut: int) -> None:
+    """Where transformers' own goes stale, on the same weights, it does not."""
+    ids = hosts.text(TRAINED + 6)
+    patched = patch_model(hosts.llama(), "longrope", factor=FACTOR, **FACTORS)
+    assert (decoded(patched, ids, cut) - hosts.logits(patched, ids)).abs().max() <= LIMIT
+    if cut <= TRAINED:  # control; once past the switch, one table serves their later calls too
+        stock = hosts.llama(rope_parameters=native(), max_position_embeddings=LENGTH)
+        assert (decoded(stock, ids, cut) - hosts.logits(stock, ids)).abs().max() > 100 * LIMIT
+
+
+@torch.no_grad()
+def decoded(model: Any, ids: torch.Tensor, cut: int) -> torch.Tensor:
+    """Logits of a text whose first ``cut`` tokens are read at once and the others one by one."""
+    first = model(ids[None, :cut], use_cache=True)
+    pieces, cache = [first.logits[0]], first.past_key_values
+    for token in ids[cut:]:
+        pieces.append(model(token[None, None], past_key_values=cache, use_cache=True).logits[0])
+    return torch.cat(pieces).double()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"long_factor": LONG[:-1]}, "must have 8 numbers"),
+        ({"short_factor": [*SHORT, 1.0]}, "got 9"),
+        ({"long_factor": [0.9, *LONG[1:]]}, "greater than or equal to 1"),
+        ({"keep_start": 4}, "not a function of distance"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionOutOfRange, match=message):
+        patch_model(hosts.llama(), "longrope", factor=FACTOR, **options)
+
+
+def test_needs_a_decoder_and_a_length() -> None:
+    with pytest.raises(SchemeNotDefined, match="decoder"):
+        patch_model(hosts.bert(), "longrope", factor=FACTOR)
+    with pytest.raises(LengthContradiction, match="at least 2"):
+        LongRoPE(hosts.geometry(trained=1, target=4))

@@ -1,0 +1,145 @@
+"""Recipes for training: where they put tokens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc import patch_model
+from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
+from hf_posenc.schemes.pose import PoSE
+from hf_posenc.schemes.randpos import RandPos
+from hf_posenc.schemes.recipe import Recipe
+from hf_posenc.schemes.shape import CAPE, SHAPE
+
+from . import hosts
+from .hosts import TRAINED
+
+TARGET = 8 * TRAINED
+DRAWS = 4000
+WIDE = hosts.geometry(target=TARGET)
+
+
+def in_steps(length: int = TRAINED, rows: int = 1) -> Tensor:
+    return torch.arange(length).expand(rows, length)
+
+
+def moved(recipe: Recipe, positions: Tensor, *, training: bool = True, seed: int = 0) -> Tensor:
+    torch.manual_seed(seed)
+    return recipe.reposition(positions, training=training)
+
+
+@pytest.mark.parametrize("recipe", [RandPos(WIDE), PoSE(WIDE), PoSE(WIDE, chunks=5), SHAPE(WIDE), CAPE(WIDE)], ids=repr)
+def test_order_range_and_seed(recipe: Recipe) -> None:
+    places = moved(recipe, in_steps(rows=DRAWS))
+    assert (places.diff() > 0).all()
+    assert torch.equal(places, moved(recipe, in_steps(rows=DRAWS)))
+    assert not torch.equal(places, moved(recipe, in_steps(rows=DRAWS), seed=1))
+    assert len(places.unique(dim=0)) > 0.9 * (TARGET - TRAINED)  # rows are drawn one by one
+    if not isinstance(recipe, CAPE):
+        assert not places.is_floating_point()
+        assert (places.min(), places.max()) == (0, TARGET - 1)
+
+
+@pytest.mark.parametrize("recipe", [PoSE(WIDE), SHAPE(WIDE), CAPE(WIDE)], ids=repr)
+def test_nothing_moves_outside_training(recipe: Recipe) -> None:
+    positions = in_steps()
+    assert moved(recipe, positions, training=False) is positions
+    assert recipe.unchanged_below == TARGET
+
+
+def test_random_positions_are_a_draw_without_replacement() -> None:
+    """The k-th of L sorted draws from N lies at (k + 1) (N + 1) / (L + 1) − 1 on average; any place is as likely."""
+    places = moved(RandPos(WIDE), in_steps(rows=DRAWS))
+    expected = torch.arange(1, TRAINED + 1) * (TARGET + 1) / (TRAINED + 1) - 1
+    assert (places.double().mean(0) - expected).abs().max() < 2.5  # deviation of one draw ≤ 22, of the mean ≤ 0.35
+    chosen = places.flatten().bincount(minlength=TARGET) / DRAWS
+    assert (chosen - TRAINED / TARGET).abs().max() < 0.03  # six deviations of a share of 1/8 in 4000 draws
+    whole = moved(RandPos(WIDE), in_steps(TARGET))
+    assert torch.equal(whole, in_steps(TARGET))  # as many tokens as places: only one draw there is
+
+
+def test_random_positions_go_by_the_length_of_each_text() -> None:
+    """Padded rows draw for their real tokens; a short text beside a long one spreads as far as alone."""
+    short, long = torch.arange(4).clamp(max=1), torch.arange(4)
+    places = moved(RandPos(WIDE), torch.stack((short, long)).repeat(DRAWS, 1))
+    assert torch.equal(places[::2, 1], places[::2, 3])  # the pads stand where the last token stands
+    assert abs(places[::2, 1].double().mean() - (2 * (TARGET + 1) / 3 - 1)) < 5
+    assert abs(places[1::2, 1].double().mean() - (2 * (TARGET + 1) / 5 - 1)) < 5
+
+
+def test_even_positions() -> None:
+    even = RandPos(WIDE, test="even")
+    rows = torch.stack((torch.arange(4), torch.tensor([0, 0, 1, 2])))
+    places = even.reposition(rows, training=False)
+    last = TARGET - 1
+    assert places[0].tolist() == [0, last // 3, 2 * last // 3, last]
+    assert places[1, 1:].tolist() == [0, last // 2, last]
+    assert torch.equal(even.reposition(in_steps(TARGET), training=False), in_steps(TARGET))
+    assert even.reposition(torch.zeros(1, 1, dtype=torch.long), training=False).tolist() == [[0]]
+    assert not torch.equal(moved(even, in_steps()), even.reposition(in_steps(), training=False))
+    for training in (True, False):
+        with pytest.raises(PositionOutOfTable, match=f"Position {TARGET} is past the {TARGET} positions"):
+            even.reposition(in_steps(TARGET + 1), training=training)
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, TRAINED])
+def test_chunks_as_released(length: int) -> None:
+    """The first of two chunks ends by ⌈L / 2⌉, the second skips up to L' − L, both uniformly; inside, steps of one."""
+    places = moved(PoSE(WIDE), in_steps(length, DRAWS))
+    assert not places[:, 0].any()
+    jumps = places.diff() - 1
+    assert ((jumps > 0).sum(-1) <= 1).all()
+    skips = places[:, -1] - (length - 1)
+    assert int(skips.max()) <= TARGET - length
+    if length == TRAINED:
+        assert abs(skips.double().mean() - (TARGET - length) / 2) < 5
+        cuts = 1 + jumps[skips > 0].argmax(-1)
+        counts = cuts.bincount()
+        assert (cuts.min(), cuts.max()) == (1, TRAINED // 2)
+        assert counts[1:].min() > 0.6 * counts[1:].max()
+        assert torch.equal(moved(PoSE(hosts.geometry()), in_steps(length)), in_steps(length))  # nowhere to skip to
+
+
+def test_many_chunks_move_on_only() -> None:
+    places = moved(PoSE(WIDE, chunks=4), in_steps(rows=DRAWS))
+    jumps = places.diff() - 1
+    assert (jumps >= 0).all()
+    assert int((jumps > 0).sum(-1).max()) == 3
+    for part in range(3):  # each cut in its own quarter
+        assert (jumps[:, part * TRAINED // 4 : (part + 1) * TRAINED // 4] > 0).sum(-1).max() == 1
+
+
+def test_shifts() -> None:
+    shifts = moved(SHAPE(WIDE), in_steps(rows=DRAWS)) - in_steps()
+    assert (shifts == shifts[:, :1]).all()
+    assert (shifts.min(), shifts.max()) == (0, TARGET - TRAINED)
+    chosen = moved(SHAPE(WIDE, max_shift=7), in_steps(rows=DRAWS)) - in_steps()
+    assert sorted(chosen.unique().tolist()) == list(range(8))
+
+
+def test_cape_in_its_three_parts() -> None:
+    still = {"max_shift": 0.0, "jitter": 0.0, "log_scale": 0.0}
+    assert torch.equal(moved(CAPE(WIDE, **still), in_steps()), in_steps().float())
+    shifted = moved(CAPE(WIDE, **still | {"max_shift": 3.0}), in_steps(rows=DRAWS)) - in_steps()
+    assert (shifted - shifted[:, :1]).abs().max() < 1e-5
+    assert 2.9 < shifted.max() <= 3 + 1e-5
+    assert -3 - 1e-5 <= shifted.min() < -2.9
+    jittered = moved(CAPE(WIDE, **still | {"jitter": 0.5}), in_steps(rows=DRAWS)) - in_steps()
+    assert 0.49 < jittered.abs().max() <= 0.5 + 1e-5
+    assert jittered.std(-1).min() > 0.1
+    stretched = moved(CAPE(WIDE, **still | {"log_scale": 0.7}), in_steps(rows=DRAWS))[:, 1:] / in_steps()[:, 1:]
+    assert (stretched / stretched[:, :1] - 1).abs().max() < 1e-5
+    assert 0.69 < stretched.log().abs().max() <= 0.7 + 1e-5
+    with pytest.raises(OptionOutOfRange, match="'jitter'"):  # would change the order
+        patch_model(hosts.llama(), "cape", jitter=0.6)
+
+
+def test_padded_rows_train_as_they_would_alone() -> None:
+    """A row of a padded batch stands where its own draw puts it: within a chunk, in steps of one real token."""
+    places = moved(PoSE(WIDE), torch.tensor([[0, 0, 0, 1, 2, 3]] * DRAWS))[:, 2:]
+    assert (places[:, 0] == 0).all()
+    assert math.isclose(float((places[:, -1] - 3).double().mean()), (TARGET - 4) / 2, rel_tol=0.05)

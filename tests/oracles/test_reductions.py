@@ -1,0 +1,196 @@
+"""Schemes that are other schemes for some values of their options or parameters, on whole small models.
+
+Each line is an identity of the definitions, so its two sides share no formula; and each has a control, a neighbouring
+value for which it must not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hf_posenc import patch_model
+from hf_posenc.laws.pair import stir
+from hf_posenc.patching import describe
+from hf_posenc.schemes.base import Scheme
+
+from . import hosts
+from .hosts import HEADS, TRAINED
+
+FACTOR = 4
+LENGTH = 3 * TRAINED
+LIMIT = 1e-4  # two ways of rounding, behind two layers of sharp softmax
+DECODERS = ("llama", "gpt2")
+ROTATING = ("llama",)
+ALL = ("llama", "gpt2", "bert")
+Adjust = Callable[[Any], None]
+
+
+def as_it_is(scheme: Any) -> None:
+    """Parameters as they are drawn."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """One scheme is another.
+
+    Attributes:
+        one, options: a scheme, and the options for which it is the other.
+        two, other: the other, with its options.
+        unlike: options of ``one`` for which it is not; or, where parameters decide, ``adjust`` is left out.
+        adjust: sets the parameters of ``one`` to values for which it is the other.
+        length: of the text.
+    """
+
+    one: str
+    two: str
+    options: dict[str, Any] = field(default_factory=dict)
+    other: dict[str, Any] = field(default_factory=dict)
+    unlike: dict[str, Any] = field(default_factory=dict)
+    adjust: Adjust = as_it_is
+    models: tuple[str, ...] = ALL
+    length: int = LENGTH
+    factor: float = FACTOR
+
+    def __str__(self) -> str:
+        told = ",".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.one}({told})={self.two}"
+
+
+def alibi_slopes() -> list[float]:
+    return [2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)]
+
+
+def to_alibi_by_power(kerple: Any) -> None:
+    kerple.r1.data = torch.tensor(alibi_slopes())
+    nn.init.ones_(kerple.r2)
+
+
+def to_alibi_by_table(rel_bias: Any) -> None:
+    """The table is symmetric, so it does not matter which end is which."""
+    reach = len(rel_bias.table.weight) // 2
+    distance = torch.arange(-reach, reach + 1).abs()
+    rel_bias.table.weight.data = -distance[:, None] * torch.tensor(alibi_slopes())
+
+
+def to_alibi_by_gates(fox: Any) -> None:
+    kept = torch.tensor(alibi_slopes(), dtype=torch.float64).neg().exp()
+    nn.init.zeros_(fox.gate.weight)
+    fox.gate.bias.data = (kept / (1 - kept)).log().float().repeat(fox.directions) * fox.sign
+
+
+def emptied(*names: str) -> Adjust:
+    """Parameters of these names at zero, all others anything."""
+
+    def adjust(scheme: Any) -> None:
+        for name, weight in scheme.named_parameters():
+            if any(name.startswith(one) for one in names):
+                nn.init.zeros_(weight)
+
+    return adjust
+
+
+def levelled(table: str) -> Adjust:
+    """A table whose rows are all the same: what it adds to a row's scores is one number."""
+
+    def adjust(scheme: Any) -> None:
+        rows = scheme.get_parameter(table)
+        rows.data = rows.data[:1].expand_as(rows).clone()
+
+    return adjust
+
+
+def never_forgetting(fox: Any) -> None:
+    nn.init.zeros_(fox.gate.weight)
+    nn.init.constant_(fox.gate.bias, 60.0 * fox.sign)
+
+
+ONES = [1.0] * (hosts.HEAD_DIM // 2)
+CASES = [
+    # slopes
+    Same("kerple", "alibi", {"kind": "power", "eps": 1e-3}, adjust=to_alibi_by_power),
+    Same("rel_bias", "alibi", {"max_distance": LENGTH}, adjust=to_alibi_by_table),
+    Same("fox", "alibi", adjust=to_alibi_by_gates),
+    Same("cable", "alibi", adjust=to_alibi_by_gates),
+    Same("alibi", "none", {"slopes": [0.0] * HEADS}, unlike={"slopes": [0.0, 0.0, 0.0, 0.1]}),
+    Same("alibi", "alibi", {"interpolate": 2.0}, {"slopes": [s / 2 for s in alibi_slopes()]}, {"interpolate": 1.9}),
+    # nothing learned, or nothing that softmax sees
+    Same("t5", "none", adjust=levelled("table.weight"), models=DECODERS),
+    Same("shaw", "none", adjust=levelled("of_key.weight")),
+    Same("dyn_bias", "none", adjust=emptied("layers.2.weight")),
+    Same("fire", "none", adjust=emptied("outer.weight")),
+    Same("cope", "none", adjust=emptied("table")),
+    Same("cope", "none", adjust=levelled("table.weight")),
+    Same("fox", "none", adjust=never_forgetting),
+    Same("transformer_xl", "none", adjust=emptied("u", "project")),
+    Same("deberta", "drope", {"norm": False}, {"softmax_scale": 3**-0.5}, adjust=emptied("table"), models=DECODERS),
+    Same("drope", "none", unlike={"softmax_scale": 1.5}, models=DECODERS),
+    # rotations
+    Same("partial", "rope", {"fraction": 1.0}, unlike={"fraction": 0.75}),
+    Same("partial", "rope", {"fraction": 0.5}, {"rotary_dim": 8}, {"fraction": 0.75}),
+    Same("abf", "rope", {"base": 1e4}, unlike={"base": 2e4}),
+    Same("proportional", "pi", {"p": 1.0}, unlike={"p": 0.75}),
+    Same("proportional", "rope", {"p": 1.0}, unlike={"p": 0.5}, factor=1, length=TRAINED),
+    Same("proportional", "none", {"p": 0.0}, unlike={"p": 0.25}),
+    Same("xpos", "rope", {"gamma": 1e9}, unlike={"gamma": 0.4, "scale_base": 16.0}, models=("gpt2",)),
+    Same("mrope", "rope", unlike={"base": 500.0}),
+    Same("rope_nd", "rope", {"axes": 1, "base": 1e4}, unlike={"axes": 1, "base": 500.0}),
+    Same("rope", "rope", {"learn_freq": True}, adjust=emptied("correction")),
+    Same("yarn", "ntk_parts", {"attention_factor": 1.0}, unlike={"attention_factor": 1.2}),
+    Same("llama3", "ntk_parts", {}, {"ramp": "rotations", "beta_fast": 4.0, "beta_slow": 1.0},
+         {"high_freq_factor": 2.0}),
+    Same("longrope", "rope", {"short_factor": ONES, "long_factor": ONES, "attention_factor": 1.0},
+         unlike={"short_factor": ONES, "long_factor": [2.0] * 8, "attention_factor": 1.0}, models=DECODERS),
+    Same("irope", "rope", {"global_scheme": "rope"}, unlike={"global_scheme": "none"}, models=DECODERS),
+    # remaps of a host that rotates
+    Same("leaky_rerope", "rope", {"k": 1.0}, unlike={"k": 2.0}, models=ROTATING),
+    Same("leaky_rerope", "rerope", {"k": 1e12}, unlike={"k": 16.0}, models=ROTATING),
+    Same("self_extend", "rope", {"group": 1}, unlike={"group": 7, "window": 9}, models=ROTATING, length=TRAINED,
+         factor=1),
+    Same("rerope", "rope", {"window": 31}, unlike={"window": 9}, models=ROTATING, length=TRAINED),
+    Same("dca", "rope", unlike={"chunk": 12, "local": 4}, models=ROTATING, length=TRAINED * 3 // 4),
+    Same("window", "rope", {"size": LENGTH}, unlike={"size": 20}, models=ROTATING),
+    Same("sinks", "rope", {"recent": LENGTH}, unlike={"recent": 20}, models=ROTATING),
+    Same("lm_infinite", "rope", {"n_local": LENGTH}, unlike={"n_local": 20}, models=ROTATING),
+    # recipes rest outside training
+    *(Same(f"alibi+{name}", "alibi", unlike={"slopes": "geometric", "bias_max": 4.0})
+      for name in ("pose", "shape", "cape")),
+]  # fmt: skip
+PAIRS = [pytest.param(case, model, id=f"{case}-{model}") for case in CASES for model in case.models]
+
+
+def patched(model: str, scheme: str, options: dict[str, Any], factor: float) -> Any:
+    """A patched model whose parameters have left their first values."""
+    build, _ = hosts.HOSTS[model]
+    one = patch_model(build(), scheme, factor=factor, **options)
+    stir(one)
+    return one
+
+
+@pytest.mark.parametrize(("case", "model"), PAIRS)
+def test_one_is_the_other(case: Same, model: str) -> None:
+    ids = hosts.text(case.length)
+    one = patched(model, case.one, case.options, case.factor)
+    two = hosts.logits(patched(model, case.two, case.other, case.factor), ids)
+    for scheme in [m for m in one.modules() if isinstance(m, Scheme)]:
+        case.adjust(scheme)
+    assert (hosts.logits(one, ids) - two).abs().max() <= LIMIT
+    control = patched(model, case.one, case.options | case.unlike, case.factor)
+    assert (hosts.logits(control, ids) - two).abs().max() > 10 * LIMIT, describe(control)
+
+
+@pytest.mark.parametrize("model", ROTATING)
+def test_logn_and_llama4_start_where_their_lengths_do(model: str) -> None:
+    """Within the trained length, and below the floor, both are the host itself."""
+    build, _ = hosts.HOSTS[model]
+    stock = hosts.logits(build(), hosts.text(LENGTH))
+    temperature = hosts.logits(patch_model(build(), "llama4_temp", factor=FACTOR), hosts.text(LENGTH))
+    assert (temperature - stock).abs().max() <= LIMIT
+    logn = hosts.logits(patch_model(build(), "logn", factor=FACTOR), hosts.text(LENGTH))
+    assert (logn - stock)[:TRAINED].abs().max() <= LIMIT
+    assert (logn - stock)[TRAINED + 1 :].abs().max() > 10 * LIMIT

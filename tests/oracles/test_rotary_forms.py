@@ -1,0 +1,202 @@
+"""The forms of RoPE agree, its options do what they say, and checkpoints convert from one layout to the other."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, RoFormerConfig, RoFormerModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.forms import pairs, rotate_complex, rotation_matrix, weight_rows
+from hf_posenc.geometry import Layout, Rotation, geometric
+from hf_posenc.rotate import rotate, table
+from hf_posenc.schemes.rotary import RoPE
+
+from . import hosts, naive
+from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from .naive import rope
+
+LAYOUTS: list[Layout] = ["half", "interleaved"]
+ROTATIONS = [Rotation(geometric(10_000.0, dims), layout) for dims in (16, 10, 2) for layout in LAYOUTS]
+PLANE = [Rotation(geometric(100.0, 8) * 2, layout, axes=(0,) * 4 + (1,) * 4) for layout in LAYOUTS]
+LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
+
+
+def vectors(length: int = 24, seed: int = 0) -> Tensor:
+    return torch.randn(1, 2, length, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def by_matrix(x: Tensor, rotation: Rotation, places: Tensor) -> Tensor:
+    turned = x.clone()
+    for p, place in enumerate(places):
+        turned[..., p, : rotation.dims] = x[..., p, : rotation.dims] @ rotation_matrix(rotation, place).T
+    return turned
+
+
+@pytest.mark.parametrize("rotation", ROTATIONS, ids=lambda r: f"{r.layout}-{r.dims}")
+def test_forms_agree(rotation: Rotation) -> None:
+    """Matrix, complex numbers, and the element-wise form that attention uses."""
+    x, places = vectors(), torch.arange(24) * 37
+    matrix = by_matrix(x, rotation, places)
+    assert (rotate_complex(x, rotation, places) - matrix).abs().max() < 1e-12
+    elementwise = rotate(x.float(), rotation, table(rotation, places[None]))
+    assert (elementwise - matrix).abs().max() < 2e-6  # float32 products of vectors of size 1
+    assert (matrix - x).abs().max() > 0.5  # control
+
+
+@pytest.mark.parametrize("rotation", PLANE, ids=lambda r: r.layout)
+def test_forms_agree_in_two_dimensions(rotation: Rotation) -> None:
+    x, places = vectors(12), torch.stack((torch.arange(12) // 4, torch.arange(12) % 4), dim=-1)
+    matrix = by_matrix(x, rotation, places)
+    assert (rotate_complex(x, rotation, places) - matrix).abs().max() < 1e-12
+    assert (rotate(x.float(), rotation, table(rotation, places[None])) - matrix).abs().max() < 2e-6
+    swapped = by_matrix(x, rotation, places.flip(-1))  # control
+    assert (swapped - matrix).abs().max() > 0.5
+
+
+def test_the_matrix_is_block_diagonal_and_a_group() -> None:
+    """Two by two blocks; orthogonal; R(a)ᵀ R(b) = R(b − a)."""
+    rotation = Rotation(geometric(10_000.0, 6), "interleaved")
+    matrix = rotation_matrix(rotation, 3)
+    blocks = torch.block_diag(*torch.ones(3, 2, 2))
+    assert (matrix[blocks == 0] == 0).all()
+    for layout in LAYOUTS:
+        turns = {p: rotation_matrix(replace(rotation, layout=layout), p) for p in (2, 7, 5, 0)}
+        assert torch.allclose(turns[2].T @ turns[7], turns[5], atol=1e-12)
+        assert torch.allclose(turns[7].T @ turns[7], torch.eye(6, dtype=torch.float64), atol=1e-12)
+        assert torch.equal(turns[0], torch.eye(6, dtype=torch.float64))
+
+
+def test_forms_equal_llama_and_roformer() -> None:
+    q, k, places = vectors(), vectors(seed=1), torch.arange(24)
+    cos, sin = LlamaRotaryEmbedding(hosts.llama().config)(q.float(), places[None])
+    half = Rotation(geometric(10_000.0, HEAD_DIM))
+    for ours, theirs in zip((q, k), apply_rotary_pos_emb(q.float(), k.float(), cos, sin), strict=True):
+        assert (rotate_complex(ours, half, places) - theirs).abs().max() < 1e-5  # their angles are float32
+    sinusoidal = RoFormerSinusoidalPositionalEmbedding(24, HEAD_DIM)
+    sinusoidal.weight.data = sinusoidal.create_weight()
+    turned = RoFormerSelfAttention.apply_rotary_position_embeddings(sinusoidal.weight[None, None], q.float(), k.float())
+    for ours, theirs in zip((q, k), turned, strict=True):
+        assert (rotate_complex(ours, replace(half, layout="interleaved"), places) - theirs).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dims", [16, 6])
+def test_rows_go_there_and_back(dims: int) -> None:
+    there = weight_rows("half", heads=3, head_dim=16, rotary_dim=dims)
+    back = weight_rows("interleaved", heads=3, head_dim=16, rotary_dim=dims)
+    assert torch.equal(there[back], torch.arange(48))
+    assert not torch.equal(there, torch.arange(48))  # control
+    assert there[:8].tolist() == ([0, 2, 4, 6, 8, 10, 12, 14] if dims == 16 else [0, 2, 4, 1, 3, 5, 6, 7])
+    assert pairs("half", dims)[1].tolist() == [1, 1 + dims // 2]
+    assert pairs("interleaved", dims)[1].tolist() == [2, 3]
+
+
+def test_a_checkpoint_converts_to_the_other_layout() -> None:
+    """Permuted rows of W_q and W_k and the other layout: the same model. The layout alone: another one."""
+    ids = hosts.text(TRAINED)
+    converted = hosts.llama()
+    for layer in converted.model.layers:
+        own = layer.self_attn
+        for projection, heads in ((own.q_proj, HEADS), (own.k_proj, KV_HEADS)):
+            projection.weight.data = projection.weight.data[weight_rows("interleaved", heads=heads, head_dim=HEAD_DIM)]
+    stock = hosts.logits(hosts.llama(), ids)
+    assert (hosts.logits(patch_model(converted, "rope", layout="interleaved"), ids) - stock).abs().max() <= LIMIT
+    as_they_stand = hosts.logits(patch_model(hosts.llama(), "rope", layout="interleaved"), ids)
+    assert (as_they_stand - stock).abs().max() > 100 * LIMIT  # control
+
+
+def encoder(kind: type[Any], config: Any) -> Any:
+    torch.manual_seed(0)
+    return hosts.sharpened(kind(config))
+
+
+@pytest.mark.parametrize("on_v", [False, True])
+def test_bert_becomes_roformer(on_v: bool) -> None:
+    """A whole RoFormer with the weights of a patched BERT; ``rotary_value`` rotates its values too."""
+    shape = {"hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": HEADS}
+    shape |= {"vocab_size": VOCABULARY, "max_position_embeddings": TRAINED}
+    bert = encoder(BertModel, BertConfig(**shape)).eval()
+    roformer = RoFormerModel(RoFormerConfig(**shape, embedding_size=WIDTH, rotary_value=on_v)).eval()
+    missing, unused = roformer.load_state_dict(bert.state_dict(), strict=False)
+    assert {name.split(".")[-1] for name in unused} <= {"weight", "bias", "position_ids"}
+    assert all("embed_positions" in name for name in missing)
+    ids = hosts.text(TRAINED)[None]
+    patch_model(bert, "rope", layout="interleaved", on_v=on_v)
+    with torch.no_grad():
+        ours, theirs = bert(ids).last_hidden_state, roformer(ids).last_hidden_state
+    assert (ours - theirs).abs().max() <= LIMIT
+    with torch.no_grad():
+        roformer.config.rotary_value = not on_v
+        for layer in roformer.encoder.layer:
+            layer.attention.self.rotary_value = not on_v
+        other = roformer(ids).last_hidden_state
+    assert (other - theirs).abs().max() > 100 * LIMIT  # control
+
+
+def test_learned_frequencies_start_as_the_formula() -> None:
+    ids = hosts.text(TRAINED)
+    learned = patch_model(hosts.llama(), "rope", learn_freq=True)
+    assert torch.equal(hosts.logits(learned, ids), hosts.logits(patch_model(hosts.llama(), "rope"), ids))
+    learned.bfloat16()
+    frequencies = scheme_of(learned).rotation().frequencies
+    assert torch.equal(frequencies, torch.tensor(geometric(10_000.0, HEAD_DIM), dtype=torch.float64))
+
+
+def test_learned_frequencies_turn_the_model() -> None:
+    """ω_m e^(δ_m), in the whole model against the formula, with gradients to every δ."""
+    ids = hosts.text(TRAINED)
+    learned = patch_model(hosts.llama(), "rope", learn_freq=True)
+    scheme = scheme_of(learned)
+    assert isinstance(scheme, RoPE)
+    assert scheme.correction is not None
+    torch.nn.init.normal_(scheme.correction, std=0.3)
+    scaled = rope(HEAD_DIM) * scheme.correction.detach().double().exp()
+    expected = naive.llama(hosts.llama(), ids, replace(naive.causal(TRAINED), frequencies=scaled))
+    assert (hosts.logits(learned, ids) - expected).abs().max() <= LIMIT
+    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
+    learned(ids[None], labels=ids[None]).loss.backward()
+    gradient = scheme.correction.grad
+    assert gradient is not None
+    assert gradient.isfinite().all()
+    assert (gradient != 0).all()
+
+
+def test_gradient_of_a_learned_frequency() -> None:
+    """Against the difference quotient of the loss in float64."""
+    ids = hosts.text(16)[None]
+    model = patch_model(hosts.llama().double(), "rope", learn_freq=True)
+    correction = scheme_of(model).correction
+    assert correction is not None
+    model(ids, labels=ids).loss.backward()
+    step, pair = 1e-3, 2
+    losses = []
+    for sign in (1, -1):
+        moved = copy.deepcopy(model)
+        with torch.no_grad():
+            scheme_of(moved).correction[pair] += sign * step
+            losses.append(float(moved(ids, labels=ids).loss))
+    quotient = (losses[0] - losses[1]) / (2 * step)
+    # The tables are float32, which the quotient magnifies by 1 / step.
+    assert float(correction.grad[pair]) == pytest.approx(quotient, rel=2e-2, abs=2e-4)
+
+
+def test_rotary_dim_rotates_the_first_channels() -> None:
+    scheme = RoPE(hosts.geometry(), rotary_dim=6)
+    assert scheme.rotation().frequencies == pytest.approx([10_000 ** (-2 * m / 6) for m in range(3)])
+    x = vectors().float()
+    turned = rotate(x, scheme.rotation(), table(scheme.rotation(), torch.arange(24)[None]))
+    assert torch.equal(turned[..., 6:], x[..., 6:])
+
+
+@pytest.mark.parametrize("dims", [3, HEAD_DIM + 2])
+def test_odd_or_too_many_channels_are_refused(dims: int) -> None:
+    with pytest.raises(OptionOutOfRange, match=f"got {dims}"):
+        RoPE(hosts.geometry(), rotary_dim=dims)

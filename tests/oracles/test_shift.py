@@ -1,0 +1,110 @@
+"""Relative schemes do not know where a text begins; absolute ones do. Whole models, shifted by anything."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from torch import Tensor
+
+from hf_posenc import list_schemes, patch_model
+from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
+from hf_posenc.laws.pair import stir
+
+from . import hosts
+
+LENGTH = 24
+LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
+# Everything registered is in one of these two: a new scheme has to say what it is.
+RELATIVE = (
+    *("none", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
+    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3"),
+    *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
+    *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),
+    *("rerope", "leaky_rerope", "string", "lm_infinite", "window", "sinks"),
+    *("pose", "shape", "cape"),
+)
+ABSOLUTE: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("sinusoidal", "integer", "binary", "learned_hier", "learned_interp", "randpos")},
+    "learned": {"num_positions": 4 * hosts.TRAINED},
+    "norm01": {},  # its unit is the length of the text, which positions beyond it stretch
+    "rope_nd": {},  # a shift moves the ends of the grid's rows
+    "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
+    "dca": {},  # and so do chunks
+    **{name: {} for name in ("dynamic_ntk", "longrope", "logn", "ssmax")},  # the length of a row is its position
+    "llama4_temp": {"floor": 8},
+    "fire": {"tau": 16.0},  # which normalises by the query's position where that is past tau
+}
+BLIND = {
+    *((scheme, model) for scheme in ("integer", "norm01") for model in ("gpt2", "bert")),  # LayerNorm takes it away
+    ("fire", "bert"),  # an encoder's rows all normalise by the length of the text
+}
+
+
+@lru_cache(maxsize=4)
+def patched(model: str, scheme: str) -> Any:
+    """A patched model; None where the scheme is not defined, or ends with the host's table."""
+    build, _ = hosts.HOSTS[model]
+    try:
+        one = patch_model(build(), scheme, factor=4, **ABSOLUTE.get(scheme, {}))
+    except (SchemeNotDefined, OptionOutOfRange):
+        return None
+    stir(one)
+    return one.eval()
+
+
+def read(model: Any, start: int) -> Tensor:
+    """Logits of a text whose first token stands at ``start``."""
+    with torch.no_grad():
+        return model(hosts.text(LENGTH)[None], position_ids=start + torch.arange(LENGTH)[None]).logits
+
+
+def pairs(names: Any) -> list[Any]:
+    return [pytest.param(model, name, id=f"{name}-{model}") for name in names for model in hosts.HOSTS]
+
+
+@pytest.mark.parametrize(("model", "scheme"), pairs(RELATIVE))
+@settings(max_examples=4, deadline=None, derandomize=True)  # a failure must be everybody's
+@given(start=some.integers(1, 7000))
+def test_relative_schemes_do_not_notice(model: str, scheme: str, start: int) -> None:
+    one = patched(model, scheme)
+    if one is not None:
+        assert (read(one, start) - read(one, 0)).abs().max() <= LIMIT
+
+
+@pytest.mark.parametrize(("model", "scheme"), pairs(ABSOLUTE))
+def test_absolute_schemes_notice(model: str, scheme: str) -> None:
+    one = patched(model, scheme)
+    if one is not None and (scheme, model) not in BLIND:
+        assert (read(one, 17) - read(one, 0)).abs().max() > 10 * LIMIT
+
+
+def test_every_scheme_says_what_it_is() -> None:
+    assert not set(RELATIVE) & set(ABSOLUTE)
+    assert {record.name for record in list_schemes()} == {*RELATIVE, *ABSOLUTE}
+
+
+def test_fire_is_relative_up_to_its_threshold() -> None:
+    one = patch_model(hosts.llama(), "fire", tau=64.0, factor=4)
+    assert (read(one, 64 - LENGTH) - read(one, 0)).abs().max() <= LIMIT
+
+
+@pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(start=some.integers(1, 7000), gap=some.integers(1, 500))
+def test_a_gap_is_noticed_by_distances_and_not_by_contents(scheme: str, start: int, gap: int) -> None:
+    """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""
+    one = patched("llama", scheme)
+    ids, mask = hosts.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
+    places = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
+    with torch.no_grad():
+        torn, moved = (
+            one(ids, attention_mask=mask, position_ids=places + by, use_cache=False).logits for by in (0, start)
+        )
+    assert (torn - moved).abs().max() <= LIMIT
+    apart = (torn - read(one, 0)).abs().max()
+    assert (apart > 10 * LIMIT) == (scheme in ("transformer_xl", "deberta"))

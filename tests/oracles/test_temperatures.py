@@ -1,0 +1,216 @@
+"""Temperatures that grow with the length: scalable softmax by its formula, Llama 4 and Ministral 3 as whole models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    PreTrainedModel,
+)
+
+from hf_posenc import patch_model
+from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.llama4_temp import Llama4Temperature
+from hf_posenc.schemes.logn import LogN
+from hf_posenc.schemes.ssmax import SSMax
+
+from . import hosts, naive
+from .hosts import HEADS, TRAINED
+from .naive import Positions
+
+LENGTH = 3 * TRAINED
+LIMIT = 1e-4
+
+
+def context(positions: Tensor, causal: bool = True, real: Tensor | None = None) -> PositionContext:
+    return PositionContext(positions, positions, causal, contiguous=real is None, real_keys=real)
+
+
+@dataclass(frozen=True)
+class Sharpened(Positions):
+    """A text whose layers multiply whole logits by a factor for each head and row, or subtract it."""
+
+    layers: Iterator[Tensor] = field(default_factory=lambda: iter(()))
+    subtract: bool = False
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of one text in the next layer."""
+        factor = next(self.layers)[:, :, None]
+        groups = query.shape[0] // key.shape[0]
+        key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
+        if self.frequencies is None:
+            scores = query @ key.mT
+        else:
+            scores = naive.rotated_scores(query, key, self.distance, self.frequencies)
+        logits = scores / math.sqrt(query.shape[-1]) + self.bias
+        logits = logits - factor if self.subtract else logits * factor
+        weights = logits.masked_fill(~self.seen, -math.inf).softmax(-1)
+        return (weights @ value).transpose(0, 1).flatten(1)
+
+
+def factors(scheme: SSMax, keys: Tensor) -> Tensor:
+    """s_h ln n_i + b_h, ``[heads, L]``."""
+    shift = 0.0 if scheme.b is None else scheme.b.detach().double()[:, None]
+    return scheme.s.detach().double()[:, None] * keys.double().log() + shift
+
+
+@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("options", [{}, {"bias": 0.3}], ids=str)
+@pytest.mark.parametrize("beside", ["none", "rope", "alibi"])
+def test_ssmax_in_whole_models(beside: str, options: dict[str, Any], model: str) -> None:
+    """The whole logit is scaled, ALiBi's part of it too."""
+    build, formula = hosts.HOSTS[model]
+    ids = hosts.text(LENGTH)
+    free = (naive.both_ways if model == "bert" else naive.causal)(LENGTH)
+    patched = patch_model(build(), f"{beside}+ssmax", target_length=LENGTH, **options)
+    schemes = [m for m in patched.modules() if isinstance(m, SSMax)]
+    assert len(schemes) == 2
+    torch.manual_seed(5)
+    for weight in (p for scheme in schemes for p in scheme.parameters()):
+        torch.nn.init.normal_(weight, mean=0.4, std=0.2)
+    keys = torch.full((LENGTH,), LENGTH) if model == "bert" else torch.arange(1, LENGTH + 1)
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)[:, None, None]
+    bias = -slopes * free.distance.abs() if beside == "alibi" else 0.0
+    frequencies = naive.rope(hosts.HEAD_DIM) if beside == "rope" else None
+
+    def logits(layers: list[Tensor], subtract: bool = False) -> Tensor:
+        text = Sharpened(
+            free.seen, free.distance, frequencies, bias, layers=iter(layers), subtract=subtract
+        )  # fmt: skip
+        return formula(build(), ids, text)
+
+    per_layer = [factors(scheme, keys) for scheme in schemes]
+    expected = logits(per_layer)
+    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (logits(per_layer[::-1]) - expected).abs().max() > 100 * LIMIT  # control: each layer has its own
+    ones = [torch.ones_like(f) for f in per_layer]
+    assert (logits(per_layer, subtract=True) - logits(ones)).abs().max() < 1e-9  # the trap: a no-op
+    assert (logits(ones) - expected).abs().max() > 100 * LIMIT  # and ours is none
+
+
+def test_ssmax_starts_as_published() -> None:
+    positions = torch.arange(100)[None]
+    expected = 0.43 * torch.arange(1, 101).log()
+    for options, shift in (({}, 0.0), ({"learned": False}, 0.0), ({"bias": 0.2}, 0.2), ({"bias": 0.0}, 0.0)):
+        scheme = SSMax(hosts.geometry(), **options)
+        scale = scheme.row_scale(context(positions)).detach()
+        assert torch.allclose(scale.expand(1, HEADS, 100), (expected + shift).expand(1, HEADS, 100), atol=1e-6)
+    assert not list(SSMax(hosts.geometry(), learned=False).parameters())
+    assert len(list(SSMax(hosts.geometry(), bias=0.0).parameters())) == 2
+
+
+def test_ssmax_of_an_encoder_counts_the_real_tokens() -> None:
+    real = torch.ones(2, 70, dtype=torch.bool)
+    real[0, 40:] = False
+    positions = (real.cumsum(-1) - 1).clamp(min=0)
+    scale = SSMax(hosts.geometry(causal=False), s_init=1.0).row_scale(context(positions, causal=False, real=real))
+    assert torch.allclose(scale.detach().exp(), torch.tensor([40.0, 70.0])[:, None, None].expand(2, HEADS, 70))
+
+
+def test_temperatures_in_bfloat16_are_float32() -> None:
+    """bfloat16 has 3 digits: the millionth token's logarithm would be that of another."""
+    positions = torch.tensor([[999_999]])
+    for scheme in (SSMax(hosts.geometry(), s_init=1.0), LogN(hosts.geometry()), Llama4Temperature(hosts.geometry())):
+        scheme.to(torch.bfloat16)
+        ctx = context(positions)
+        scale = scheme.row_scale(ctx) if isinstance(scheme, SSMax) else scheme.query_scale(ctx)
+        assert scale.dtype == torch.float32
+        assert scale.isfinite().all()
+    assert (
+        abs(float(SSMax(hosts.geometry(), s_init=1.0).row_scale(context(positions))[0, 0, 0].detach()) - math.log(1e6))
+        < 1e-5
+    )
+
+
+PINS = [(0, 1.0), (8190, 1.0), (8191, 1.0693), (16382, 1.0693), (16383, 1.1099), (131_071, 1.2833), (10**6, 1.4812)]
+
+
+@pytest.mark.parametrize(("position", "expected"), PINS)
+def test_llama4_pins(position: int, expected: float) -> None:
+    scheme, positions = Llama4Temperature(hosts.geometry()), torch.tensor([[position]])
+    assert abs(float(scheme.query_scale(context(positions))) - expected) < 5e-5
+    assert (position >= scheme.unchanged_below) == (expected > 1)
+    later = Llama4Temperature(hosts.geometry(), offset=0)  # Ministral 3
+    assert float(later.query_scale(context(positions + 1))) == float(scheme.query_scale(context(positions)))
+
+
+def test_llama4_without_scale_is_the_identity() -> None:
+    positions = torch.arange(100)[None]
+    scheme = Llama4Temperature(hosts.geometry(), scale=0.0, floor=1)
+    assert torch.equal(scheme.query_scale(context(positions)), torch.ones(1, 100))
+
+
+def copied(theirs: PreTrainedModel, config: LlamaConfig) -> LlamaForCausalLM:
+    """A Llama with another model's weights."""
+    ours = LlamaForCausalLM(config).eval()
+    ours.load_state_dict({name.replace("feed_forward", "mlp"): w for name, w in theirs.state_dict().items()})
+    return ours
+
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 8, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+
+
+@torch.no_grad()
+def test_a_whole_llama4_without_rope() -> None:
+    """Every layer one of its NoPE layers, a step of temperature every ten tokens."""
+    torch.manual_seed(0)
+    config = Llama4TextConfig(
+        **SHAPE, intermediate_size_mlp=48, moe_layers=[], no_rope_layers=[0, 0], use_qk_norm=False,
+        attn_temperature_tuning=True, floor_scale=10, attn_scale=0.5,
+    )  # fmt: skip
+    theirs = hosts.sharpened(Llama4ForCausalLM(config))
+    ids = torch.randint(0, 60, (1, 90), generator=torch.Generator().manual_seed(1))
+    expected = theirs(ids).logits
+
+    def patched(**options: Any) -> Tensor:
+        model = copied(theirs, LlamaConfig(**SHAPE))
+        return patch_model(model, "none+llama4_temp", **options)(ids).logits
+
+    assert (patched(scale=0.5, floor=10) - expected).abs().max() <= 1e-5
+    assert (patched(scale=0.5, floor=10, offset=0) - expected).abs().max() > 1e-3  # control
+    assert (patched(scale=0.0) - expected).abs().max() > 1e-2  # control
+
+
+@torch.no_grad()
+def test_a_whole_ministral3() -> None:
+    """On RoPE, in all layers, one position later."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": 10}  # fmt: skip
+    theirs = hosts.sharpened(Ministral3ForCausalLM(Ministral3Config(**SHAPE, rope_parameters=rope)))
+    ids = torch.randint(0, 60, (1, 90), generator=torch.Generator().manual_seed(1))
+    expected = theirs(ids).logits
+
+    def patched(**options: Any) -> Tensor:
+        return patch_model(copied(theirs, LlamaConfig(**SHAPE)), "llama4_temp", scale=0.5, floor=10, **options)(
+            ids
+        ).logits
+
+    assert (patched(offset=0) - expected).abs().max() <= 1e-5
+    assert (patched(offset=1) - expected).abs().max() > 1e-3  # control
+
+
+def test_refusals() -> None:
+    with pytest.raises(SchemeNotDefined, match="decoder"):
+        patch_model(hosts.bert(), "llama4_temp")
+    for scheme, options in (("ssmax", {"s_init": 0.0}), ("llama4_temp", {"floor": 0}), ("llama4_temp", {"offset": 2}),
+                            ("llama4_temp", {"scale": -0.1})):  # fmt: skip
+        with pytest.raises(OptionOutOfRange):
+            patch_model(hosts.llama(), scheme, **options)
