@@ -196,8 +196,14 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
         two.decay,
         two.values,
     )
-    pairs = zip(map(float, one.frequencies), map(float, two.frequencies), strict=alike)
+    pairs = zip(numbers_of(one), numbers_of(two), strict=alike)
     return alike and all(abs(a - b) <= 1e-6 * abs(b) for a, b in pairs)
+
+
+def numbers_of(rotation: Rotation) -> list[float]:
+    """The frequencies, learned or not, as numbers."""
+    found = rotation.frequencies
+    return list(found) if isinstance(found, tuple) else found.detach().double().tolist()
 
 
 def used(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:

@@ -67,6 +67,13 @@ class SchemeRecord:
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     target: str = ""
 
+    @property
+    def use(self) -> str:
+        """What it takes to use it on a pretrained model: ``zero-shot``, ``training``, or that it is a ``recipe``."""
+        if self.recipe:
+            return "recipe"
+        return "zero-shot" if self.zero_shot else "training"
+
 
 _SCHEMES: dict[str, SchemeRecord] = {}
 _CLASSES: dict[str, type[Scheme]] = {}

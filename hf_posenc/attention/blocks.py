@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import Call
+from hf_posenc.heads import products
 from hf_posenc.terms import Band, Bias, Block, BlockBias, KeyBias, ToeplitzBias
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
@@ -80,8 +81,8 @@ def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, see
     """The rows in one region, where queries and keys were turned and stand as that has it."""
     region, query = call.terms.regions[number], call.queries[number][:, :, rows].float()
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
-    products = scores(query, keys[number]) * call.scaling
-    return Block(query, keys[number], products, call.scaling, rows, here, there, seen)
+    scores = products(query, keys[number]) * call.scaling
+    return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
 
 
 def biased(block: Block, biases: tuple[Bias, ...]) -> Tensor:
@@ -124,14 +125,6 @@ def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
         return torch.softmax(logits, dim=-1)
     column = sink.float()[None, :, None, None].expand(*logits.shape[:3], 1)
     return torch.softmax(torch.cat((logits, column), dim=-1), dim=-1)[..., :-1]
-
-
-def scores(query: Tensor, key: Tensor) -> Tensor:
-    """q · k for grouped heads without repeating keys: ``[batch, heads, rows, key]``."""
-    batch, heads, rows, dim = query.shape
-    groups = key.shape[1]
-    grouped = query.reshape(batch, groups, heads // groups * rows, dim)
-    return (grouped @ key.transpose(-1, -2)).view(batch, heads, rows, key.shape[2])
 
 
 def spread(weights: Tensor, values: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import flash_cpu
-from hf_posenc.attention.blocks import scores, spread
+from hf_posenc.attention.blocks import spread
 from hf_posenc.attention.call import Call
+from hf_posenc.heads import products
 from hf_posenc.terms import ToeplitzBias
 
 ROWS = 256  # of 128, 256, 512 the fastest at 2k and 8k
@@ -110,10 +111,10 @@ class LearnedTable(torch.autograd.Function):
             rows = slice(start, end)
             q, k, v = query[:, :, rows].flip(2).float(), key[:, :, :seen].float(), value[:, :, :seen].float()
             g = grad[:, :, rows].flip(2).float()
-            weights = scores(q, k).mul_(scale).add_(mask).sub_(lse[:, :, rows].flip(2)[..., None]).exp_()
+            weights = products(q, k).mul_(scale).add_(mask).sub_(lse[:, :, rows].flip(2)[..., None]).exp_()
             padded = weights.new_zeros(*weights.shape[:3], seen + end - start)
             d_scores = padded[..., :seen]
-            torch.sub(scores(g, v), share[:, :, rows].flip(2)[..., None], out=d_scores).mul_(weights)
+            torch.sub(products(g, v), share[:, :, rows].flip(2)[..., None], out=d_scores).mul_(weights)
             d_query[:, :, rows] = (spread(d_scores, k) * scale).flip(2).to(query.dtype)
             d_key[:, :, :seen] += gathered(d_scores, q, key.shape[1]) * scale
             d_value[:, :, :seen] += gathered(weights, g, key.shape[1])

@@ -10,14 +10,12 @@ from hf_posenc.registry import SchemeRecord, list_schemes
 
 BEGIN = "<!-- schemes: written by python -m hf_posenc.cli.readme -->"
 END = "<!-- end of schemes -->"
-HEAD = (
-    "| scheme | also called | what it is | defined for | learned | zero-shot | paper |\n|---|---|---|---|---|---|---|"
-)
+HEAD = "| scheme | also called | what it is | defined for | learned | use | paper |\n|---|---|---|---|---|---|---|"
 
 
 def scheme_table(records: Sequence[SchemeRecord]) -> str:
     """The records as a Markdown table."""
-    return "\n".join([HEAD, *map(row, records)])
+    return "\n".join([HEAD, *map(row, sorted(records, key=lambda record: record.recipe))])
 
 
 def row(record: SchemeRecord) -> str:
@@ -26,7 +24,7 @@ def row(record: SchemeRecord) -> str:
     yes = {True: "yes", False: ""}
     paper = f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""
     cells = (f"`{record.name}`", also, record.summary.replace("``", "`"), ", ".join(record.models),
-             yes[record.learned], yes[record.zero_shot], paper)  # fmt: skip
+             yes[record.learned], record.use, paper)  # fmt: skip
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

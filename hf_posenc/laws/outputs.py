@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
-from hf_posenc.laws.pair import Pair
+from hf_posenc.laws.pair import Pair, settle
 from hf_posenc.laws.reading import distance, read, text
 from hf_posenc.patching import describe, scheme_of
 
@@ -34,10 +34,15 @@ def patch_shows(pair: Pair) -> Gap:
 
 @law("identity")
 def nothing_moves_where_promised(pair: Pair) -> Gap:
-    """Tokens under the scheme's ``unchanged_below``, and all where its verdict is ``identity``, are the host's own."""
+    """Tokens under the scheme's ``unchanged_below``, and all where its verdict is ``identity``, are the host's own.
+
+    A learned scheme that starts as the host is measured as it starts.
+    """
     with pair.patched() as model:
         length = pair.host_length(pair.length(4 * pair.trained, model))
         identity = describe(model).proof.verdict == "identity"
+        if identity:
+            settle(model)
         kept = length if identity else min(scheme_of(model).unchanged_below, length)
         if kept == 0:
             return pair.gap("identity", 0.0, "no token: none is promised")

@@ -19,6 +19,7 @@ from hf_posenc.laws.limits import limit_of
 from hf_posenc.patching import host_of, is_patched, patch_model, scheme_of, unpatch_model
 from hf_posenc.proof import evaluating
 from hf_posenc.registry import list_schemes
+from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -158,6 +159,13 @@ def stir(model: nn.Module) -> None:
             noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
             with torch.no_grad():
                 weight.add_(noise, alpha=0.3)
+
+
+def settle(model: nn.Module) -> None:
+    """Put every learned parameter of the scheme back to where it starts."""
+    for module in model.modules():
+        if isinstance(module, Scheme):
+            module.reset_parameters()
 
 
 def widest(model: str | PreTrainedModel, scheme: SchemeSpec, **options: Any) -> Pair:

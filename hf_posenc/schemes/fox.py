@@ -23,11 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.geometry import Geometry, Rotation, geometric
+from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.inside import only_inside
+from hf_posenc.schemes.rotary import RoPE
 from hf_posenc.terms import Block, BlockBias, KeyBias
 
 Parametrisation: TypeAlias = Literal["logsigmoid", "neg_softplus"]
@@ -62,6 +63,7 @@ class Fox(Scheme):
             )
         self.sign = 1.0 if param == "logsigmoid" else -1.0
         self.bias_init = bias_init
+        self.turning = RoPE(geometry).rotation() if with_rope else None
         self.idle = frozenset() if with_rope else frozenset({"rotation"})
         self.directions = 2 if bidirectional or (bidirectional is None and not geometry.causal) else 1
         self.gate = nn.Linear(geometry.width, self.directions * geometry.heads)
@@ -72,11 +74,8 @@ class Fox(Scheme):
         nn.init.constant_(self.gate.bias, self.sign * self.bias_init)
 
     def rotation(self) -> Rotation | None:
-        """The host's own rotation, or RoPE's, if asked for."""
-        if "rotation" in self.idle:
-            return None
-        host = self.geometry.rotary
-        return host.rotation if host else Rotation(geometric(10_000.0, self.geometry.head_dim))
+        """RoPE's, if asked for."""
+        return self.turning
 
     def carry(self, ctx: PositionContext) -> Tensor | None:
         """ln f of new tokens, ``[batch, kv_heads, query, directions · heads of a key head]``; None outside a model."""
@@ -104,7 +103,8 @@ class Fox(Scheme):
         exact = torch.float32 if ctx.device.type == "mps" else torch.float64  # Metal has no float64
         gates = ctx.carried.to(exact).unflatten(-1, (self.directions, -1))  # type: ignore[union-attr]
         if ctx.real_keys is not None:
-            gates = gates * ctx.real_keys[:, None, : gates.shape[2], None, None]
+            unwritten = gates.shape[2] - ctx.real_keys.shape[1]  # of a static cache
+            gates = gates * nn.functional.pad(ctx.real_keys, (0, unwritten))[:, None, :, None, None]
         return gates.permute(3, 0, 1, 4, 2).flatten(2, 3).cumsum(-1)
 
 

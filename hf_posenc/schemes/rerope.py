@@ -2,6 +2,7 @@
 
     Δ' = Δ for Δ < w,  w beyond                  Δ = i − j, w = window < trained length
     Δ' = Δ for Δ < w,  w + (Δ − w) / k beyond    leaky
+    an encoder sees both sides: Δ' = sign(Δ) g(|Δ|), which nobody has published figures of
 
 Two regions: near pairs are rotated as ever; far ones meet a query that stands at w and keys that stand at 0. The cache
 keeps each key twice, rotated and raw, so that decoding rotates nothing again. Compose with log-n as ``"rerope+logn"``.
@@ -28,7 +29,6 @@ class Remap(Scheme):
 
     replaces_host = False
     needs_rotation = True
-    needs_causal = True
 
     def __init__(self, geometry: Geometry, *, window: int | None) -> None:
         super().__init__(geometry)
@@ -43,16 +43,22 @@ class Remap(Scheme):
     @property
     def near(self) -> Band:
         """Distances that stay as they are."""
-        return Band(None, self.window)
+        return Band(None if self.geometry.causal else 1 - self.window, self.window)
 
     @property
     def far(self) -> Band:
-        """Distances that are remapped."""
+        """Distances to earlier keys that are remapped."""
         return Band(self.window, None)
 
     @property
+    def ahead(self) -> Band:
+        """Distances to later keys that are remapped, in an encoder."""
+        return Band(None, 1 - self.window)
+
+    @property
     def unchanged_below(self) -> int:
-        return self.window
+        """The window, within which a decoder's tokens see nothing far."""
+        return self.window if self.geometry.causal else 0
 
 
 @register_scheme(
@@ -66,11 +72,16 @@ class ReRoPE(Remap):
         super().__init__(geometry, window=window)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        return Region(self.near), Region(self.far, self.at_edge, torch.zeros_like)
+        back = Region(self.near), Region(self.far, self.at_edge, torch.zeros_like)
+        return back if ctx.causal else (*back, Region(self.ahead, self.at_other_edge, torch.zeros_like))
 
     def at_edge(self, positions: Tensor) -> Tensor:
         """Where every query stands for its far keys: at the window's edge."""
         return torch.full_like(positions, self.window)
+
+    def at_other_edge(self, positions: Tensor) -> Tensor:
+        """The same for far keys ahead."""
+        return torch.full_like(positions, -self.window)
 
 
 @register_scheme(
@@ -88,7 +99,8 @@ class LeakyReRoPE(Remap):
         self.k = k
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        return Region(self.near), Region(self.far, self.slowed_query, self.slowed)
+        back = Region(self.near), Region(self.far, self.slowed_query, self.slowed)
+        return back if ctx.causal else (*back, Region(self.ahead, self.slowed_query_ahead, self.slowed))
 
     def slowed(self, positions: Tensor) -> Tensor:
         """Where a far key stands; float32 has no fractions of a position left at 10⁶."""
@@ -97,3 +109,7 @@ class LeakyReRoPE(Remap):
     def slowed_query(self, positions: Tensor) -> Tensor:
         """Where its query stands: shifted to meet the window's edge."""
         return self.slowed(positions) + self.window * (1 - 1 / self.k)
+
+    def slowed_query_ahead(self, positions: Tensor) -> Tensor:
+        """The same for keys ahead."""
+        return self.slowed(positions) - self.window * (1 - 1 / self.k)

@@ -39,6 +39,8 @@ class SelfExtend(Remap):
     The default group is the smallest that fits the target length. Zero-shot on RoPE models.
     """
 
+    needs_causal = True
+
     def __init__(
         self,
         geometry: Geometry,

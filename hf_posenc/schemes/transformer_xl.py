@@ -106,7 +106,7 @@ class TransformerXL(Scheme):
         return torch.cat((sin, cos), dim=-1)[:, 0]
 
     def _of_block(self, of_distance: OfDistance, block: Block) -> Tensor:
-        # A copy: weights read from a file are aligned otherwise in memory, and the kernel for few rows rounds otherwise.
+        # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
         u = self.u.float().clone()[None, :, None].expand(len(block.key), -1, 1, -1)
         of_content = products(u, block.key)
         return (of_content + of_distance(block.query + self.v.float()[:, None], block)) * block.scaling

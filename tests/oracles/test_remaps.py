@@ -258,10 +258,25 @@ def test_distance_biases_follow_the_remap() -> None:
         assert (hosts.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ["leaky_rerope", "dca", "string", "lm_infinite", "sinks", "xpos"])
+@pytest.mark.parametrize("name", ["dca", "string", "lm_infinite", "sinks", "xpos"])
 def test_where_they_are_not_defined(name: str) -> None:
     with pytest.raises(SchemeNotDefined, match="decoder"):
         patch_model(hosts.bert(), name if name == "xpos" else f"rope+{name}")
     if name != "xpos":
         with pytest.raises(SchemeNotDefined, match=rf"rope\+{name}"):
             patch_model(hosts.gpt2(), name)
+
+
+@pytest.mark.parametrize(("name", "options"), [("rerope", {}), ("leaky_rerope", {"k": 3.0}), ("rerope", {"window": 5})])
+def test_encoders_clip_on_both_sides(name: str, options: dict[str, float]) -> None:
+    """sign(Δ) · g(|Δ|), on a BERT that was given a rotation."""
+    ids, w = hosts.text(4 * TRAINED), options.get("window", TRAINED // 2)
+    free = naive.both_ways(len(ids))
+    size = free.distance.abs().double()
+    beyond = w + (size - w) / options["k"] if "k" in options else torch.full_like(size, w)
+    distance = free.distance.sign() * torch.where(size < w, size, beyond)
+    expected = naive.bert(hosts.bert(), ids, replace(free, distance=distance, frequencies=naive.rope(hosts.HEAD_DIM)))
+    patched = patch_model(hosts.bert(), f"rope+{name}", factor=4, **options)
+    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    one_sided = replace(free, distance=distance.abs(), frequencies=naive.rope(hosts.HEAD_DIM))  # control
+    assert (naive.bert(hosts.bert(), ids, one_sided) - expected).abs().max() > 0.1

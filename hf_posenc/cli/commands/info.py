@@ -35,12 +35,18 @@ def facts(record: SchemeRecord) -> str:
         "does": record.summary,
         "models": models,
         "trained": "has parameters to train" if record.learned else "has no parameters",
-        "zero-shot": "works untrained on a RoPE model" if record.zero_shot else "the model must be trained with it",
+        "use": USES[record.use],
         "cache": CACHES.get(record.cache, record.cache),
         "paper": paper_address(record.paper),
     }
     return "\n".join(f"{key:<11}{value}" for key, value in lines.items() if value)
 
+
+USES = {
+    "zero-shot": "works untrained on a RoPE model",
+    "training": "the model must be trained with it",
+    "recipe": "a recipe for training, on top of other positions",
+}
 
 CACHES = {
     "final": "keys as they are used",
