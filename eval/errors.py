@@ -25,9 +25,25 @@ class NotMeasurable(PosEncError, TypeError):
     """The model cannot answer this kind of request."""
 
 
+class TokenizerTooPoor(PosEncError, ValueError):
+    """The tokenizer does not tell the words of a task apart: it reads them as unknown, or as nothing."""
+
+
 class StaleCache(PosEncError, ValueError):
     """A cache of responses or requests whose key does not hold the scheme."""
 
 
 class MissingExtra(PosEncError, ImportError):
     """An optional dependency is not installed."""
+
+
+class BadComparison(PosEncError, ValueError):
+    """A comparison is asked for in words that cannot be read, or of nothing."""
+
+
+class StoreUnusable(PosEncError, OSError):
+    """The file of finished cells cannot be opened, read or written."""
+
+
+class StoreChanged(PosEncError, RuntimeError):
+    """Something other than this package wrote to the file of finished cells."""

@@ -16,6 +16,7 @@ from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
 from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
+from hf_posenc.patches.rereading import reader_of
 from hf_posenc.positions import PositionContext
 from hf_posenc.rotate import Table, rotate, table
 from hf_posenc.terms import Region, Terms
@@ -101,7 +102,8 @@ class Positioned(nn.Module):
         queries, terms = scaled(queries, terms)
         if terms.plain:
             return self._by_host(queries[0], key, v, terms, mask, host)
-        return self._by_engine(queries, key, v, terms, ctx, mask, host)
+        reread = reader_of(cache, self.layer_idx, rows=q.shape[2])
+        return self._by_engine(queries, key, v, terms, ctx, mask, host, reread)
 
     def _by_host(self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]) -> Attended:
         function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, type(self).host_eager)
@@ -117,6 +119,7 @@ class Positioned(nn.Module):
         ctx: PositionContext,
         mask: Any,
         host: dict,
+        reread: Any,
     ) -> Attended:
         backend = self.config._attn_implementation
         if backend == "flex_attention":
@@ -129,7 +132,7 @@ class Positioned(nn.Module):
             )
         seen = ctx.key_positions.shape[1]
         keys, v = copies_of(key[:, :, :seen], terms.regions), v[:, :, :seen]
-        call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout)
+        call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
         if backend == "eager" or host.get("output_attentions"):
             reference = rows if terms.rows is not None else blocks
             mixed, weights = reference.attend_with_weights(call)

@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.patches.evicting import layer_of, make_forgetful
+from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.base import Scheme
 
@@ -79,7 +80,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     if positions is not None and plain:
         plain = _in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
-    _forget(module, kwargs, padding)
+    _prepare_cache(module, kwargs, padding)
     kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved)
     return (), kwargs
 
@@ -135,17 +136,22 @@ def _tokens(kwargs: dict[str, Any]) -> Tensor:
     return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"]
 
 
-def _forget(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
-    """Where a layer's scheme never looks back at most keys, let a cache that is still empty drop them."""
+def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
+    """Where layers need less than a growing cache keeps, or more, change the layers of one that is still empty."""
     attentions, config = module.__dict__[ATTENTIONS], module.config
+    if not attentions[0].is_causal:
+        return
     kept = [attention.scheme.kept_keys for attention in attentions]
-    if not attentions[0].is_causal or not any(kept):
+    by_row = [attention.scheme.row_rotation() is not None for attention in attentions]
+    if not any(kept) and not any(by_row):
         return
     cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = kwargs["past_key_values"] = DynamicCache(config=config)
-    make_forgetful(self_attention_cache(cache), kept, padding)
+    own = self_attention_cache(cache)
+    make_rereading(own, by_row)
+    make_forgetful(own, kept, padding)
 
 
 def context_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +25,8 @@ class Call:
             ``[batch or 1, 1 or heads, query or 1, key]``.
         scaling: factor of q · k.
         dropout: probability of dropping an attention weight.
+        reread: ``(length, position of the first key, function of columns)`` to all keys as rows of that length read
+            them: a cache that keeps them. None where there is none.
     """
 
     queries: tuple[Tensor, ...]
@@ -34,6 +37,7 @@ class Call:
     mask: Tensor | None
     scaling: float
     dropout: float = 0.0
+    reread: Callable[[int, Tensor, Callable[[slice], Tensor]], Tensor] | None = None
 
     @property
     def query_length(self) -> int:

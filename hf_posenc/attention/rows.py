@@ -70,10 +70,15 @@ def turned(call: Call, rows: slice, length: int) -> Call:
     by_row: RowRotation = call.terms.rows  # type: ignore[assignment]
     rotation = by_row.rotation_of(length)
     here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
+
+    def keys_in(columns: slice) -> Tensor:
+        return rotate(call.keys[0][:, :, columns], rotation, table(rotation, there[:, columns]))
+
+    keys = keys_in(slice(None)) if call.reread is None else call.reread(length, there[:, 0], keys_in)
     return replace(
         call,
         queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
-        keys=(rotate(call.keys[0], rotation, table(rotation, there)),),
+        keys=(keys,),
         terms=replace(call.terms, rows=None),
         ctx=replace(call.ctx, query_positions=here),
         mask=call.mask_of(rows),
@@ -99,4 +104,5 @@ def sample(call: Call, b: int) -> Call:
             call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)
         ),
         mask=None if call.mask is None else pick(call.mask),
+        reread=None,
     )

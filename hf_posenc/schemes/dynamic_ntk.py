@@ -30,7 +30,8 @@ class DynamicNTK(Scheme):
     """RoPE whose base follows the length of the text so far. Lossless up to the trained length, usable to 2–4×.
 
     ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of rows share
-    a rotation: cheaper, and still the same whether cached or not. ``multiplier`` stretches more than the length needs.
+    a rotation: cheaper, and still the same whether cached or not; decoding then rotates the new key only, but for the
+    first token of a step. ``multiplier`` stretches more than the length needs.
     """
 
     needs_causal = True

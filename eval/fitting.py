@@ -1,0 +1,69 @@
+"""As much filler as a length holds.
+
+    units(length) = max { n : tokens(prompt(n)) ≤ length }        found by interpolation, safeguarded by bisection
+
+A unit of filler costs at least one token, or nothing stops the search; a tokenizer that reads filler as less, because
+it fuses whatever it does not know, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
+
+FIRST_PROBE = 16
+
+
+class Exercise(Protocol):
+    """A question about fixed answers, hidden in as much filler as one likes."""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What a right model writes, in this order."""
+
+    @property
+    def pinned(self) -> int:
+        """Which answer stands at the depth asked for."""
+
+    def prompt(self, units: int) -> str:
+        """The prompt with ``units`` units of filler."""
+
+
+def most_units(tokens: Callable[[int], int], length: int) -> int:
+    """The largest number of units whose prompt has at most ``length`` tokens.
+
+    Args:
+        tokens: of the prompt with so many units.
+        length: in tokens.
+
+    Raises:
+        LengthTooShort: not even a prompt without filler fits.
+        TokenizerTooPoor: more units than tokens fit.
+    """
+    low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
+    if low_cost > length:
+        raise LengthTooShort(
+            f"The prompt and its answers need at least {low_cost} tokens with this tokenizer, got length {length}. "
+            f"Ask for a length of {low_cost} or more."
+        )
+    probe, turn = FIRST_PROBE, 0
+    while high - low > 1:
+        probe = min(max(probe, low + 1), high - 1)
+        cost = tokens(probe)
+        if cost <= length:
+            low, low_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
+        else:
+            high, high_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
+        if high_cost:
+            rate = (high_cost - low_cost) / (high - low)
+        turn += 1
+        middle = turn % 3 == 0 and high_cost
+        probe = (low + high) // 2 if middle else low + int((length - low_cost) / max(rate, 0.5))
+    if low == length:
+        raise TokenizerTooPoor(
+            f"More than {length} units of filler are at most {length} tokens to this tokenizer. "
+            "Use one that reads every word."
+        )
+    return low

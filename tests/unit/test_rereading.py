@@ -1,0 +1,61 @@
+"""Dynamic NTK in steps: while a step lasts, decoding rotates the new key and no other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from hf_posenc import patch_model
+from hf_posenc.attention import rows
+from hf_posenc.laws.hosts import TRAINED, host
+from hf_posenc.patches.rereading import RereadLayer
+
+STEP = 8
+
+
+def text(length: int) -> torch.Tensor:
+    return torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(5))
+
+
+def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int) -> list[int]:
+    """Keys that the first layer rotated, for each decoded token."""
+    model = patch_model(host("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    counted: list[int] = []
+    rotate = rows.rotate
+
+    def counting(x: torch.Tensor, *rest: object) -> torch.Tensor:
+        if x.shape[1] == model.config.num_key_value_heads:
+            counted.append(x.shape[2])
+        return rotate(x, *rest)  # type: ignore[arg-type]
+
+    cache, tokens = DynamicCache(config=model.config), text(TRAINED + 1 + 2 * STEP)
+    with torch.no_grad():
+        model(tokens[:, : TRAINED + 1], past_key_values=cache)
+        monkeypatch.setattr(rows, "rotate", counting)
+        for t in range(TRAINED + 1, tokens.shape[1]):
+            model(tokens[:, t : t + 1], past_key_values=cache)
+    assert all(isinstance(layer, RereadLayer) for layer in cache.layers)
+    return counted[:: model.config.num_hidden_layers]
+
+
+def test_one_key_a_token_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = keys_rotated(monkeypatch, STEP)
+    assert sum(count > 1 for count in counted) == 3  # the first token, and where each of two steps ends
+
+
+def test_control_every_length_has_a_rotation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(count > TRAINED for count in keys_rotated(monkeypatch, 1))
+
+
+def test_reordering_forgets_the_copy() -> None:
+    model = patch_model(host("llama"), "dynamic_ntk", granularity=STEP, factor=4)
+    rows_of_text = torch.cat((text(TRAINED + 6), text(TRAINED + 6).flip(1)))
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        for t in range(TRAINED + 4):
+            model(rows_of_text[:, t : t + 1], past_key_values=cache)
+        cache.reorder_cache(torch.tensor([1, 0]))
+        after = model(rows_of_text.flip(0)[:, TRAINED + 4 : TRAINED + 5], past_key_values=cache).logits
+        whole = model(rows_of_text.flip(0)[:, : TRAINED + 5]).logits[:, -1:]
+    assert (after - whole).abs().max() < 1e-4
