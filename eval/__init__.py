@@ -3,6 +3,9 @@
     from hf_posenc.eval import evaluate
     evaluation = evaluate(model, tokenizer, lengths=[256, 512, 1024])
 
+    from hf_posenc.eval import compare
+    comparison = compare("folder or name", "unscaled,yarn,self_extend", out="results/compare")
+
 Importing this package imports neither torch nor lm-eval.
 """
 
@@ -13,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hf_posenc.eval.comparing import compare
+    from hf_posenc.eval.comparison import Comparison
     from hf_posenc.eval.run import Evaluation, evaluate
 
 TASKS = Path(__file__).parent / "tasks"
@@ -21,7 +26,14 @@ TASKS = Path(__file__).parent / "tasks"
 MODEL_TYPES = {"hf_posenc": "PosEncLM", "hf_posenc_mlm": "PosEncMLM"}
 """lm-eval model types and their classes in `hf_posenc.eval.models`."""
 
-__all__ = ["MODEL_TYPES", "TASKS", "Evaluation", "evaluate", "register_models"]
+FACE = {
+    "Comparison": "hf_posenc.eval.comparison",
+    "Evaluation": "hf_posenc.eval.run",
+    "compare": "hf_posenc.eval.comparing",
+    "evaluate": "hf_posenc.eval.run",
+}
+
+__all__ = ["MODEL_TYPES", "TASKS", "Comparison", "Evaluation", "compare", "evaluate", "register_models"]
 
 
 def register_models() -> None:
@@ -34,6 +46,6 @@ def register_models() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"evaluate", "Evaluation"}:
-        return getattr(import_module("hf_posenc.eval.run"), name)
+    if name in FACE:
+        return getattr(import_module(FACE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

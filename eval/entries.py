@@ -119,7 +119,9 @@ def read_word(scheme: str, words: Sequence[str]) -> Entry:
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
-            raise BadComparison(f"{scheme} has an option {word!r} without a value. Write for example yarn:beta_fast=16.")
+            raise BadComparison(
+                f"{scheme} has an option {word!r} without a value. Write for example yarn:beta_fast=16."
+            )
         if scheme == UNSCALED:
             raise BadComparison(f"{UNSCALED} is the model as it comes and takes no {name!r}. Leave it out.")
         options[name] = json_or_text(value)

@@ -29,8 +29,8 @@ class TokenizerTooPoor(PosEncError, ValueError):
     """The tokenizer does not tell the words of a task apart: it reads them as unknown, or as nothing."""
 
 
-class StaleCache(PosEncError, ValueError):
-    """A cache of responses or requests whose key does not hold the scheme."""
+class UnreadableDocuments(PosEncError, ValueError):
+    """The user's documents cannot be found or read."""
 
 
 class MissingExtra(PosEncError, ImportError):
@@ -47,3 +47,7 @@ class StoreUnusable(PosEncError, OSError):
 
 class StoreChanged(PosEncError, RuntimeError):
     """Something other than this package wrote to the file of finished cells."""
+
+
+class BeyondTable(PosEncError, ValueError):
+    """A model without a scheme is asked for positions that its learned table does not have."""

@@ -84,7 +84,7 @@ class FrequentWords:
         return counts
 
     def prompt(self, units: int) -> str:
-        """The text whose first word comes ``units`` times more than it must, the question, and the opening of its answer."""
+        """The text with its first word ``units`` times more than it must come, and the question, as above."""
         counts = self.counts(self.fewest + units)
         words = self.words.first(len(counts))
         mixed = [word for word, times in zip(words, counts, strict=True) for _ in range(times)]

@@ -31,12 +31,13 @@ class Exercise(Protocol):
         """The prompt with ``units`` units of filler."""
 
 
-def most_units(tokens: Callable[[int], int], length: int) -> int:
+def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
     """The largest number of units whose prompt has at most ``length`` tokens.
 
     Args:
         tokens: of the prompt with so many units.
         length: in tokens.
+        what: is to be fitted, for the error, such as ``"passkey"``.
 
     Raises:
         LengthTooShort: not even a prompt without filler fits.
@@ -45,8 +46,8 @@ def most_units(tokens: Callable[[int], int], length: int) -> int:
     low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
     if low_cost > length:
         raise LengthTooShort(
-            f"The prompt and its answers need at least {low_cost} tokens with this tokenizer, got length {length}. "
-            f"Ask for a length of {low_cost} or more."
+            f"A {what} prompt with its answer needs at least {low_cost} tokens with this tokenizer, "
+            f"got length {length}. Ask for a length of {low_cost} or more."
         )
     probe, turn = FIRST_PROBE, 0
     while high - low > 1:
@@ -58,9 +59,9 @@ def most_units(tokens: Callable[[int], int], length: int) -> int:
             high, high_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
         if high_cost:
             rate = (high_cost - low_cost) / (high - low)
-        turn += 1
-        middle = turn % 3 == 0 and high_cost
-        probe = (low + high) // 2 if middle else low + int((length - low_cost) / max(rate, 0.5))
+        turn += 1  # interpolation can creep up on one side; every third probe halves what is left
+        halve = high_cost > 0 and turn % 3 == 0
+        probe = (low + high) // 2 if halve else low + int((length - low_cost) / max(rate, 0.5))
     if low == length:
         raise TokenizerTooPoor(
             f"More than {length} units of filler are at most {length} tokens to this tokenizer. "

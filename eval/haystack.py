@@ -32,7 +32,7 @@ def hide(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[st
 def filler(kind: str, rng: random.Random, needles: Supply) -> Supply:
     """Sentences of a kind: drawn ones, five in turn, or needles that nobody asks for."""
     if kind == "needles":
-        return needles
+        return Supply(needles.__next__, distinct=False)
     if kind == "prose":
         return Supply(lambda: sentence(rng), distinct=False)
     return Supply(cycle(passkey.FILLER).__next__, distinct=False)

@@ -52,7 +52,9 @@ def text_digest(path: str | Path | None) -> str:
 
 def files_digest(path: Path, suffixes: tuple[str, ...] = ()) -> str:
     """Of a file, or of all files below a folder."""
-    files = sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
+    files = (
+        sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
+    )
     chosen = [file for file in files if not suffixes or file.suffix in suffixes]
     return digest_of("\n".join(f"{f.relative_to(path)} {digest_of(f.read_bytes())}" for f in chosen))
 

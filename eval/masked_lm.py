@@ -14,6 +14,7 @@ from lm_eval.api.instance import Instance
 from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.causal_lm import PosEncLM, Scored
 from hf_posenc.eval.errors import NotMeasurable
+from hf_posenc.eval.hosts import check_reach
 from hf_posenc.eval.masked import masked_scores
 
 
@@ -24,7 +25,9 @@ class PosEncMLM(PosEncLM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
         """Log-probability of each target, all its tokens masked at once, and whether each token's mask reads it."""
-        return [self.masked_answer(*request.args) for request in requests]
+        unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
+        answers = {key: self.masked_answer(*request.args) for key, request in unique.items()}
+        return [answers[id(request)] for request in requests]
 
     def masked_answer(self, context: str, target: str) -> Scored:
         """One context and target, wrapped in the special tokens of the tokenizer."""
@@ -38,12 +41,15 @@ class PosEncMLM(PosEncLM):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[list[float], list[bool]]]:
         """Log-probability of each masked token, and whether its mask reads it. Requests: ``(name, ids, positions)``."""
-        return [self.scores(ids, positions) for _, ids, positions in (request.args for request in requests)]
+        unique = {id(request): request for request in requests}
+        answers = {key: self.scores(*request.args[1:]) for key, request in unique.items()}
+        return [answers[id(request)] for request in requests]
 
     def scores(self, ids: list[int], positions: list[int]) -> tuple[list[float], list[bool]]:
         """Mask ``positions`` of ``ids`` and score what was there."""
         self.check_length(len(ids), "masked")
-        with torch.no_grad(), self.precision():
+        check_reach(self, len(ids))
+        with torch.no_grad(), self.precision(), self.seeded([tuple(ids)]):
             scores, greedy = masked_scores(self.model, ids, positions, self.tokenizer.mask_token_id, self.device)
         self.ticked()
         return scores.tolist(), greedy.tolist()
@@ -59,6 +65,10 @@ class PosEncMLM(PosEncLM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """A masked model has no next-token loss."""
         raise NotMeasurable("A masked language model has no rolling log-likelihood. Use the task posenc_mlm.")
+
+    def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[tuple[float, int]]]:
+        """A masked model reads both sides of a token."""
+        raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """A masked model does not generate."""

@@ -31,7 +31,7 @@ class Niah:
         seed: of keys, values, filler and places.
         depth: of the pinned needle.
         queries: keys asked for.
-        values: codes of each of these keys; more than one only for a single key.
+        codes: that each of these keys has; more than one only for a single key.
         distractors: keys that have a code and are not asked for.
         haystack: what lies around the needles, one of `HAYSTACKS`.
         value_kind: what codes look like, one of `VALUE_KINDS`.
@@ -43,29 +43,28 @@ class Niah:
         depth: float,
         *,
         queries: int = 1,
-        values: int = 1,
+        codes: int = 1,
         distractors: int = 0,
         haystack: str = "prose",
         value_kind: str = "numbers",
     ) -> None:
         rng = random.Random(seed)
         keys = Supply(lambda: coined(rng))
-        codes = keys if value_kind == "words" else Supply(lambda: VALUE_KINDS[value_kind](rng))
-        others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(codes)))
-        self.keys, self.answers = keys.first(queries), tuple(next(codes) for _ in range(queries * values))
+        values = keys if value_kind == "words" else Supply(lambda: VALUE_KINDS[value_kind](rng))
+        others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
+        self.keys, self.answers = keys.first(queries), tuple(next(values) for _ in range(queries * codes))
         chosen, places = rng.randrange(queries), depths(rng, len(self.answers) - 1)
-        places = sorted([depth, *places]) if values > 1 else [*places[:chosen], depth, *places[chosen:]]
+        places = sorted([depth, *places]) if codes > 1 else [*places[:chosen], depth, *places[chosen:]]
         self.pinned = places.index(depth)
-        owners = [key for key in self.keys for _ in range(values)]
+        owners = [key for key in self.keys for _ in range(codes)]
         told = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
         noise = [next(others) for _ in range(distractors)]
         self.needles = [*zip(places, told, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
-        self.skipped = len(others.made) if self.filler is others else 0
 
     def prompt(self, units: int) -> str:
         """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""
-        notes = hide(self.needles, self.filler.first(self.skipped + units)[self.skipped :])
+        notes = hide(self.needles, self.filler.first(units))
         return f"{INTRO}{' '.join(notes)}{self.question}"
 
     @property

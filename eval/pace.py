@@ -27,7 +27,8 @@ class Pace:
     ) -> None:
         self.todo, self.known, self.tell = list(todo), list(known), tell
         self.spent, self.shown, self.doing = 0.0, 0.0, ""
-        self.ticks, self.ticks_of = 0, {}  # type: ignore[var-annotated]
+        self.ticks = 0
+        self.ticks_of: dict[str, int] = {}
 
     def begin(self, doing: str) -> None:
         """Start the next cell."""
@@ -40,12 +41,13 @@ class Pace:
         expected = self.ticks_of.get(self.todo[0][0], 2 * self.ticks)  # of a task never seen, half is always left
         self.show(min(1.0, self.ticks / expected))
 
-    def end(self, seconds: float) -> None:
-        """Finish a cell."""
+    def end(self, seconds: float, done: bool = True) -> None:
+        """Finish a cell; what a refused or failed one took says nothing about the others."""
         slot = self.todo.pop(0)
-        self.known.append((slot, seconds))
         self.spent += seconds
-        self.ticks_of[slot[0]] = max(1, self.ticks)
+        if done:
+            self.known.append((slot, seconds))
+            self.ticks_of[slot[0]] = max(1, self.ticks)
         self.show(0.0)
 
     def show(self, within: float) -> None:

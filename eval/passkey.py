@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.fitting import most_units
 
 FRAME = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
@@ -68,23 +68,13 @@ def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, fill
 
     Raises:
         LengthTooShort: not even a prompt without filler fits.
+        TokenizerTooPoor: the tokenizer reads filler as next to nothing.
     """
 
     def tokens(sentence_count: int) -> int:
         before = round(depth * sentence_count)
         return count_tokens(compose(key, before, sentence_count - before, filler) + f" {key}")
 
-    smallest = tokens(0)
-    if smallest > length:
-        raise LengthTooShort(
-            f"A passkey prompt needs at least {smallest} tokens with this tokenizer, got length {length}. "
-            f"Ask for a length of {smallest} or more."
-        )
-    low, high = 0, 1
-    while tokens(high) <= length:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tokens(middle) <= length else (low, middle)
-    before = round(depth * low)
-    return Passkey(compose(key, before, low - before, filler), key, depth)
+    count = most_units(tokens, length, "passkey")
+    before = round(depth * count)
+    return Passkey(compose(key, before, count - before, filler), key, depth)

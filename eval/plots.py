@@ -24,12 +24,23 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("Pictures need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     canvas = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
     return canvas, canvas.subplots()
+
+
+def require_matplotlib() -> None:
+    """Say which extra is missing, rather than which module.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("Pictures need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
 
 
 def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
@@ -48,9 +59,7 @@ def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
         axes.plot(x, y, label=scheme, color=colour, marker=marker, markersize=6, linewidth=1.8, zorder=3)
         axes.errorbar(x, y, [row.stderr or 0.0 for row in line], fmt="none", ecolor=colour, alpha=0.5, linewidth=0.8)
     mark_trained(axes, trained_length)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}\n{length / trained_length:g}×" for length in lengths])
-    axes.minorticks_off()
+    length_ticks(axes, lengths, trained_length)
     axes.set_xlabel("length (tokens, and multiples of the trained length)")
     axes.set_ylabel("loss (nats a token)")
     axes.set_title("Loss of the same last tokens, after ever more text", loc="left", fontsize=11)
@@ -61,12 +70,19 @@ def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     canvas.savefig(path)
 
 
-def mark_trained(axes: Any, trained_length: int) -> None:
+def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None:
+    """A logarithmic axis of lengths, each with its multiple of the trained length."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}\n{length / trained_length:g}×" for length in lengths])
+    axes.minorticks_off()
+
+
+def mark_trained(axes: Any, trained_length: int, colour: str = "#555555") -> None:
     """A dashed line where training ended."""
-    axes.axvline(trained_length, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+    axes.axvline(trained_length, color=colour, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     axes.annotate(
         "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
-        textcoords="offset points", fontsize=8, color="#555555",
+        textcoords="offset points", fontsize=8, color=colour,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass
 
 from hf_posenc.eval.haystack import depths, hide
-from hf_posenc.eval.words import WHO, Supply, coined
+from hf_posenc.eval.words import Supply, coined
 
 INTRO = "Answer a question from these documents.\n"
 PERSON = "{name} was born in {town} and works as a {trade}."
@@ -22,6 +22,7 @@ TOWN = "{town} lies on the river {river} and lives on {goods}."
 DOCUMENT = "Document {number}. {text}"
 ONE_HOP = "\nWhere was {name} born? {name} was born in"
 TWO_HOPS = "\nOn which river lies the town in which {name} was born? {name} was born in a town on the river"
+TRADES = ("baker", "clerk", "farmer", "gardener", "miller", "painter", "pilot", "potter", "sailor", "teacher", "weaver")
 GOODS = ("barley", "cattle", "fish", "glass", "honey", "iron", "leather", "linen", "pottery", "salt", "slate", "wool")
 
 
@@ -73,7 +74,7 @@ class Questions:
     def life(self) -> Life:
         """The next person."""
         first, last, town, river = (next(self.words) for _ in range(4))
-        return Life(f"{first} {last}", town, river, self.rng.choice(WHO), self.rng.choice(GOODS))
+        return Life(f"{first} {last}", town, river, self.rng.choice(TRADES), self.rng.choice(GOODS))
 
     def prompt(self, units: int) -> str:
         """``units`` documents beside those that matter, the question, and the opening of its answer."""

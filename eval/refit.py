@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.eval.causal_lm import PosEncLM, Scored, TokenRequest
+from hf_posenc.eval.causal_lm import PosEncLM
 from hf_posenc.eval.errors import LengthTooShort
 
 
@@ -39,21 +39,23 @@ class RefittedLM(PosEncLM):
         super().__init__(pretrained, max_length=max(lengths), **options)
         self.fit, self.lengths, self.fit_options = fit, sorted(lengths), fit_options or {}
 
-    def _loglikelihood_tokens(
-        self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
-    ) -> list[Scored]:
-        groups: dict[int, list[int]] = defaultdict(list)
-        for number, (_, context, target) in enumerate(requests):
-            groups[self.length_of(len(context) + len(target))].append(number)
-        answers: dict[int, Scored] = {}
-        for length, numbers in sorted(groups.items()):
-            patch_model(self.model, self.fit, target_length=length, **self.fit_options)
-            try:
-                scored = super()._loglikelihood_tokens([requests[number] for number in numbers], disable_tqdm)
-            finally:
-                unpatch_model(self.model)
-            answers |= dict(zip(numbers, scored, strict=True))
-        return [answers[number] for number in range(len(requests))]
+    @property
+    def prefixes(self) -> bool:
+        """No pass answers for another length, which has a factor of its own."""
+        return False
+
+    def setting(self, tokens: int) -> int:
+        """The length that a text of so many tokens is scored under."""
+        return self.length_of(tokens)
+
+    @contextmanager
+    def under(self, setting: Any) -> Iterator[None]:
+        """Patched for a length, and back."""
+        patch_model(self.model, self.fit, target_length=setting, **self.fit_options)
+        try:
+            yield
+        finally:
+            unpatch_model(self.model)
 
     def length_of(self, tokens: int) -> int:
         """The smallest of the lengths that holds a request.

@@ -1,15 +1,16 @@
-"""`report.md` and its two pictures, from rows."""
+"""Reports as Markdown: ``report.md`` of the demo with its two pictures, and ``results.md`` of a comparison."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.atomic import write_bytes
+from hf_posenc.eval.comparison import Comparison
 from hf_posenc.eval.plots import loss_picture, passkey_picture
 from hf_posenc.eval.results import Row
+from hf_posenc.eval.wording import axis, grid, method, remarks, task_title, title
 
 Cell = Callable[[str, int], str]
 
@@ -20,7 +21,7 @@ def write_report(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) ->
     folder.mkdir(parents=True, exist_ok=True)
     loss_picture(rows, trained, folder / "loss.png")
     passkey_picture(rows, trained, folder / "passkey.png")
-    write_text(folder / "report.md", report_text(rows, about))
+    write_bytes(folder / "report.md", report_text(rows, about).encode())
 
 
 def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
@@ -47,7 +48,7 @@ def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
         "## Perplexity\n\n" + table(schemes, lengths, trained, perplexity),
         "## Pass keys found\n\n" + table(schemes, lengths, trained, accuracy),
         "![Pass keys found, by scheme and length](passkey.png)",
-        "## How it was measured\n\n" + method(about),
+        "## How it was measured\n\n" + demo_method(about),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -61,7 +62,7 @@ def introduction(about: Mapping[str, Any]) -> str:
     )
 
 
-def method(about: Mapping[str, Any]) -> str:
+def demo_method(about: Mapping[str, Any]) -> str:
     """What a reader needs to judge the numbers."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
     options = "; ".join(f"{label}: {told(given)}" for label, given in about["options"].items())
@@ -88,9 +89,7 @@ def told(options: Mapping[str, Any]) -> str:
 def table(schemes: Sequence[str], lengths: Sequence[int], trained: int, cell: Cell) -> str:
     """Schemes down, lengths across."""
     head = ["scheme", *(heading(length, trained) for length in lengths)]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * len(lengths)]
-    lines += ["| " + " | ".join([scheme, *(cell(scheme, length) for length in lengths)]) + " |" for scheme in schemes]
-    return "\n".join(lines)
+    return markdown_table(head, [[scheme, *(cell(scheme, length) for length in lengths)] for scheme in schemes])
 
 
 def heading(length: int, trained: int) -> str:
@@ -107,9 +106,35 @@ def lookup(rows: Sequence[Row]) -> dict[tuple[str, int, str, str], Row]:
     }
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write beside ``path``, then move there."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+def comparison_text(comparison: Comparison) -> str:
+    """A comparison as Markdown: a table for every metric of every task, and how it was measured."""
+    about = comparison.about
+    parts = [f"# {escaped(title(about))}"]
+    if noted := remarks(comparison):
+        parts.append(bullets(noted))
+    for task in comparison.tasks():
+        parts.append(f"## {escaped(task_title(task))}")
+        for metric in comparison.metrics(task):
+            head, lines = grid(comparison, task, metric)
+            parts.append(f"{escaped(axis(metric))}, `{task}`\n\n" + markdown_table(head, lines))
+    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
+    if about["command"]:
+        parts.append("    " + about["command"].replace("\n", " "))
+    return "\n\n".join(parts) + "\n"
+
+
+def bullets(sentences: Sequence[str]) -> str:
+    """A list."""
+    return "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
+
+
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table whose numbers stand right."""
+    rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in (head, *lines)]
+    return "\n".join([rows[0], "|---|" + "---:|" * (len(head) - 1), *rows[1:]])
+
+
+def escaped(text: str) -> str:
+    """Foreign text that is neither markup nor the end of a cell."""
+    return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").split())

@@ -3,6 +3,7 @@
     score(t) = log softmax(head(h_{t−1}))[t]        in float32, whatever the model computes in
 
 A 128k vocabulary at 32k tokens would be 17 GB of float32 logits; a task that scores five tokens needs 2.5 MB of them.
+Where many are scored the head runs on a slice of them at a time, so that no more than `HELD` logits are ever held.
 """
 
 from __future__ import annotations
@@ -14,8 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-ROWS = 1024
-"""Rows whose float32 log-softmax is held at a time."""
+HELD = 1 << 24
+"""Logits held at a time, 64 MB in float32."""
+
+Head = Callable[[Tensor], Tensor]
+
+
+def suffix_states(model: nn.Module, input_ids: Tensor, keep: int) -> tuple[Tensor, Head]:
+    """States of the last ``keep`` positions of ``input_ids [batch, token]``, and what makes logits of them.
+
+    Few positions come as logits already. Many come as hidden states ``[batch, keep, width]`` with the model's head.
+    """
+    head = None
+    if len(input_ids) * keep * vocabulary(model) > HELD:
+        head = plain_head(model, input_ids[:1, :8])
+    if head is None:
+        return suffix_logits(model, input_ids, keep), nn.Identity()
+    return unwrapped(model).base_model(input_ids=input_ids).last_hidden_state[:, -keep:], head
 
 
 def suffix_logits(model: nn.Module, input_ids: Tensor, keep: int) -> Tensor:
@@ -35,13 +51,41 @@ def chosen_logits(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Ten
     return head(hidden[:, positions])
 
 
-def token_scores(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of ``tokens [position]`` under ``logits [position, vocabulary]``; whether each is the argmax."""
+def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tuple[Tensor, Tensor]:
+    """Log-probability of each token, and whether it is the argmax.
+
+    Args:
+        states: logits ``[position, vocabulary]``, or what ``head`` makes them of, ``[position, width]``.
+        tokens: ``[position]``.
+        head: applied to a slice of the states at a time.
+    """
     scores, greedy = [], []
-    for rows, wanted in zip(logits.split(ROWS), tokens.split(ROWS), strict=True):
-        scores.append(rows.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[:, None])[:, 0])
-        greedy.append(rows.argmax(-1) == wanted)
+    first = states[:1] if head is None else head(states[:1])
+    rows = max(1, HELD // first.shape[-1])
+    for some, wanted in zip(states.split(rows), tokens.split(rows), strict=True):
+        logits = some if head is None else head(some)
+        scores.append(logits.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[:, None])[:, 0])
+        greedy.append(logits.argmax(-1) == wanted)
     return torch.cat(scores), torch.cat(greedy)
+
+
+def plain_head(model: nn.Module, input_ids: Tensor) -> Head | None:
+    """The output embedding, if the model's logits are that of its last hidden states and nothing else.
+
+    Tried on ``input_ids``: logits that are capped or scaled, and prompts that PEFT puts before them, tell.
+    """
+    host = unwrapped(model)
+    head = host.get_output_embeddings()
+    if head is None or host.base_model is host:
+        return None
+    made = head(host.base_model(input_ids=input_ids).last_hidden_state)
+    return head if torch.equal(made, model(input_ids=input_ids).logits) else None
+
+
+def vocabulary(model: nn.Module) -> int:
+    """Columns of the logits."""
+    config = unwrapped(model).config
+    return getattr(config.get_text_config(), "vocab_size", 1)
 
 
 def unwrapped(model: Any) -> Any:
@@ -49,6 +93,6 @@ def unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def prediction_head(host: Any) -> Callable[[Tensor], Tensor] | None:
+def prediction_head(host: Any) -> Head | None:
     """BERT's head, which sits in ``cls`` and takes hidden states; None where the host has no such part."""
     return getattr(host, "cls", None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
@@ -28,6 +29,13 @@ class Sweep:
         longest: tokens kept free before every target, so that runs over different lengths meet the same targets.
         seed: of keys and masks.
         text: path of a text file; None is the held-out part of the standard library.
+        docs: text or JSON-lines files, folders of them, or the name of a dataset; for `posenc_docs`.
+        field: where a record of `docs` has its text.
+        stride: tokens by which a sliding window moves on, so many are scored at a time.
+        stretch: tokens of each text that a sliding window scores.
+        from_start: whether a sliding window starts with the text, as in papers, or has `length` − `stride` tokens
+            before it at the least.
+        alphabet: distinct tokens of random strings.
     """
 
     lengths: tuple[int, ...]
@@ -38,6 +46,12 @@ class Sweep:
     longest: int
     seed: int
     text: str | None
+    docs: tuple[str, ...]
+    field: str
+    stride: int
+    stretch: int
+    from_start: bool
+    alphabet: int
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Sweep:
@@ -49,6 +63,7 @@ class Sweep:
         lengths = tuple(sorted({whole("lengths", value) for value in listed(metadata.get("lengths"))}))
         if not lengths:
             raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
+        stride = whole("stride", metadata.get("stride") or 256)
         longest = whole("longest", metadata.get("longest") or lengths[-1])
         if longest < lengths[-1]:
             raise TaskOptionOutOfRange(
@@ -63,6 +78,12 @@ class Sweep:
             longest=longest,
             seed=int(metadata.get("seed", 0)),
             text=metadata.get("text"),
+            docs=tuple(map(str, paths(metadata.get("docs")))),
+            field=str(metadata.get("field") or "text"),
+            stride=stride,
+            stretch=whole("stretch", metadata.get("stretch") or 4 * stride),
+            from_start=flag("from_start", metadata.get("from_start", False)),
+            alphabet=whole("alphabet", metadata.get("alphabet") or 1000),
         )
 
 
@@ -73,6 +94,23 @@ def listed(value: Any) -> Sequence[Any]:
     if isinstance(value, str):
         return [part for part in re.split(r"[;,\s]+", value.strip("[]")) if part]
     return value if isinstance(value, Sequence) else (value,)
+
+
+def paths(value: Any) -> Sequence[Any]:
+    """One path or several; a path may hold blanks and commas."""
+    return (() if value is None else (value,)) if isinstance(value, (str, Path, type(None))) else value
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` as yes or no, also as a command line spells it.
+
+    Raises:
+        TaskOptionOutOfRange: it is neither.
+    """
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in known:
+        raise TaskOptionOutOfRange(f"{name} must be true or false, got {value!r}. Pass one of the two.")
+    return known[str(value).lower()]
 
 
 def whole(name: str, value: Any) -> int:

@@ -7,9 +7,12 @@ lm-eval's ``--limit n`` means n at every length.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from datasets import Dataset
@@ -18,10 +21,9 @@ from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
 from hf_posenc.eval import passkey, register_models
-from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
-from hf_posenc.eval.masked import masked_choice
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.sweep import Sweep, metric_name
-from hf_posenc.eval.windows import check_room, ends, source_text, tokenized, windows
+from hf_posenc.eval.windows import source_text, tokenized, windows
 
 register_models()  # a task file named by its path is read before the model type is looked up
 
@@ -45,6 +47,7 @@ class LengthSweep(ConfigurableTask):
         metadata = dict(config["metadata"])
         self.sweep = Sweep.of(metadata)
         self.tokenizer = tokenizer_of(metadata)
+        metadata |= asdict(self.sweep)  # the results say what was measured, options left alone included
         metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object has no place in a results file
         metadata.pop("pretrained", None)
         kept = {name: value for name, value in config.items() if name != "class"}
@@ -66,9 +69,30 @@ class LengthSweep(ConfigurableTask):
         """Make the documents; nothing is fetched."""
         self.dataset = {"test": Dataset.from_list(self.documents())}
 
-    def build_all_requests(self, *, cache_requests: bool = False, **options: Any) -> None:
-        """Always build afresh: lm-eval's request cache is keyed without the lengths and would answer with others."""
-        super().build_all_requests(cache_requests=False, **options)
+    def build_all_requests(
+        self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any
+    ) -> None:
+        """Build the requests of this process.
+
+        lm-eval's request cache is keyed by the name of the task alone and would answer with prompts of other lengths:
+        a digest of the documents is put where its key has the tokenizer.
+
+        Raises:
+            TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
+        """
+        documents = min(len(self.eval_docs), int(limit) if limit else len(self.eval_docs))
+        if documents < world_size:
+            raise TaskOptionOutOfRange(
+                f"{self.config.task} has {documents} documents for {world_size} processes. "
+                "Raise samples or keys, or launch fewer processes."
+            )
+        salted = f"{tokenizer_name}-{self.digest()}" if options.get("cache_requests") else tokenizer_name
+        super().build_all_requests(limit=limit, world_size=world_size, tokenizer_name=salted, **options)
+
+    def digest(self) -> str:
+        """A name for exactly these documents, asked for in exactly this way."""
+        told = [asdict(self.sweep), self.request_type, *self.eval_docs]
+        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def construct_requests(self, doc: Doc, ctx: Any, metadata: Any = None, **_: Any) -> list[Instance]:
         """The requests of one document."""
@@ -166,41 +190,12 @@ class PasskeyTask(LengthSweep):
         return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]
 
 
-class MaskedTask(LengthSweep):
-    """Loss and recall of the same masked tokens of the same last tokens after ever more text."""
-
-    request_type = "masked_tokens"
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False), "recall": (mean, True)}
-
-    def documents(self) -> list[Doc]:
-        """Token ids at every length, and the masked places, counted back from the end of the text."""
-        if self.tokenizer.mask_token_id is None:
-            raise NotMeasurable(
-                f"{type(self.tokenizer).__name__} has no mask token. posenc_mlm is for masked language models."
-            )
-        check_room(self.sweep.lengths, self.sweep.scored + 2)
-        ids = tokenized(self.tokenizer, source_text(self.sweep.text)).ids
-        return [self.document(ids, end) for end in ends(len(ids), self.sweep.samples, self.sweep.longest)]
-
-    def document(self, ids: Sequence[int], end: int) -> Doc:
-        """The tokens before ``end`` between the special ones, at every length."""
-        rows = [ids[end - length + 2 : end] for length in self.sweep.lengths]  # two places are for the special tokens
-        framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
-        back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
-        return {"name": f"token {end}", "rows": framed, "back": back, "target": ""}
-
-    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """Name, ids and masked positions at every length."""
-        return [(doc["name"], row, [len(row) - 1 - back for back in doc["back"]]) for row in doc["rows"]]
-
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Nats a masked token, and the share of masks that read their token."""
-        values: dict[str, float] = {}
-        for length, (scores, greedy) in zip(self.sweep.lengths, results, strict=True):
-            loss = -mean(scores)
-            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
-            values[metric_name("recall", length)] = mean([float(hit) for hit in greedy])
-        return values
+def front_of(tokenizer: Any) -> list[int]:
+    """The tokens a tokenizer puts before every text; those it puts behind are left out."""
+    marked = tokenizer("a", verbose=False)["input_ids"]
+    inside = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+    starts = (n for n in range(len(marked) - len(inside) + 1) if marked[n : n + len(inside)] == inside)
+    return list(marked[: next(starts, 0)])
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> Any:

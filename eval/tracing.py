@@ -11,6 +11,7 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, variable tracking.
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from hf_posenc.eval.haystack import depths, filler, hide
 from hf_posenc.eval.words import Supply, coined, number
@@ -30,7 +31,7 @@ class Tracing:
         seed: of names, numbers, filler and places.
         hops: steps from the first name of a chain to its last.
         chains: chains in all; one of them is asked for.
-        haystack: what lies around the statements, ``"prose"`` or ``"repeat"``.
+        haystack: what lies around the statements, one of `HAYSTACKS`; needles are statements about other names.
     """
 
     pinned = 0
@@ -43,9 +44,10 @@ class Tracing:
             links = [next(numbers), *(next(names) for _ in range(hops + 1))]
             if chain == 0:
                 self.value, self.answers = links[0], tuple(links[1:])
-            told = (STATEMENT.format(name=name, value=value) for value, name in zip(links, links[1:], strict=False))
+            told = (STATEMENT.format(name=name, value=value) for value, name in pairwise(links))
             self.statements += zip(sorted(depths(rng, hops + 1)), told, strict=True)
-        self.filler = filler(haystack, random.Random(f"{seed}-filler"), names)
+        others = Supply(lambda: STATEMENT.format(name=next(names), value=next(numbers)))
+        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
 
     def prompt(self, units: int) -> str:
         """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""

@@ -9,6 +9,7 @@ import typer
 import hf_posenc
 from hf_posenc.cli import DEBUG, output
 from hf_posenc.cli.commands.check import check
+from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
@@ -66,5 +67,13 @@ app.command(
         "hf-posenc eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
     ),
 )(evaluate)
+app.command(
+    "compare",
+    epilog=examples(
+        "hf-posenc compare --model starter:llama --schemes unscaled,yarn,self_extend --lengths 256,512,1024",
+        "hf-posenc compare -m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
+        "hf-posenc compare -m starter:bert -s unscaled,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
+    ),
+)(compare)
 app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
 app.command("env", epilog=examples("hf-posenc env", "hf-posenc env --json"))(env)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.errors import nearest
+from hf_posenc.eval.entries import json_or_text
 from hf_posenc.registry import adapter_names
 from hf_posenc.starters import NAMES, starter_path
 
@@ -89,9 +90,46 @@ def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str,
     return options
 
 
-def json_or_text(value: str) -> Any:
-    """``"128"`` as 128, ``"true"`` as True, ``"dim"`` as itself."""
+def words_of(given: Sequence[str] | None) -> list[str]:
+    """``["256,512", "1024"]`` as three words."""
+    return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
+
+
+def whole_numbers(option: str, given: Sequence[str] | None) -> list[int]:
+    """Words as counts of at least 1.
+
+    Raises:
+        BadArgument: one is something else.
+    """
+    words = words_of(given)
+    for word in words:
+        if not (word.isascii() and word.isdigit() and int(word) > 0):
+            raise BadArgument(f"{option} takes whole numbers of at least 1, got {word!r}. Write for example 256,512.")
+    return [int(word) for word in words]
+
+
+def command_line(context: Context) -> str:
+    """The command that is running, so that a shell takes it: what was given, without what is the default anyway."""
+    words = ["hf-posenc", str(context.info_name)]
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if value in (None, False, [], ()) or str(value) == str(parameter.default):
+            continue
+        for single in value if isinstance(value, (list, tuple)) else [value]:
+            words += [parameter.opts[0]] + ([] if single is True else [str(single)])
+    return shlex.join(words)
+
+
+def depths_of(given: str) -> list[float]:
+    """``"0,0.5,1"`` as shares.
+
+    Raises:
+        BadArgument: one is no number from 0 to 1.
+    """
     try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
+        found = [float(word) for word in words_of([given])]
+    except ValueError:
+        found = []
+    if not found or not all(0.0 <= depth <= 1.0 for depth in found):
+        raise BadArgument(f"--depths takes numbers from 0 to 1, got {given!r}. Write for example 0,0.5,1.")
+    return found

@@ -7,8 +7,9 @@ from typing import NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
+from hf_posenc.eval.errors import BadComparison, TaskOptionOutOfRange
 
-FAILED, USAGE, CONTRACT, INTERRUPTED = 1, 2, 4, 130
+FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
 
 class BadArgument(errors.PosEncError, ValueError):
@@ -21,6 +22,8 @@ ASKED_FOR_WRONGLY = (
     errors.UnknownOption,
     errors.OptionOutOfRange,
     errors.LengthContradiction,
+    BadComparison,
+    TaskOptionOutOfRange,
 )
 
 

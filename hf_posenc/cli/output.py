@@ -63,9 +63,9 @@ def fail(message: str) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Tell]:
-    """A bar on stderr while the block runs, the only one; without a terminal, one line a minute."""
-    with other_bars_off(), own_bar() as tell:
+def progress(quiet: bool = False) -> Iterator[Tell]:
+    """A bar on stderr while the block runs, the only one; without a terminal, one line a minute; quiet, nothing."""
+    with other_bars_off(), own_bar(quiet) as tell:
         yield tell
 
 
@@ -84,9 +84,9 @@ def other_bars_off() -> Iterator[None]:
 
 
 @contextmanager
-def own_bar() -> Iterator[Tell]:
-    """The bar, the lines that stand for it, or nothing where the environment asks for that."""
-    if any(os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIETING):
+def own_bar(quiet: bool = False) -> Iterator[Tell]:
+    """The bar, the lines that stand for it, or nothing where the call or the environment asks for that."""
+    if quiet or any(os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIETING):
         yield lambda done, doing: None
     elif sys.stderr.isatty():
         from rich.progress import (

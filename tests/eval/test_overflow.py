@@ -7,7 +7,7 @@ from lm_eval.models.huggingface import HFLM
 
 from hf_posenc import patch_model
 from hf_posenc.errors import RequestTooLong, UnknownOption
-from hf_posenc.eval.errors import StaleCache, TaskOptionOutOfRange
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.models import PosEncLM, PosEncMLM
 
 from .conftest import TRAINED
@@ -79,11 +79,3 @@ def test_what_would_be_ignored_is_refused(options: dict, error: type[Exception],
         PosEncLM(llama, tokenizer=tokenizer, **options)
 
 
-def test_a_response_cache_must_name_the_scheme(llama, tokenizer, tmp_path) -> None:
-    """lm-eval keys its cache by the request alone: two schemes in one file would answer for each other."""
-    from lm_eval.api.model import CachingLM
-
-    lm = PosEncLM(patch_model(llama, "yarn", factor=2), tokenizer=tokenizer)
-    with pytest.raises(StaleCache, match="yarn"):
-        CachingLM(lm, str(tmp_path / "answers.db"))
-    CachingLM(lm, str(tmp_path / "answers_yarn.db"))

@@ -1,0 +1,60 @@
+"""Which lm-eval tasks there are, told without loading any of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.errors import nearest
+from hf_posenc.eval import TASKS
+from hf_posenc.eval.errors import BadComparison
+
+GROUP = re.compile(r"^group:", re.MULTILINE)
+
+
+def sweeps(task: str) -> bool:
+    """Whether a task is one of ours, which measure at lengths; any other is measured once."""
+    return task in own_tasks()
+
+
+def own_tasks() -> list[str]:
+    """Names of our task and group files."""
+    return sorted(file.stem for file in TASKS.glob("*.yaml"))
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """The tasks of these names, each once; our groups are replaced by their tasks, so that each is a cell."""
+    found: list[str] = []
+    for name in names:
+        found += expanded(members(name)) if members(name) else [name]
+    return list(dict.fromkeys(found))
+
+
+def members(name: str) -> list[str]:
+    """The tasks of one of our groups; none of a task."""
+    file = TASKS / f"{name}.yaml"
+    if not sweeps(name) or not GROUP.search(text := file.read_text(encoding="utf-8")):
+        return []
+    import yaml
+
+    tasks: list[Any] = yaml.safe_load(text)["task"]
+    return [task if isinstance(task, str) else task["task"] for task in tasks]
+
+
+def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
+    """Refuse tasks that lm-eval does not have; it is only asked, which takes seconds, about tasks that are not ours.
+
+    Raises:
+        BadComparison: there is no such task.
+    """
+    if set(names) <= set(own_tasks()):
+        return
+    from lm_eval.tasks import TaskManager
+
+    folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
+    known = set(TaskManager(include_path=folders).all_tasks)
+    for name in names:
+        if name not in known:
+            raise BadComparison(f"There is no task {name!r}.{nearest(name, known)} `lm_eval ls tasks` shows all.")

@@ -1,0 +1,41 @@
+"""How far a model reads without a scheme of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.eval.errors import BeyondTable
+from hf_posenc.patching import host_of
+
+
+def trained_length_of(lm: Any) -> int:
+    """Tokens the weights of an lm-eval model object saw, by the host's own record; else what lm-eval takes it for."""
+    if "trained_length" in lm.report:
+        return lm.report["trained_length"]
+    try:
+        host, adapter = host_of(lm.model)
+    except UnsupportedModel:  # without a scheme, any model may be measured
+        return lm.max_length
+    return adapter.trained_length(host.config)
+
+
+def check_reach(lm: Any, length: int) -> None:
+    """Refuse a length past the end of a learned position table, which the host itself meets with an index error.
+
+    Raises:
+        BeyondTable: the model has such a table, and it is shorter.
+    """
+    if lm.report:  # a scheme the model came with says itself how far it goes
+        return
+    try:
+        host, adapter = host_of(lm.model)
+    except UnsupportedModel:
+        return
+    trained = adapter.trained_length(host.config)
+    rows = adapter.geometry(host.config, trained_length=trained, target_length=trained).table
+    if rows is not None and length > rows:
+        raise BeyondTable(
+            f"The model as it comes has learned {rows} positions, and {length} are asked for. "
+            "Ask for shorter lengths, or compare schemes that reach further."
+        )

@@ -1,0 +1,59 @@
+"""One evaluation in several processes: each scores its share of the documents, the first has the results.
+
+    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval …     GPUs, or CPU processes where there are none
+    torchrun --nproc-per-node 2 -m hf_posenc.cli eval …                         the same
+    mpirun -n 2 python -m hf_posenc.cli eval …                                  the same
+
+lm-eval's ``hf`` shares work among GPUs only: on CPU each process scores every document. ``accelerate launch --cpu
+--num_processes 2`` without an MPI host file starts a single process, which then does all the work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Where torchrun, Intel MPI, Open MPI and MVAPICH put the number of processes."""
+
+
+def processes() -> int:
+    """How many processes were launched together."""
+    return max(int(os.environ.get(name) or 1) for name in SIZES)
+
+
+def accelerator() -> Any:
+    """The meeting place of a launch of several processes; None where there is one.
+
+    Without a GPU accelerate has to be told that CPU processes are meant, or each would take itself for the only one.
+    """
+    if processes() < 2:
+        if os.environ.get("ACCELERATE_USE_CPU") and "MASTER_ADDR" in os.environ:
+            log.warning(
+                "accelerate launch --cpu starts one process where it has no MPI host file. "
+                "Launch several with --multi_gpu, which needs no GPU here."
+            )
+        return None
+    from accelerate import Accelerator
+
+    found = Accelerator(cpu=not torch.accelerator.is_available())
+    return found if found.num_processes > 1 else None
+
+
+def share(lm: Any, found: Any) -> None:
+    """Make ``lm`` one of the processes of a launch: lm-eval deals documents out by rank and world size."""
+    lm.accelerator = found
+    lm._rank, lm._world_size = found.process_index, found.num_processes
+
+
+def from_first(lm: Any, value: Any) -> Any:
+    """What the first process has, in every process."""
+    if lm.world_size < 2:
+        return value
+    box = [value]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return box[0]

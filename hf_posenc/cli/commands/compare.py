@@ -1,0 +1,99 @@
+"""``hf-posenc compare``: schemes side by side on a model of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Context, Exit, Option
+
+from hf_posenc.cli import output
+from hf_posenc.cli.arguments import STARTER, AsJson, Model, command_line, depths_of, model_path, whole_numbers, words_of
+from hf_posenc.cli.errors import FAILED, PARTLY
+
+if TYPE_CHECKING:
+    from hf_posenc.eval import Comparison
+
+FILES = "page.html, results.md, results.csv, results.json"
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Write nothing but errors to the screen.")]
+
+
+def compare(
+    context: Context,
+    model: Model,
+    schemes: Annotated[
+        list[str],
+        Option(
+            "--schemes",
+            "--scheme",
+            "-s",
+            help="yarn,self_extend:group=8,window=128,unscaled; may be repeated. unscaled is the model as it comes.",
+        ),
+    ],
+    lengths: Annotated[
+        list[str] | None,
+        Option(
+            "--lengths", "--length", "-l", help="Tokens, as in 256,512; by default 1, 2, 4 times the trained length."
+        ),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; by default loss and pass keys."),
+    ] = None,
+    out: Annotated[Path, Option(help="Folder of the results; the same again goes on there.")] = Path("results/compare"),
+    samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
+    scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
+    keys: Annotated[int, Option(min=1, help="Pass keys and needles, each hidden at every depth.")] = 8,
+    depths: Annotated[str, Option(help="Shares of the filler before the key.")] = "0,0.25,0.5,0.75,1",
+    text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
+    seed: Annotated[int, Option(min=0, help="Of keys, masks and learned schemes.")] = 0,
+    limit: Annotated[int | None, Option(min=1, help="Documents a length, for a quick look.")] = None,
+    one_factor: Annotated[
+        bool, Option("--one-factor", help="Patch once for the longest length, not for each length anew.")
+    ] = False,
+    dtype: Annotated[
+        str | None, Option(help="Of the weights, such as float32; by default as stored, for starters float32.")
+    ] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; by default CUDA where there is any.")] = None,
+    batch_size: Annotated[int, Option(min=1, help="Requests of one length that share a forward.")] = 1,
+    include_path: Annotated[Path | None, Option(help="A folder of further task files; they are code.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare schemes on your own model.
+
+    Each scheme on each task at each length is a cell that is kept once it is measured: the same command after an
+    interruption goes on where it was. The exit code is 3 where a scheme was refused, 1 where a cell failed.
+    """
+    from hf_posenc.eval import compare as run
+
+    stored = "float32" if model.startswith(STARTER) else "auto"  # starters are stored in half of what they are run in
+    loading = {"dtype": dtype or stored, "batch_size": batch_size} | ({} if device is None else {"device": device})
+    chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
+    with output.progress(quiet) as tell:
+        comparison = run(
+            model_path(model), ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
+            scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
+            include_path=include_path, name=model, command=command_line(context), progress=tell, **loading,
+        )  # fmt: skip
+    if as_json:
+        output.show_json(comparison.to_dict())
+    elif not quiet:
+        show(comparison, out)
+    if comparison.with_state("failed"):
+        raise Exit(FAILED)
+    if comparison.with_state("refused"):
+        raise Exit(PARTLY)
+
+
+def show(comparison: Comparison, out: Path) -> None:
+    """One table a task, what was refused or failed, and where the files are."""
+    from hf_posenc.eval.wording import axis, grid, remarks
+
+    for task in comparison.tasks():
+        for metric in comparison.metrics(task)[:1]:
+            head, lines = grid(comparison, task, metric)
+            output.show_table(head, lines, title=f"{task}: {axis(metric)}")
+    for remark in remarks(comparison):
+        output.show_text(remark)
+    output.show_text(f"Written to {out}: {FILES}")

@@ -1,0 +1,195 @@
+"""The exercises, read back by their definitions: what is hidden, where, how often, and what fits."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import string
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
+from hf_posenc.eval.extraction import CommonWords, FrequentWords
+from hf_posenc.eval.fitting import most_units
+from hf_posenc.eval.haystack import HAYSTACKS, hide
+from hf_posenc.eval.matching import found
+from hf_posenc.eval.niah import VALUE_KINDS, Niah
+from hf_posenc.eval.passkey import passkey
+from hf_posenc.eval.questions import Questions
+from hf_posenc.eval.tracing import Tracing
+from hf_posenc.eval.words import WORDS, Supply, coined, identifier, number, sentence
+
+from .reading import BINDING, BIRTH, CODE, solve
+
+PLACES = st.floats(0, 1)
+SEEDS = st.integers(0, 10**6).map(str)
+UNITS = st.integers(0, 60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=SEEDS, depth=PLACES, units=UNITS,
+    haystack=st.sampled_from(HAYSTACKS), kind=st.sampled_from(sorted(VALUE_KINDS)),
+    counts=st.sampled_from([{}, {"distractors": 5}, {"codes": 4}, {"queries": 4}, {"queries": 3, "distractors": 2}]),
+)  # fmt: skip
+def test_needles(seed: str, depth: float, units: int, haystack: str, kind: str, counts: dict) -> None:
+    niah = Niah(seed, depth, haystack=haystack, value_kind=kind, **counts)
+    prompt = niah.prompt(units)
+    assert tuple(solve(prompt)) == niah.answers
+    told = CODE.findall(prompt)
+    noise = counts.get("distractors", 0) + (units if haystack == "needles" else 0)
+    assert len(told) == len(niah.answers) + noise
+    assert len({value for _, value in told}) == len(told)  # no code is given twice
+    sentences = re.findall(r"[A-Z][^.\n]*\.", prompt.split("\n")[1])
+    pinned = next(n for n, text in enumerate(sentences) if niah.answers[niah.pinned] in text)
+    hidden = {text for _, text in niah.needles}
+    assert sum(text not in hidden for text in sentences[:pinned]) == round(depth * units)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, units=UNITS, hops=st.integers(1, 8), chains=st.integers(1, 4), haystack=st.sampled_from(HAYSTACKS))
+def test_chains(seed: str, units: int, hops: int, chains: int, haystack: str) -> None:
+    tracing = Tracing(seed, hops=hops, chains=chains, haystack=haystack)
+    prompt = tracing.prompt(units)
+    assert tuple(solve(prompt)) == tracing.answers
+    assert len(tracing.answers) == hops + 1
+    bindings = BINDING.findall(prompt)
+    assert len(bindings) == chains * (hops + 1) + (units if haystack == "needles" else 0)
+    direct = [name for name, bound in bindings if bound == tracing.value]
+    assert direct == [tracing.answers[0]]  # every other name is reached by way of one before it
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, units=UNITS, count=st.integers(1, 12), often=st.integers(2, 30), rarely=st.integers(1, 5))
+def test_common_words(seed: str, units: int, count: int, often: int, rarely: int) -> None:
+    often = max(often, rarely + 1)
+    words = CommonWords(seed, count=count, often=often, rarely=rarely)
+    prompt = words.prompt(units)
+    assert tuple(solve(prompt)) == words.answers
+    times = Counter(re.findall(r"\d+\. (\w+)", prompt))
+    assert Counter(times.values()) == Counter([often] * count + [rarely] * units)
+    assert {word for word, n in times.items() if n == often} == set(words.answers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, units=UNITS, count=st.integers(1, 6), alpha=st.floats(1, 3))
+def test_frequent_words(seed: str, units: int, count: int, alpha: float) -> None:
+    words = FrequentWords(seed, count=count, alpha=alpha)
+    prompt = words.prompt(units)
+    assert tuple(solve(prompt)) == words.answers
+    times = Counter(prompt.split("\n")[1].split())
+    first = times[words.answers[0]]
+    assert [n for _, n in times.most_common()] == [math.floor(first / r**alpha) for r in range(1, len(times) + 1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, depth=PLACES, units=UNITS, hops=st.sampled_from([1, 2]))
+def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
+    questions = Questions(seed, depth, hops=hops)
+    prompt = questions.prompt(units)
+    assert tuple(solve(prompt)) == questions.answers
+    documents = prompt.split("\n")[1:-1]
+    assert [int(text.split()[1][:-1]) for text in documents] == list(range(1, units + hops + 1))
+    person = next(n for n, text in enumerate(documents) if questions.asked.name in text)
+    river = [n for n, text in enumerate(documents) if text.split(". ")[1].startswith(f"{questions.asked.town} lies")]
+    assert len(river) == hops - 1
+    assert person - sum(n < person for n in river) == round(depth * units)
+    people = [name for name, _ in BIRTH.findall(prompt)]
+    assert len(set(people)) == len(people)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Niah("s", 0.5), lambda: Niah("s", 0.5, codes=4, haystack="needles"), lambda: Niah("s", 0.5, queries=3),
+        lambda: Tracing("s", chains=3), lambda: CommonWords("s"), lambda: FrequentWords("s"),
+        lambda: Questions("s", 0.5, hops=2),
+    ],
+    ids=["single", "values", "queries", "vt", "cwe", "fwe", "qa"],
+)  # fmt: skip
+def test_the_answers_do_not_change_with_the_length(make) -> None:
+    sizes = [0, 1, 7, 50, 400]
+    together = make()
+    prompts = [together.prompt(units) for units in sizes]
+    assert {tuple(solve(prompt)) for prompt in prompts} == {together.answers}
+    apart = [make().prompt(units) for units in reversed(sizes)]  # whatever was asked for before
+    assert prompts == apart[::-1]
+    assert sorted(prompts, key=len) == prompts
+
+
+def test_filler_of_a_longer_prompt_begins_as_that_of_a_shorter() -> None:
+    single = Niah("s", 1.0)
+    short, long = (single.prompt(units).split("\n")[1].split(" The code of")[0] for units in (10, 50))
+    assert long.startswith(short)
+    assert len(long) > 4 * len(short)
+
+
+def test_needles_keep_their_order_and_their_place() -> None:
+    filler = list(string.ascii_lowercase)
+    mixed = hide([(0.5, "B"), (0.0, "A"), (0.5, "C"), (1.0, "D")], filler)
+    assert "".join(mixed) == "A" + "abcdefghijklm" + "BC" + "nopqrstuvwxyz" + "D"
+    assert hide([(0.7, "B"), (0.2, "A")], []) == ["A", "B"]
+
+
+def test_words_are_of_one_length_and_no_two_alike() -> None:
+    rng = random.Random(0)
+    words = Supply(lambda: coined(rng)).first(20_000)
+    assert len(set(words)) == 20_000
+    assert {len(word) for word in words} == {7}
+    assert all(re.fullmatch(r"([bdfgklmnprstvz][aeiou]){3}[bdfgklmnprstvz]", word) for word in words)
+    assert WORDS == 4_802_000
+
+
+def test_filler_holds_nothing_that_is_asked_for() -> None:
+    rng = random.Random(0)
+    words = {word for _ in range(3000) for word in re.findall(r"\w+", sentence(rng).lower())}
+    coinable = {w for w in words if re.fullmatch(r"([bdfgklmnprstvz][aeiou]){3}[bdfgklmnprstvz]", w)}
+    assert not coinable
+    assert not any(character.isdigit() for word in words for character in word)
+
+
+@given(seed=st.integers())
+def test_codes_have_their_form(seed: int) -> None:
+    rng = random.Random(seed)
+    assert re.fullmatch(r"[1-9]\d{6}", number(rng))
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", identifier(rng))
+
+
+@settings(deadline=None)
+@given(
+    start=st.integers(1, 50), steps=st.lists(st.integers(1, 40), min_size=1, max_size=30), length=st.integers(50, 2000)
+)
+def test_as_much_as_fits(start: int, steps: list[int], length: int) -> None:
+    """Against a search one by one; the costs of units vary as wildly as they like."""
+    asked = []
+
+    def tokens(units: int) -> int:
+        asked.append(units)
+        return start + sum(steps[n % len(steps)] for n in range(units))
+
+    expected = max(n for n in range(length + 1) if start + sum(steps[k % len(steps)] for k in range(n)) <= length)
+    assert most_units(tokens, length, "test") == expected
+    assert len(asked) <= 3 * math.log2(length + 1) + 3
+
+
+def test_a_text_that_never_grows_is_refused() -> None:
+    """Where a search without a bound would run for ever."""
+    with pytest.raises(TokenizerTooPoor, match="units of filler"):
+        most_units(lambda units: 5, 1000, "test")
+    with pytest.raises(TokenizerTooPoor):
+        passkey(1000, 0.5, "12345", lambda text: 5)
+
+
+def test_too_short_a_length_names_the_task_and_the_need() -> None:
+    with pytest.raises(LengthTooShort, match=r"A posenc_vt prompt .* at least 41 tokens .* got length 40"):
+        most_units(lambda units: 41 + units, 40, "posenc_vt")
+    assert most_units(lambda units: 41 + units, 41, "posenc_vt") == 0
+
+
+def test_string_match_is_that_of_ruler() -> None:
+    assert found("It is BOLAX, and 123.", ["bolax", "123", "124"]) == [True, True, False]
+    assert found("", ["a"]) == [False]

@@ -1,0 +1,287 @@
+"""The retrieval tasks through lm-eval: prompts that fit, scores that are those of the answers given."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import subprocess
+import sys
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.tasks import TaskManager
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from hf_posenc.eval import TASKS
+from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
+from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.results import rows_of
+from hf_posenc.eval.sweep import parse_metric
+
+from .reading import Reader, solve
+
+DEEP = ("posenc_niah_single", "posenc_niah_multikey", "posenc_niah_multivalue", "posenc_niah_multiquery", "posenc_qa")
+FLAT = ("posenc_vt", "posenc_cwe", "posenc_fwe")
+RETRIEVAL = DEEP + FLAT
+LENGTHS = [900, 1400]
+DEPTHS = [0.0, 0.5, 1.0]
+SMALL = {"lengths": LENGTHS, "depths": DEPTHS, "keys": 2}
+
+
+def bytes_only(*, start: bool = False, end: bool = False) -> PreTrainedTokenizerFast:
+    """One token a byte, 256 in all and two special ones; with a token before every text, or after it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate(["<s>", "</s>", *alphabet])}, merges=[]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    if start or end:
+        bpe.post_processor = processors.TemplateProcessing(
+            single=f"{'<s> ' * start}$A{' </s>' * end}", special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>")
+
+
+def few_words() -> PreTrainedTokenizerFast:
+    """Knows three words, and all others as one unknown one."""
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "code": 2, "is": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+
+
+def task_of(name: str, tokenizer, **metadata):
+    manager = TaskManager(
+        include_path=str(TASKS), include_defaults=False, metadata={"tokenizer": tokenizer, **metadata}
+    )
+    return manager.load(name)["tasks"][name]
+
+
+def run(lm, names, tokenizer, limit=None, bootstrap_iters=0, **metadata):
+    metadata = {**SMALL, "tokenizer": tokenizer, **metadata}
+    loaded = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata).load(list(names))
+    for task in loaded["tasks"].values():
+        task.set_fewshot_seed(seed=0)
+        task.set_config(key="num_fewshot", value=0)
+    return lm_eval.evaluate(lm=lm, task_dict=loaded, log_samples=True, limit=limit, bootstrap_iters=bootstrap_iters)
+
+
+def size(tokenizer, text: str) -> int:
+    return len(tokenizer(text)["input_ids"])
+
+
+@pytest.mark.parametrize("scoring", ["forced", "generate"])
+@pytest.mark.parametrize("name", RETRIEVAL)
+@pytest.mark.parametrize("kind", ["bpe", "framed bpe", "bytes", "bytes with a start", "bytes with both"])
+def test_no_prompt_exceeds_its_length(tokenizer, framed_tokenizer, name: str, kind: str, scoring: str) -> None:
+    """At lengths that are not round, from the shortest possible one on; one token less is refused."""
+    tokenizer = {
+        "bpe": tokenizer, "framed bpe": framed_tokenizer, "bytes": bytes_only(),
+        "bytes with a start": bytes_only(start=True), "bytes with both": bytes_only(start=True, end=True),
+    }[kind]  # fmt: skip
+    options = {"keys": 1, "depths": [0.3], "scoring": scoring}
+    with pytest.raises(LengthTooShort, match=name) as refusal:
+        task_of(name, tokenizer, lengths=[5], **options)
+    least = int(re.search(r"at least (\d+) tokens", str(refusal.value))[1])
+    with pytest.raises(LengthTooShort):
+        task_of(name, tokenizer, lengths=[least - 1], **options)
+    lengths = [least, least + 1, least + 37, 2 * least + 3, 2503 + least]
+    task = task_of(name, tokenizer, lengths=lengths, **options)
+    task.build_all_requests()
+    (doc,) = task.dataset["test"]
+    each = len(task.instances) // len(lengths)
+    assert each == (1 if scoring == "generate" else len(doc["answers"]))
+    for place, length in enumerate(lengths):
+        requests = [instance.args for instance in task.instances[place * each : (place + 1) * each]]
+        if scoring == "generate":
+            used = [size(tokenizer, prompt) + options["max_gen_toks"] for prompt, options in requests]
+        else:
+            used = [size(tokenizer, context + target) for context, target in requests]
+        assert max(used) <= length
+        slack = {"posenc_qa": 130, "posenc_fwe": 60}.get(name, 80)  # bytes of the longest unit of filler
+        assert length - max(used) < slack
+
+
+@pytest.mark.parametrize("name", RETRIEVAL)
+def test_every_prompt_can_be_answered_from_its_text(tokenizer, name: str) -> None:
+    for doc in task_of(name, tokenizer, **SMALL, scoring="generate").dataset["test"]:
+        for prompt in doc["prompts"]:
+            assert solve(prompt) == doc["answers"]
+        assert len(doc["prompts"]) == len(LENGTHS) * (len(DEPTHS) if name in DEEP else 1)
+
+
+@pytest.mark.parametrize("scoring", ["forced", "generate"])
+@pytest.mark.parametrize("right", [True, False])
+def test_a_reader_scores_all_or_nothing(tokenizer, scoring: str, right: bool) -> None:
+    out = run(Reader(right=right), RETRIEVAL, tokenizer, scoring=scoring)
+    hits = {"acc", "match", "part"}
+    expected_metrics = {"acc", "nll"} if scoring == "forced" else {"match", "part"}
+    for name in RETRIEVAL:
+        rows = rows_of({**out, "results": {name: out["results"][name]}}, scheme="none", model="reader")
+        assert {row.metric for row in rows} == expected_metrics
+        assert {row.value for row in rows if row.metric in hits} == {float(right)}
+        assert {(row.length, row.depth) for row in rows if row.metric in {"acc", "match"}} == {
+            (length, depth) for length in LENGTHS for depth in (None, *(DEPTHS if name in DEEP else ()))
+        }
+        assert {row.n for row in rows} == {2}
+
+
+def test_a_share_is_a_share(tokenizer) -> None:
+    """A reader who forgets the second answer of every list, and nothing else."""
+
+    class Forgetful(Reader):
+        def next(self, context: str) -> str:
+            answer = super().next(context)
+            return answer[::-1] if context[-1] == "," and context.count(",", context.rfind(" are")) == 1 else answer
+
+    forgetful = run(Forgetful(right=True), ["posenc_niah_multivalue"], tokenizer, depths=[0.0, 1.0], codes=3)
+    results = forgetful["results"]["posenc_niah_multivalue"]
+    assert results["acc_L900,none"] == pytest.approx(2 / 3)
+    assert results["acc_L900_D0,none"] == 1.0  # the first, which it never forgets
+    assert results["acc_L900_D100,none"] == 1.0  # the last
+
+
+@pytest.mark.parametrize("name", ["posenc_niah_multivalue", "posenc_vt"])
+def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> None:
+    """Recomputed from the logged texts by a plain forward of the plain model."""
+    out = run(PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1]), [name], tokenizer)
+    depths = DEPTHS if name in DEEP else [None]
+    cells = [(length, depth) for length in LENGTHS for depth in depths]
+    losses: dict = {}
+    hits: dict = {}
+    for sample in out["samples"][name]:
+        answers, arguments = sample["doc"]["answers"], iter(sample["arguments"])
+        for number, cell in enumerate(cells):
+            given = [next(arguments) for _ in answers]
+            for place, (context, target) in enumerate(given):
+                assert context == given[0][0] + "".join(f" {done}," for done in answers[:place])
+                before, whole = (torch.tensor(tokenizer(text)["input_ids"]) for text in (context, context + target))
+                logits = llama(whole[None]).logits[0, len(before) - 1 : -1].double()
+                wanted = whole[len(before) :]
+                loss = torch.nn.functional.cross_entropy(logits, wanted).item()
+                hit = float((logits.argmax(-1) == wanted).all())
+                losses.setdefault(cell[0], []).append(loss)
+                hits.setdefault(cell[0], []).append(hit)
+                if place == sample["doc"]["pinned"][number] and cell[1] is not None:
+                    losses.setdefault(cell, []).append(loss)
+    for row in rows_of({**out, "results": {name: out["results"][name]}}, scheme="none", model="llama"):
+        cell = row.length if row.depth is None else (row.length, row.depth)
+        if row.metric == "nll":
+            assert row.value == pytest.approx(sum(losses[cell]) / len(losses[cell]), rel=1e-5)
+        elif row.depth is None:
+            assert row.value == pytest.approx(sum(hits[cell]) / len(hits[cell]))
+
+
+def test_standard_errors_are_those_over_samples(llama, tokenizer) -> None:
+    lm = PosEncLM(llama, tokenizer=tokenizer, max_length=900)
+    out = run(lm, ["posenc_cwe"], tokenizer, keys=4, lengths=[900], bootstrap_iters=100)
+    values = torch.tensor([sample["nll_L900"] for sample in out["samples"]["posenc_cwe"]])
+    reported = out["results"]["posenc_cwe"]
+    assert reported["nll_L900,none"] == pytest.approx(values.mean().item())
+    assert reported["nll_L900_stderr,none"] == pytest.approx(values.std().item() / math.sqrt(4), rel=1e-4)
+
+
+def test_generated_scores_are_those_of_the_logged_texts(llama, tokenizer, monkeypatch) -> None:
+    """A random model finds nothing; so its text is given the first answer, and with it that share."""
+    real = PosEncLM.generate_until
+
+    def helped(self, requests, disable_tqdm=False):
+        written = real(self, requests, disable_tqdm)
+        return [f"{text} {solve(request.args[0])[0].upper()}" for text, request in zip(written, requests, strict=True)]
+
+    monkeypatch.setattr(PosEncLM, "generate_until", helped)
+    lm = PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1])
+    out = run(lm, ["posenc_vt"], tokenizer, scoring="generate", keys=1, hops=3)
+    (sample,) = out["samples"]["posenc_vt"]
+    for length, (text,) in zip(LENGTHS, sample["resps"], strict=True):
+        share = sum(name in text.lower() for name in sample["doc"]["answers"]) / 4
+        assert out["results"]["posenc_vt"][f"match_L{length},none"] == share >= 0.25
+        assert out["results"]["posenc_vt"][f"part_L{length},none"] == 1.0
+
+
+def test_limit_means_samples_at_every_length(tokenizer) -> None:
+    out = run(Reader(right=True), RETRIEVAL, tokenizer, limit=1, keys=3)
+    for name in RETRIEVAL:
+        (sample,) = out["samples"][name]
+        for length in LENGTHS:
+            assert sample[f"acc_L{length}"] == 1.0
+            assert out["results"][name][f"acc_L{length},none"] == 1.0
+
+
+def test_the_group_has_every_task_and_no_number_of_its_own(llama, tokenizer, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 200, encoding="utf-8")
+    lm = PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1])
+    out = run(
+        lm, ["posenc_longctx"], tokenizer, text=str(text), keys=1, depths=[0.5], samples=1, scored=8, lengths=LENGTHS
+    )
+    assert {"posenc_ppl", "posenc_passkey", *RETRIEVAL} <= set(out["group_subtasks"]["posenc_longctx"])
+    rows = rows_of(out, scheme="none", model="llama")
+    assert {row.task for row in rows} >= {"posenc_ppl", "posenc_passkey", *RETRIEVAL}
+    assert "posenc_longctx" not in {row.task for row in rows}
+    assert {row.length for row in rows} == set(LENGTHS)
+
+
+@pytest.mark.parametrize("name", RETRIEVAL)
+def test_prompts_come_from_the_seed_alone(tokenizer, name: str) -> None:
+    first, again, other = (task_of(name, tokenizer, **SMALL, seed=seed).dataset["test"].to_list() for seed in (0, 0, 1))
+    assert first == again
+    assert not {doc["target"] for doc in first} & {doc["target"] for doc in other}
+    assert first[0]["target"] != first[1]["target"]
+    alone = task_of(name, tokenizer, **{**SMALL, "lengths": LENGTHS[1:], "keys": 1}).dataset["test"][0]
+    assert alone["target"] == first[0]["target"]
+    assert alone["prompts"] == first[0]["prompts"][len(first[0]["prompts"]) // 2 :]  # whatever else is asked for
+
+
+def test_prompts_do_not_depend_on_the_hash_seed() -> None:
+    script = (
+        "from hf_posenc.eval.niah import Niah; from hf_posenc.eval.extraction import CommonWords, FrequentWords;"
+        "from hf_posenc.eval.tracing import Tracing; from hf_posenc.eval.questions import Questions; import hashlib;"
+        "made = (Niah('s', .5, queries=3), Tracing('s'), CommonWords('s'), FrequentWords('s'), Questions('s', .5));"
+        "print(hashlib.sha256(''.join(m.prompt(99) for m in made).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == hashlib.sha256().digest_size * 2
+
+
+def test_a_tokenizer_that_cannot_tell_answers_apart_is_refused() -> None:
+    """Every answer would be the one unknown token, and every guess of it right."""
+    with pytest.raises(TokenizerTooPoor, match="as unknown"):
+        task_of("posenc_vt", few_words(), lengths=[400], keys=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "told"),
+    [
+        ("posenc_niah_single", {"haystack": "essays"}, "haystack must be one of prose, repeat, needles"),
+        ("posenc_niah_single", {"values": "colours"}, "values must be one of"),
+        ("posenc_niah_single", {"scoring": "guess"}, "scoring must be one of forced, generate"),
+        ("posenc_niah_multikey", {"distractors": 0}, "distractors"),
+        ("posenc_niah_multivalue", {"codes": 1}, "codes must lie between 2"),
+        ("posenc_vt", {"hops": 0.5}, "hops"),
+        ("posenc_cwe", {"often": 3, "rarely": 3}, "often must be more than rarely"),
+        ("posenc_fwe", {"alpha": 0.5}, "alpha must lie between 1 and 3"),
+        ("posenc_fwe", {"alpha": "steep"}, "alpha"),
+        ("posenc_fwe", {"frequent_words": 21}, "frequent_words must lie between 1 and 20"),
+        ("posenc_qa", {"qa_hops": 3}, "qa_hops must lie between 1 and 2"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(tokenizer, name: str, option: dict, told: str) -> None:
+    with pytest.raises(TaskOptionOutOfRange, match=told):
+        task_of(name, tokenizer, **SMALL, **option)
+
+
+def test_metric_names_tell_length_and_depth(tokenizer) -> None:
+    task = task_of("posenc_qa", tokenizer, **SMALL, scoring="generate")
+    read = [parse_metric(name) for name in task.aggregation()]
+    assert ("part", 900, None) in read
+    assert ("match", 1400, 0.5) in read
+    assert set(task.higher_is_better().values()) == {True}
