@@ -17,7 +17,7 @@ from hf_posenc.eval.wording import axis, in_units, is_share, named
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-ROOM = 52  # letters of a legend line
+ROOM = 46  # letters of a legend line
 MOST_NUMBERS = 120  # in the heat maps of a task; past that, colour has to do
 
 
@@ -43,12 +43,12 @@ def curves(comparison: Comparison, task: str, metric: str) -> str:
     lengths = sorted({length for _, length in rows if length is not None})
     columns = max(1, min(3, ROOM // (8 + max(map(len, labels)))))
     with rc_context(SETTINGS):
-        canvas, axes = figure(4.9, 3.3 + 0.19 * -(-len(labels) // columns))
+        canvas, axes = figure(4.4, 3.1 + 0.19 * -(-len(labels) // columns))
         for number, label in enumerate(labels):
             line = [rows[label, length] for length in lengths if (label, length) in rows]
             aside = 2 ** (0.02 * (number - (len(labels) - 1) / 2))  # lines that coincide stay visible
             draw_line(axes, line, aside, metric, styles(comparison)[label])
-        mark_trained(axes, comparison.about["trained_length"], NEUTRAL)
+        mark_trained(axes, comparison.about["trained_length"], NEUTRAL, above=True)
         length_ticks(axes, lengths, comparison.about["trained_length"])
         axes.set_xlabel("length (tokens; multiples of the trained length)")
         axes.set_ylabel(axis(metric))

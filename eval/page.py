@@ -42,7 +42,7 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
     return {
         "name": task,
         "title": task_title(task),
-        "curves": [{"caption": axis(metric), "picture": picture(curves(comparison, task, metric))} for metric in drawn],
+        "curves": [{"caption": caption(metric, metrics), "picture": picture(curves(comparison, task, metric))} for metric in drawn],
         "maps": [
             {"label": label, "picture": picture(svg)}
             for metric in shares
@@ -51,6 +51,11 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
         "share": named(shares[0]) if shares else "",
         "tables": [table(comparison, task, metric) for metric in metrics],
     }
+
+
+def caption(metric: str, metrics: list[str]) -> str:
+    """What a picture shows; beside a share of right answers, the loss is that of the answers."""
+    return f"{named(metric)} of the answer" if metric == "nll" and is_share(metrics[0]) else named(metric)
 
 
 def table(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:

@@ -77,12 +77,12 @@ def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None
     axes.minorticks_off()
 
 
-def mark_trained(axes: Any, trained_length: int, colour: str = "#555555") -> None:
-    """A dashed line where training ended."""
+def mark_trained(axes: Any, trained_length: int, colour: str = "#555555", above: bool = False) -> None:
+    """A dashed line where training ended, its name inside the axes or above them."""
     axes.axvline(trained_length, color=colour, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     axes.annotate(
-        "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
-        textcoords="offset points", fontsize=8, color=colour,
+        "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3) if above else (4, -4),
+        va="bottom" if above else "top", textcoords="offset points", fontsize=8, color=colour,
     )  # fmt: skip
 
 

@@ -60,8 +60,8 @@ def task_rows(task: str, metrics: Mapping[str, Any], scheme: str, model: str, n:
             continue
         metric, length, depth = parse_metric(name) or (name, None, None)
         stderr = number(metrics.get(f"{name}_stderr,{chosen}"))
-        if metric == "ppl" and length is not None:
-            loss = number(metrics.get(f"nll_L{length}_stderr,{chosen}"))
+        if metric.endswith("ppl") and length is not None:
+            loss = number(metrics.get(f"{metric.removesuffix('ppl')}nll_L{length}_stderr,{chosen}"))
             stderr = None if loss is None else value * loss  # d exp(x) = exp(x) dx
         yield Row(model, scheme, task, length, depth, metric, float(value), stderr, n)
 

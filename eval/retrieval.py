@@ -44,9 +44,12 @@ class RetrievalTask(LengthSweep):
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.options, self.name = config["metadata"], config["task"]
+        self.used: dict[str, Any] = {}
         self.generates = self.one_of("scoring", ("forced", "generate")) == "generate"
         self.request_type = "generate_until" if self.generates else "loglikelihood"
         super().__init__(config)
+        self.config.metadata |= self.used  # the results say what was asked, options left alone included
+        self.OUTPUT_TYPE = self.request_type  # what lm-eval evens out over processes
 
     def exercise(self, seed: str, depth: float) -> Exercise:
         """The exercise of a sample; ``depth`` is 0 where the task is not `deep`."""
@@ -74,17 +77,15 @@ class RetrievalTask(LengthSweep):
 
     def fitted(self, exercise: Exercise, length: int, written: int) -> str:
         """The longest prompt that leaves room for what shall follow it."""
-        endings = [("", "")] if self.generates else opened(exercise.answers)
-        room = written if self.generates else 0
+        endings = [""] if self.generates else ["".join(parts) for parts in opened(exercise.answers)]
+        shortest = exercise.prompt(0)
+        costs = [self.count(shortest + ending) for ending in endings]
+        room = max(costs) - costs[-1] + (written if self.generates else 0)  # fewer answers are hardly ever more tokens
 
-        def tokens(units: int, endings: Sequence[tuple[str, str]] = endings[-1:]) -> int:
-            prompt = exercise.prompt(units)
-            return room + max(self.count(prompt + before + answer) for before, answer in endings)
+        def tokens(units: int) -> int:
+            return self.count(exercise.prompt(units) + endings[-1]) + room
 
-        units = most_units(tokens, length, self.name)
-        while units and tokens(units, endings) > length:  # a shorter ending is hardly ever more tokens
-            units -= 1
-        return exercise.prompt(units)
+        return exercise.prompt(most_units(tokens, length, self.name))
 
     def count(self, text: str, **options: Any) -> int:
         """Tokens of a text with the special ones that evaluation adds."""
@@ -154,6 +155,7 @@ class RetrievalTask(LengthSweep):
             raise TaskOptionOutOfRange(
                 f"{name} must lie between {least} and {most}, got {given}. The default is {default}."
             )
+        self.used[name] = given
         return given
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
@@ -171,6 +173,7 @@ class RetrievalTask(LengthSweep):
             raise TaskOptionOutOfRange(
                 f"{name} must lie between {least} and {most}, got {told!r}. The default is {default}."
             )
+        self.used[name] = given
         return given
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:
@@ -184,4 +187,5 @@ class RetrievalTask(LengthSweep):
             raise TaskOptionOutOfRange(
                 f"{name} must be one of {', '.join(choices)}, got {given!r}. Choose one of them."
             )
+        self.used[name] = given
         return given

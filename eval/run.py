@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,25 @@ MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Tidy rows, and lm-eval's own results they were read from."""
+    """Tidy rows, and lm-eval's own results they were read from.
+
+    Attributes:
+        rows: one a number; the same in every process of a launch.
+        raw: lm-eval's results; empty in all processes but the first.
+        first: whether this is the process that reports.
+    """
 
     rows: list[Row]
     raw: dict[str, Any]
+    first: bool = True
 
     def save(self, path: Path) -> None:
-        """Write both as one JSON file; a crash leaves the old file or the new one, never half of one."""
+        """Write both as one JSON file; a crash leaves the old file or the new one, never half of one.
+
+        Of several processes the first writes.
+        """
+        if not self.first:
+            return
         write_json(path, {"rows": [row.to_dict() for row in self.rows], "lm_eval": self.raw})
 
 
@@ -50,6 +62,7 @@ def evaluate(
     log_samples: bool = False,
     quiet: bool = True,
     tick: Callable[[], None] | None = None,
+    options: Mapping[str, Any] | None = None,
     **model_args: Any,
 ) -> Evaluation:
     """Measure a model at every length asked for.
@@ -73,8 +86,14 @@ def evaluate(
         log_samples: keep every request and answer in ``raw``.
         quiet: hide lm-eval's progress bars.
         tick: called after each scored request.
+        options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see `hf_posenc.eval.sweep`.
         **model_args: anything else `PosEncLM` takes.
+
+    Of several processes (see `hf_posenc.eval.launch`) each scores its share of the documents of a model given by name,
+    and all return the same rows.
     """
+    from hf_posenc.eval.launch import from_first
+
     with hushed(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
     lengths = sorted(lengths or default_lengths(lm))
@@ -83,11 +102,14 @@ def evaluate(
     metadata = {
         "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": list(depths),
         "longest": longest, "seed": seed, "text": None if text is None else str(text), "tokenizer": lm.tokenizer,
+        **(options or {}),
     }  # fmt: skip
     if tasks is None:
         tasks = MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS
     raw = run_tasks(lm, tasks, metadata, include_path, limit=limit, log_samples=log_samples, quiet=quiet)
-    return Evaluation(rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)), raw)
+    first = lm.rank == 0
+    rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)) if first else []
+    return Evaluation(from_first(lm, rows), raw, first)
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
@@ -132,6 +154,8 @@ def run_tasks(
             if task.get_config("num_fewshot") is None:
                 task.set_config(key="num_fewshot", value=0)
         raw = lm_eval_evaluate(lm=lm, task_dict=loaded, bootstrap_iters=1000, **options)
+    if raw is None:  # not the first of several processes
+        return {}
     return {
         **raw,
         "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **options, **lm.get_model_info()},

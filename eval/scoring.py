@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-HELD = 1 << 24
-"""Logits held at a time, 64 MB in float32."""
+HELD = 1 << 22
+"""Logits held at a time, 16 MB in float32."""
 
 Head = Callable[[Tensor], Tensor]
 

@@ -78,7 +78,7 @@ def number(metric: str, value: float, stderr: float | None) -> str:
     if is_share(metric):
         return f"{100 * value:.0f} %" if stderr is None else f"{100 * value:.0f} ± {100 * stderr:.0f} %"
     told = f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
-    return told if stderr is None else f"{told} ± {stderr:.3g}"
+    return told if stderr is None else f"{told} ± {stderr:.3f}" if abs(value) < 100 else f"{told} ± {stderr:.3g}"
 
 
 def remarks(comparison: Comparison) -> list[str]:

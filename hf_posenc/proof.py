@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hf_posenc.errors import NoEffect
 from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.base import Scheme, has, parts_of
+from hf_posenc.schemes.base import Scheme, has, overrides, parts_of
 from hf_posenc.terms import EVERYTHING, Band
 
 if TYPE_CHECKING:
@@ -126,12 +126,8 @@ class Probe:
 def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
     """Whether the scheme's values at these positions are others than the host's own."""
     geometry = scheme.geometry
-    if (
-        has(scheme, "bias")
-        or has(scheme, "values")
-        or adds_code(scheme, positions)
-        or any(map(prepares, parts_of(scheme)))
-    ):
+    biased = any(overrides(part, "bias") and not part.silent_at_first for part in parts_of(scheme))
+    if biased or has(scheme, "values") or any(map(prepares, parts_of(scheme))) or adds_code(scheme, positions):
         return True
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)

@@ -187,16 +187,18 @@ def context_of(
     if told is None:
         told = Forward(None, position_ids is None or _in_steps_of_one(position_ids))
     real, forgetting = told.padding, layer_of(cache, layer)
+    whole = forgetting is None or not forgetting.gaps
     if cache is None or told.moved is not None:
         key_positions = positions
     else:
         numbered = _numbered_keys(told.padding, past + length if forgetting else keys, device)
         newest = numbered[:, index[-1:]] if isinstance(past, Tensor) else numbered[:, past + length - 1, None]
-        if forgetting is not None and forgetting.gaps:
+        if forgetting is not None and not whole:
             columns = forgetting.columns(length, device)
             numbered, real = numbered[:, columns], None if real is None else real[:, columns]
         key_positions = numbered + (positions[:, -1:] - newest)
-    whole = forgetting is None or not forgetting.gaps
+        if not told.contiguous:  # what is new stands where the caller says; only of older keys it has to be inferred
+            key_positions = _with_own(key_positions, positions, past if whole else key_positions.shape[1] - length)
     return PositionContext(
         positions, key_positions, causal, told.contiguous and whole, real, told.memo, coordinates=told.coordinates
     )
@@ -226,6 +228,14 @@ def _numbered_keys(padding: Tensor | None, keys: int, device: torch.device) -> T
         ahead = torch.arange(1, missing + 1, device=device)
         numbered = torch.cat((numbered, numbered[:, -1:] + ahead), dim=1)
     return numbered[:, :keys]
+
+
+def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
+    """Positions of the new keys, from column ``start`` on, as their queries have them."""
+    rows, length = max(len(key_positions), len(positions)), positions.shape[1]
+    columns = torch.arange(length, device=positions.device) + start
+    everyone = key_positions.expand(rows, -1).clone()
+    return everyone.index_copy(1, columns, positions.expand(rows, -1).to(everyone.dtype))
 
 
 def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:

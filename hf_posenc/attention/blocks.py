@@ -44,8 +44,13 @@ def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def upcast(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Keys and values in float32: once a call, not once a block."""
-    return tuple(k.float() for k in call.keys), call.values.float()
+    """Keys and values in float32 at least: once a call, not once a block."""
+    return tuple(map(wide, call.keys)), wide(call.values)
+
+
+def wide(x: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 if it is that."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def mix_rows(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
@@ -79,7 +84,7 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
 
 def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
     """The rows in one region, where queries and keys were turned and stand as that has it."""
-    region, query = call.terms.regions[number], call.queries[number][:, :, rows].float()
+    region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
     scores = products(query, keys[number]) * call.scaling
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
@@ -105,13 +110,10 @@ def held(band: Band, call: Call, rows: slice) -> Tensor:
 
 def visibility(call: Call, rows: slice) -> tuple[Tensor, Tensor | float]:
     """Who sees whom, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds for those who do."""
-    visible = call.terms.visible
-    if call.mask is None and call.ctx.causal:
-        visible = visible & Band(0, None)
-    seen = held(visible, call, rows)
+    seen = held(call.terms.visible, call, rows)
     mask = call.mask_of(rows)
     if mask is None:
-        return seen, 0.0
+        return seen & call.order(rows) if call.ctx.causal else seen, 0.0
     mask = mask[..., : seen.shape[-1]]
     if mask.dtype == torch.bool:
         return seen & mask, 0.0
@@ -123,7 +125,7 @@ def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
     """Weights over the keys; a sink ``[heads]`` is one more key that takes its share and gives nothing."""
     if sink is None:
         return torch.softmax(logits, dim=-1)
-    column = sink.float()[None, :, None, None].expand(*logits.shape[:3], 1)
+    column = sink.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:3], 1)
     return torch.softmax(torch.cat((logits, column), dim=-1), dim=-1)[..., :-1]
 
 

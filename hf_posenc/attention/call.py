@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hf_posenc.positions import PositionContext
@@ -27,6 +28,7 @@ class Call:
         dropout: probability of dropping an attention weight.
         reread: ``(length, position of the first key, function of columns)`` to all keys as rows of that length read
             them: a cache that keeps them. None where there is none.
+        start: place of the first query among the keys; None where the queries are the last of them.
     """
 
     queries: tuple[Tensor, ...]
@@ -38,6 +40,7 @@ class Call:
     scaling: float
     dropout: float = 0.0
     reread: Callable[[int, Tensor, Callable[[slice], Tensor]], Tensor] | None = None
+    start: int | None = None
 
     @property
     def query_length(self) -> int:
@@ -64,6 +67,19 @@ class Call:
     def last_row(self) -> bool:
         """Whether the call is one new token after all others: decoding."""
         return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
+
+    @property
+    def first_row(self) -> int:
+        """Place of the first query among the keys."""
+        return self.key_length - self.query_length if self.start is None else self.start
+
+    def order(self, rows: slice) -> Tensor:
+        """Which keys come no later than each of some rows, bool ``[1, 1, rows, key]``.
+
+        By place, not by position: positions of a caller's own may start again.
+        """
+        places = torch.arange(self.key_length, device=self.values.device)
+        return (places <= places[self.first_row :][rows][:, None])[None, None]
 
     def mask_of(self, rows: slice) -> Tensor | None:
         """The mask of some rows; a mask may have one row for all of them."""

@@ -82,6 +82,7 @@ def turned(call: Call, rows: slice, length: int) -> Call:
         terms=replace(call.terms, rows=None),
         ctx=replace(call.ctx, query_positions=here),
         mask=call.mask_of(rows),
+        start=call.first_row + rows.start,
     )
 
 

@@ -62,14 +62,12 @@ class Pair:
     @cached_property
     def needs_whole_text(self) -> bool:
         """Whether a text cannot be continued from a cache."""
-        with self.patched() as model:
-            return scheme_of(model).needs_whole_text
+        return self._says("needs_whole_text")
 
     @cached_property
     def randomises(self) -> bool:
         """Whether positions are drawn anew in every reading."""
-        with self.patched() as model:
-            return scheme_of(model).randomises
+        return self._says("randomises")
 
     def limit(self, law: str) -> float:
         """The largest deviation that is rounding."""
@@ -115,6 +113,14 @@ class Pair:
     def host_length(self, wanted: int) -> int:
         """``wanted`` tokens, or as many as the unpatched model can read."""
         return wanted if self.table is None else min(wanted, self.table)
+
+    def _says(self, trait: str) -> bool:
+        """What the scheme says of itself; a live model may carry it just now."""
+        model = self.fresh()
+        if is_patched(model):
+            return getattr(scheme_of(model), trait)
+        with self.patched() as model:
+            return getattr(scheme_of(model), trait)
 
     def _config_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in HOSTS:

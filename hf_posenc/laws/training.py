@@ -26,20 +26,25 @@ def gradients_arrive(pair: Pair) -> Gap:
 
 @law("checkpointing", copies=True)
 def checkpointing_changes_no_gradient(pair: Pair, reentrant: bool = False) -> Gap:
-    """Gradients with and without gradient checkpointing are equal, relative to the largest of each parameter."""
+    """Gradients with and without gradient checkpointing are equal, relative to the largest of each parameter.
+
+    A parameter on which nothing depends, such as the bias of the keys, to which softmax is blind, has a gradient of
+    roundings alone; it is measured by a thousandth of the largest of all.
+    """
     with pair.patched() as model:
         length = pair.length(2 * pair.trained + 6, model)
         model.train()  # transformers recomputes in training mode only
         plain = gradients(model, length)
         enable_checkpointing(model, reentrant)
         again = gradients(model, length, backward=True)
+    least = 1e-3 * max((float(grad.abs().max()) for grad in plain.values() if grad is not None), default=1.0)
     worst, place = 0.0, "no parameter"
     for name, grad in plain.items():
         recomputed = again[name]
         if grad is None or recomputed is None:
             apart = float(grad is not recomputed)
         else:
-            apart = float((grad - recomputed).abs().max() / grad.abs().max().clamp(min=1e-6))
+            apart = float((grad - recomputed).abs().max() / grad.abs().max().clamp(min=least))
         if not apart <= worst:
             worst, place = apart, name
     return pair.gap("checkpointing", worst, place)

@@ -33,6 +33,7 @@ class Scheme(nn.Module):
         needs_relative: whether it means something only where scores depend on distances, by rotation or by bias.
         needs_function: whether it means something only where no table is read, as its positions are fractional.
         needs_table: whether it means something only on a learned table of the host.
+        silent_at_first: whether its bias is nothing until it is trained.
         recipe: whether it is a recipe for training, which moves positions about while it lasts.
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
@@ -46,6 +47,7 @@ class Scheme(nn.Module):
     needs_relative: ClassVar[bool] = False
     needs_function: ClassVar[bool] = False
     needs_table: ClassVar[bool] = False
+    silent_at_first: ClassVar[bool] = False
     recipe: ClassVar[bool] = False
     shared: ClassVar[bool] = True
     option_aliases: ClassVar[dict[str, str]] = {}

@@ -39,6 +39,8 @@ class CoPE(Scheme):
     (default: what the model's scores are multiplied with).
     """
 
+    silent_at_first = True
+
     def __init__(
         self,
         geometry: Geometry,

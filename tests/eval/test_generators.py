@@ -121,6 +121,18 @@ def test_the_answers_do_not_change_with_the_length(make) -> None:
     assert sorted(prompts, key=len) == prompts
 
 
+def test_a_prompt_without_its_needle_cannot_be_answered() -> None:
+    """Control of the reader that all these tests trust: it does not know what it has not read."""
+    for whole in (Niah("s", 0.5).prompt(20), Questions("s", 0.5).prompt(20)):
+        answer = solve(whole)[0]
+        assert whole.count(answer) == 1
+        with pytest.raises(ValueError, match="not enough values"):
+            solve(re.sub(rf"[^.\n]*\b{answer}\b[^.\n]*\.", "", whole))
+    tracing = Tracing("s")
+    with pytest.raises(AssertionError):
+        solve(tracing.prompt(20).replace(f"Let {tracing.answers[1]} be ", "Let somebody be "))
+
+
 def test_filler_of_a_longer_prompt_begins_as_that_of_a_shorter() -> None:
     single = Niah("s", 1.0)
     short, long = (single.prompt(units).split("\n")[1].split(" The code of")[0] for units in (10, 50))

@@ -279,6 +279,16 @@ def test_bad_options_are_refused(tokenizer, name: str, option: dict, told: str) 
         task_of(name, tokenizer, **SMALL, **option)
 
 
+def test_results_tell_how_to_repeat(tokenizer) -> None:
+    """Options left alone are written down with their defaults."""
+    options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"alpha": 1.5}, "posenc_cwe": {}}
+    for name, given in options.items():
+        out = run(Reader(right=True), [name], tokenizer, keys=1, depths=[0.5], **given)
+        told = out["configs"][name]["metadata"]
+        assert told | given == told
+    assert (told["common_words"], told["often"], told["rarely"], told["scoring"]) == (5, 10, 1, "forced")
+
+
 def test_metric_names_tell_length_and_depth(tokenizer) -> None:
     task = task_of("posenc_qa", tokenizer, **SMALL, scoring="generate")
     read = [parse_metric(name) for name in task.aggregation()]

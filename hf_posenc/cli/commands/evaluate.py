@@ -46,7 +46,8 @@ def evaluate(
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)
-    show([row.to_dict() for row in evaluation.rows], as_json)
+    if evaluation.first:  # of several processes, one reports
+        show([row.to_dict() for row in evaluation.rows], as_json)
 
 
 def show(rows: list[dict[str, object]], as_json: bool) -> None:

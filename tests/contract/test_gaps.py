@@ -1,0 +1,52 @@
+"""Positions of the caller's own: with gaps, or starting again, read with a cache as without one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_posenc.laws import Pair
+from hf_posenc.laws.hosts import TRAINED
+from hf_posenc.laws.reading import distance, read, text
+
+from .matrix import CONTINUED
+
+RELATIVE = [
+    p for p in CONTINUED if p.scheme_name in ("alibi", "t5", "rope", "kerple", "transformer_xl", "fox", "rerope")
+]
+
+
+def with_a_gap() -> torch.Tensor:
+    places = torch.arange(TRAINED)
+    places[TRAINED // 2 :] += 5
+    return places[None]
+
+
+@pytest.mark.parametrize("pair", RELATIVE, ids=str)
+def test_a_cache_does_not_move_the_tokens(pair: Pair) -> None:
+    """`use_cache` is on by default: the cache it makes must not number the tokens anew."""
+    with pair.patched() as model:
+        tokens, places = text(model, TRAINED), with_a_gap()
+        mask = torch.ones_like(tokens)
+        without = read(model, tokens, position_ids=places, attention_mask=mask)
+        with torch.no_grad():
+            cached = model(tokens, position_ids=places, attention_mask=mask, use_cache=True).logits
+        value, where = distance(cached, without)
+        assert value <= pair.limit("cache"), where
+        plain = read(model, tokens)
+        assert distance(without[:, : TRAINED // 2], plain[:, : TRAINED // 2])[0] <= pair.limit("cache")
+        gates = pair.scheme_name == "fox"  # it counts content, and knows no positions
+        assert gates or pair.model_name != "llama" or distance(without, plain)[0] > 0.1  # control: the gap shows
+
+
+@pytest.mark.parametrize("pair", RELATIVE, ids=str)
+def test_positions_that_start_again_show_no_future(pair: Pair) -> None:
+    """With a cache transformers sees one text in them; a key is then behind a query by place, not by position."""
+    with pair.patched() as model, torch.no_grad():
+        tokens = text(model, TRAINED)
+        places = (torch.arange(TRAINED) % (TRAINED // 2))[None]
+        before = model(tokens, position_ids=places, use_cache=True).logits
+        changed = tokens.clone()
+        changed[:, TRAINED - 3] = 3 + (changed[:, TRAINED - 3] - 2) % 7
+        after = model(changed, position_ids=places, use_cache=True).logits
+        assert torch.equal(after[:, : TRAINED - 3], before[:, : TRAINED - 3])

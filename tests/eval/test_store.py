@@ -1,0 +1,159 @@
+"""The file of finished cells: what is in it stays, what is not ours is refused, and nobody writes to it unseen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hf_posenc.eval.errors import StoreChanged, StoreUnusable
+from hf_posenc.eval.store import Record, Store, key_of
+
+RECORD = Record(
+    key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="", rows=[{"value": 0.1 + 0.2, "ü": None}],
+    seconds=1.5, settings={"seed": 0},
+)  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "cells.sqlite"
+
+
+def test_a_record_comes_back_as_it_went(path: Path) -> None:
+    with Store(path) as store:
+        assert store.get("k") is None
+        store.put(RECORD)
+        store.put(replace(RECORD, key="other", length=None, state="failed", reason="a 'quoted' reason", rows=[]))
+    with Store(path) as store:
+        assert store.get("k") == RECORD
+        assert store.get("other").length is None  # type: ignore[union-attr]
+
+
+def test_every_setting_has_its_own_key() -> None:
+    settings = {"seed": 0, "length": 256, "scheme": [{"name": "yarn", "options": {"beta_fast": 32.0}}]}
+    assert key_of(settings) == key_of(dict(reversed(settings.items())))
+    changed = [{**settings, "seed": 1}, {**settings, "length": 512}, {**settings, "more": None}]
+    assert len({key_of(s) for s in [settings, *changed]}) == 4
+
+
+def test_two_at_once_are_refused(path: Path) -> None:
+    with Store(path) as first:
+        with pytest.raises(StoreUnusable, match="Another program is using it"):
+            Store(path)
+        first.put(RECORD)
+    Store(path).close()  # and afterwards it is free
+
+
+def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
+    code = (
+        "import sys, pathlib; sys.path[:0] = []; from hf_posenc.eval.store import Record, Store\n"
+        f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
+        "s.connection.execute('BEGIN'); s.connection.execute(\"DELETE FROM cells\"); print('in', flush=True); input()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "in\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    with Store(path) as store:
+        assert store.get("k") == RECORD  # what was under way never happened
+
+
+def test_foreign_writing_is_noticed(path: Path) -> None:
+    with Store(path) as store:
+        store.put(RECORD)
+    for change in ("seconds = 2.5", "rows = '[]'", "state = 'refused'", "settings = '{}'"):
+        connection = sqlite3.connect(path)
+        before = connection.execute("SELECT * FROM cells").fetchall()
+        connection.execute(f"UPDATE cells SET {change}")
+        connection.commit()
+        with Store(path) as store, pytest.raises(StoreChanged, match="not as it was written"):
+            store.get("k")
+        connection.execute("DELETE FROM cells")
+        connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", before[0])
+        connection.commit()
+        connection.close()
+    with Store(path) as store:
+        assert store.get("k") == RECORD
+
+
+@pytest.mark.parametrize("deed", [os.unlink, lambda path: os.replace(path.with_name("new"), path)], ids=["gone", "other"])
+def test_a_file_taken_away_is_noticed(path: Path, deed) -> None:
+    with Store(path) as store:
+        path.with_name("new").write_bytes(path.read_bytes())
+        deed(path)
+        with pytest.raises(StoreChanged, match="deleted or replaced"):
+            store.put(RECORD)
+
+
+def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("this is somebody's diary, " * 100)
+    with pytest.raises(StoreUnusable, match="not a database"):
+        Store(path)
+    assert path.read_text().startswith("this is somebody's")
+    other = tmp_path / "other.sqlite"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE people (name TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreUnusable, match="another program's database"):
+        Store(other)
+    Store(path.with_name("newer")).close()
+    connection = sqlite3.connect(path.with_name("newer"))
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreUnusable, match="format 99"):
+        Store(path.with_name("newer"))
+
+
+def test_a_full_disk_keeps_what_was_there(path: Path) -> None:
+    with Store(path) as store:
+        store.put(RECORD)
+        pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
+        store.connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then says what it says of a full disk
+        with pytest.raises(StoreUnusable, match=r"full.*Free some space"):
+            store.put(replace(RECORD, key="big", rows=[{"text": "x" * 100_000}]))
+        assert store.get("k") == RECORD
+    with Store(path) as store:
+        assert store.get("big") is None
+        assert store.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="file size limits are POSIX")
+def test_a_write_that_fails_half_way(path: Path) -> None:
+    Store(path).close()
+    code = (
+        "import pathlib, resource, signal; from hf_posenc.eval.store import Record, Store\n"
+        "from hf_posenc.eval.errors import StoreUnusable; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        f"from dataclasses import replace; big = replace({RECORD!r}, key='big', rows=[{{'text': 'x' * 100_000}}])\n"
+        "try: s.put(big)\n"
+        "except StoreUnusable as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "run the same command again" in done.stdout
+    with Store(path) as store:
+        assert store.get("k") == RECORD
+        assert store.get("big") is None
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnusable, match="cannot be a folder of results"):
+        Store(tmp_path / "file" / "cells.sqlite")
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreUnusable, match="writable"):
+        Store(tmp_path / "cells.sqlite")
