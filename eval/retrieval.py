@@ -1,27 +1,28 @@
 """Fixed answers to be retrieved from prompts of any length, as an lm-eval task.
 
-    scoring: forced       prompt + " a₁," → " a₂"      each answer after the right ones before it, one request each
+    scoring: forced       prompt + " a₁," → " a₂"      each answer after the right ones before it, a request each
     scoring: generate     prompt → text                RULER's string match
 
 Forced, the default, needs no generation and no parsing: ``acc`` is the share of answers that greedy decoding would
 write, every token of them, ``nll`` the nats a token, averaged over answers. Answers have a fixed order, told in the
-question. Generated, ``match`` is the share of answers found in the text and ``part`` whether any is.
+question. `hf_posenc.eval.nested` makes one forward pass of a prompt's requests. Generated, ``match`` is the share of
+answers found in the text and ``part`` whether any is.
 
 ``acc_L512`` speaks of all answers at all depths; ``acc_L512_D50`` of the one needle that stands at that depth.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
-from hf_posenc.eval.errors import TaskOptionOutOfRange, TokenizerTooPoor
+from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.fitting import Exercise, most_units
 from hf_posenc.eval.matching import found
-from hf_posenc.eval.sweep import metric_name, whole
+from hf_posenc.eval.sweep import metric_name
+from hf_posenc.eval.task_options import TaskOptions
 from hf_posenc.eval.tasklib import Doc, LengthSweep, Metric
 
 Marks = dict[str, list[float]]
@@ -43,12 +44,11 @@ class RetrievalTask(LengthSweep):
     metrics: ClassVar[dict[str, Metric]] = FORCED | GENERATED
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.options, self.name = config["metadata"], config["task"]
-        self.used: dict[str, Any] = {}
-        self.generates = self.one_of("scoring", ("forced", "generate")) == "generate"
+        self.options, self.name = TaskOptions(config["metadata"]), config["task"]
+        self.generates = self.options.one_of("scoring", ("forced", "generate")) == "generate"
         self.request_type = "generate_until" if self.generates else "loglikelihood"
         super().__init__(config)
-        self.config.metadata |= self.used  # the results say what was asked, options left alone included
+        self.config.metadata |= self.options.used  # the results say what was asked, options left alone included
         self.OUTPUT_TYPE = self.request_type  # what lm-eval evens out over processes
 
     def exercise(self, seed: str, depth: float) -> Exercise:
@@ -68,10 +68,7 @@ class RetrievalTask(LengthSweep):
         prompts = [self.fitted(exercises[depth], length, written) for length, depth in self.cells()]
         return {
             "name": seed, "prompts": prompts, "answers": list(answers), "target": ", ".join(answers),
-            "tokens": [
-                self.count(prompts[0] + before + answer) - self.count(prompts[0] + before)
-                for before, answer in opened(answers)
-            ],
+            "tokens": self.answer_tokens(prompts[0], answers),
             "pinned": [exercises[depth].pinned for _, depth in self.cells()], "written": written,
         }  # fmt: skip
 
@@ -90,6 +87,13 @@ class RetrievalTask(LengthSweep):
     def count(self, text: str, **options: Any) -> int:
         """Tokens of a text with the special ones that evaluation adds."""
         return len(self.tokenizer(text, verbose=False, **options)["input_ids"])
+
+    def answer_tokens(self, prompt: str, answers: Sequence[str]) -> list[int]:
+        """How many tokens each answer adds to a prompt and the answers before it."""
+        return [
+            max(1, self.count(prompt + before + answer) - self.count(prompt + before))
+            for before, answer in opened(answers)
+        ]
 
     def check_readable(self, answers: Sequence[str]) -> None:
         """Refuse a tokenizer to which one answer is as good as another.
@@ -143,49 +147,3 @@ class RetrievalTask(LengthSweep):
         used = GENERATED if self.generates else FORCED
         deep = [(m, metric_name(m, *cell)) for m in used if m != "part" for cell in self.cells() if self.deep]
         return [(metric, name) for metric, name in super().names() if metric in used] + deep
-
-    def whole(self, name: str, default: int, least: int = 1, most: int = 1000) -> int:
-        """An option that counts.
-
-        Raises:
-            TaskOptionOutOfRange: it is no whole number from ``least`` to ``most``.
-        """
-        given = whole(name, self.options.get(name, default))
-        if not least <= given <= most:
-            raise TaskOptionOutOfRange(
-                f"{name} must lie between {least} and {most}, got {given}. The default is {default}."
-            )
-        self.used[name] = given
-        return given
-
-    def number(self, name: str, default: float, least: float, most: float) -> float:
-        """An option that measures.
-
-        Raises:
-            TaskOptionOutOfRange: it is no number from ``least`` to ``most``.
-        """
-        try:
-            given = float(self.options.get(name, default))
-        except (TypeError, ValueError):
-            given = math.nan
-        if not least <= given <= most:
-            told = self.options[name]
-            raise TaskOptionOutOfRange(
-                f"{name} must lie between {least} and {most}, got {told!r}. The default is {default}."
-            )
-        self.used[name] = given
-        return given
-
-    def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """An option that names one of several; the first unless given.
-
-        Raises:
-            TaskOptionOutOfRange: it names none of them.
-        """
-        given = self.options.get(name, choices[0])
-        if given not in choices:
-            raise TaskOptionOutOfRange(
-                f"{name} must be one of {', '.join(choices)}, got {given!r}. Choose one of them."
-            )
-        self.used[name] = given
-        return given

@@ -24,8 +24,8 @@ class NiahTask(RetrievalTask):
 
     def exercise(self, seed: str, depth: float) -> Niah:
         """Needles, one of them at ``depth``."""
-        counts: dict[str, Any] = {name: self.whole(name, *bounds) for name, bounds in self.shape.items()}
-        haystack, kind = self.one_of("haystack", HAYSTACKS), self.one_of("values", tuple(VALUE_KINDS))
+        counts: dict[str, Any] = {name: self.options.whole(name, *bounds) for name, bounds in self.shape.items()}
+        haystack, kind = self.options.one_of("haystack", HAYSTACKS), self.options.one_of("values", tuple(VALUE_KINDS))
         return Niah(seed, depth, haystack=haystack, value_kind=kind, **counts)
 
 
@@ -54,8 +54,8 @@ class TracingTask(RetrievalTask):
 
     def exercise(self, seed: str, depth: float) -> Tracing:
         """Chains of names."""
-        hops, chains = self.whole("hops", 4), self.whole("chains", 2)
-        return Tracing(seed, hops=hops, chains=chains, haystack=self.one_of("haystack", HAYSTACKS))
+        hops, chains = self.options.whole("hops", 4), self.options.whole("chains", 2)
+        return Tracing(seed, hops=hops, chains=chains, haystack=self.options.one_of("haystack", HAYSTACKS))
 
 
 class CommonWordsTask(RetrievalTask):
@@ -65,10 +65,10 @@ class CommonWordsTask(RetrievalTask):
 
     def exercise(self, seed: str, depth: float) -> CommonWords:
         """A list with common words."""
-        often, rarely = self.whole("often", 10), self.whole("rarely", 1)
+        often, rarely = self.options.whole("often", 10), self.options.whole("rarely", 1)
         if often <= rarely:
             raise TaskOptionOutOfRange(f"often must be more than rarely, got {often} and {rarely}. Raise often.")
-        return CommonWords(seed, count=self.whole("common_words", 5), often=often, rarely=rarely)
+        return CommonWords(seed, count=self.options.whole("common_words", 5), often=often, rarely=rarely)
 
 
 class FrequentWordsTask(RetrievalTask):
@@ -79,7 +79,7 @@ class FrequentWordsTask(RetrievalTask):
     def exercise(self, seed: str, depth: float) -> FrequentWords:
         """A text of ranked words."""
         return FrequentWords(
-            seed, count=self.whole("frequent_words", 3, most=20), alpha=self.number("alpha", 2.0, 1, 3)
+            seed, count=self.options.whole("frequent_words", 3, most=20), alpha=self.options.number("alpha", 2.0, 1, 3)
         )
 
 
@@ -88,4 +88,4 @@ class QuestionsTask(RetrievalTask):
 
     def exercise(self, seed: str, depth: float) -> Questions:
         """A question, its document at ``depth``."""
-        return Questions(seed, depth, hops=self.whole("qa_hops", 1, most=2))
+        return Questions(seed, depth, hops=self.options.whole("qa_hops", 1, most=2))

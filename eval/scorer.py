@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from hf_posenc.eval.errors import NotMeasurable, TextTooShort
 from hf_posenc.eval.hosts import check_reach
+from hf_posenc.eval.nested import carriers
 from hf_posenc.eval.scoring import Head, suffix_states, token_scores
 from hf_posenc.eval.spans import Pass, passes, prefix_consistent, randomises
 
@@ -66,13 +67,21 @@ class Scorer(HFLM):
         for number, (_, context, target) in enumerate(requests):
             self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
             rows[tuple((context + target)[-(self.max_length + 1) : -1])].append(number)
-        keep = {row: max(len(requests[number][2]) for number in numbers) for row, numbers in rows.items()}
+        carrier = carriers(rows, requests) if self.prefixes else {}
+        carried: dict[Row, list[Row]] = defaultdict(list)
+        keep: dict[Row, int] = defaultdict(int)
+        for row, numbers in rows.items():
+            whole = carrier.get(row, row)
+            carried[whole].append(row)
+            longest = max(len(requests[number][2]) for number in numbers)
+            keep[whole] = max(keep[whole], len(whole) - len(row) + longest)
         answers: dict[int, Scored] = {}
         with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.states(keep)) as found:
-            for row, states, head in found:
-                for number in rows[row]:
+            for whole, states, head in found:
+                for row, number in ((part, n) for part in carried[whole] for n in rows[part]):
                     pair, _, target = requests[number]
-                    answers[number] = self.answer(states[-len(target) :], head, target)
+                    end = len(states) - len(whole) + len(row)
+                    answers[number] = self.answer(states[end - len(target) : end], head, target)
                     if pair is not None:
                         self.cache_hook.add_partial("loglikelihood", pair, answers[number])
                     self.ticked(bar)

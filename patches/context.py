@@ -191,7 +191,7 @@ def context_of(
     if cache is None or told.moved is not None:
         key_positions = positions
     else:
-        numbered = _numbered_keys(told.padding, past + length if forgetting else keys, device)
+        numbered = _numbered_keys(told.padding, forgetting.total + length if forgetting else keys, device)
         newest = numbered[:, index[-1:]] if isinstance(past, Tensor) else numbered[:, past + length - 1, None]
         if forgetting is not None and not whole:
             columns = forgetting.columns(length, device)

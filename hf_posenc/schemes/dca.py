@@ -66,7 +66,7 @@ class DualChunkAttention(Scheme):
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """The own chunk, the one before, and all older ones; their keys stand at the same places."""
-        own, before, older = (Band(*numbers, chunk=self.stride) for numbers in ((None, 1), (1, 2), (2, None)))
+        own, before, older = (Band(*chunks, self.stride) for chunks in ((None, 1), (1, 2), (2, None)))
         return (
             Region(own, self.in_chunk, self.in_chunk),
             Region(before, self.after_chunk, self.in_chunk),

@@ -46,7 +46,8 @@ class DynamicNTK(Scheme):
     ) -> None:
         super().__init__(geometry)
         self.multiplier, self.granularity = multiplier, granularity
-        self.unscaled = Rotary(geometry, base=base).rotation()
+        rope = Rotary(geometry, base=base)
+        self.unscaled, self.frequencies = rope.rotation(), rope.frequencies()
 
     def row_rotation(self) -> RowRotation:
         """The rotation of every length a row can have."""
@@ -61,7 +62,7 @@ class DynamicNTK(Scheme):
     def rotation_of(self, length: int) -> Rotation:
         """The rotation of rows of some length."""
         stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
-        return Rotation(stretched(self.unscaled.frequencies, stretch), self.unscaled.layout)
+        return Rotation(stretched(self.frequencies, stretch), self.unscaled.layout)
 
     @property
     def unchanged_below(self) -> int:

@@ -200,6 +200,16 @@ def test_generated_scores_are_those_of_the_logged_texts(llama, tokenizer, monkey
         assert out["results"]["posenc_vt"][f"part_L{length},none"] == 1.0
 
 
+@pytest.mark.parametrize("name", ["posenc_niah_multiquery", "posenc_cwe"])
+def test_all_answers_of_a_prompt_take_one_pass(llama, tokenizer, name: str) -> None:
+    passes = []
+    llama.register_forward_hook(lambda *_: passes.append(1))
+    out = run(PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1]), [name], tokenizer)
+    asked = sum(len(sample["arguments"]) for sample in out["samples"][name])
+    assert len(passes) == sum(len(sample["doc"]["prompts"]) for sample in out["samples"][name])
+    assert asked >= 4 * len(passes)
+
+
 def test_limit_means_samples_at_every_length(tokenizer) -> None:
     out = run(Reader(right=True), RETRIEVAL, tokenizer, limit=1, keys=3)
     for name in RETRIEVAL:

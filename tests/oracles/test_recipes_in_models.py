@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import FractionalPosition, NeedsWholeText
+from hf_posenc.errors import FractionalPosition, NeedsWholeText, SchemeNotDefined
 from hf_posenc.laws.training import enable_checkpointing
 
 from . import hosts, naive
@@ -110,13 +110,15 @@ def test_a_cached_text_is_not_continued_in_training() -> None:
 
 
 def test_tables_have_no_place_between_rows() -> None:
-    """CAPE's positions are fractional: on GPT-2's own table training is refused, on codes of a function it is not."""
+    """CAPE's positions are fractional: tables and digits are refused, on codes of a function it trains."""
     ids = hosts.text(TRAINED)[None]
-    for name in ("cape", "learned+cape", "binary+cape"):
-        patched = patch_model(hosts.gpt2(), name)
-        assert patched(ids).logits.isfinite().all()  # evaluation has whole positions
-        with pytest.raises(FractionalPosition, match="function of position"):
-            patched.train()(ids)
+    for name in ("cape", "learned+cape"):
+        with pytest.raises(SchemeNotDefined, match=r"between the rows of a table.* \"rope\+cape\""):
+            patch_model(hosts.gpt2(), name)
+    patched = patch_model(hosts.gpt2(), "binary+cape")
+    assert patched(ids).logits.isfinite().all()  # evaluation has whole positions
+    with pytest.raises(FractionalPosition, match="function of position"):
+        patched.train()(ids)
     assert patch_model(hosts.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
 
 

@@ -90,7 +90,7 @@ def test_remap_without_a_rotation_is_not_defined_and_says_what_helps() -> None:
 
 def test_remap_of_an_encoder_is_not_defined() -> None:
     with pytest.raises(SchemeNotDefined, match="decoder"):
-        build(plan("rerope"), geometry(rotary=ROTARY, causal=False), "llama")
+        build(plan("self_extend"), geometry(rotary=ROTARY, causal=False), "llama")
 
 
 @given(st.integers(1, 40), st.integers(-5, 45), st.integers(-5, 45), st.integers(1, 5))

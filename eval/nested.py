@@ -1,0 +1,39 @@
+"""Requests that go on where another one ended: one forward pass serves both.
+
+    A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B reads all that A reads
+
+Only where a token's score depends on the tokens before it alone; whoever asks has to know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+Row = tuple[int, ...]
+Request = tuple[Any, list[int], list[int]]
+
+
+def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[Request]) -> dict[Row, Row]:
+    """For each row that others go on from, the longest of these.
+
+    Args:
+        rows: inputs, with the numbers of the requests they answer.
+        requests: name, context and target of each.
+    """
+    found: dict[Row, Row] = {}
+    for row, after in reversed(list(pairwise(sorted(rows)))):  # what begins alike stands together
+        if after[: len(row)] == row and goes_on(requests, rows[row], rows[after]):
+            found[row] = found.get(after, after)
+    return found
+
+
+def goes_on(requests: Sequence[Request], earlier: Sequence[int], later: Sequence[int]) -> bool:
+    """Whether the later contexts hold the earlier targets.
+
+    Two targets for one context, such as the choices of a question, do not go on from each other, even where one begins
+    with the other: they keep a pass each, and with it the very numbers of lm-eval.
+    """
+    read = max(len(requests[number][1]) + len(requests[number][2]) for number in earlier)
+    return all(len(requests[number][1]) >= read for number in later)

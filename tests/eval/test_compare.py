@@ -1,0 +1,292 @@
+"""A comparison: its numbers are `evaluate`'s, nothing finished is measured twice, and one bad cell is one bad cell."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.errors import SchemeNotDefined, UnknownOption, UnknownScheme
+from hf_posenc.eval import compare, comparing, evaluate
+from hf_posenc.eval.entries import Entry, entries_of
+from hf_posenc.eval.errors import BadComparison, StoreUnusable, TaskOptionOutOfRange
+
+from .conftest import TRAINED
+
+pytest.importorskip("matplotlib")
+
+SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "keys": 1, "depths": (0.0, 1.0)}
+LENGTHS = [TRAINED, 2 * TRAINED]
+FILES = ["cells.sqlite", "page.html", "results.csv", "results.json", "results.md"]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Scheme, task and lengths of every cell that is really measured."""
+    seen = []
+
+    def spied(lm: Any, **given: Any) -> Any:
+        seen.append((given["label"], given["tasks"][0], tuple(given["lengths"])))
+        return evaluate(lm, **given)
+
+    monkeypatch.setattr(comparing, "evaluate", spied)
+    return seen
+
+
+@pytest.fixture
+def run(llama, tokenizer, tmp_path) -> Callable:
+    def compared(schemes: Any = "unscaled,pi", **given: Any) -> Any:
+        return compare(llama, schemes, tokenizer=tokenizer, out=tmp_path, **{"lengths": LENGTHS, **SMALL, **given})
+
+    return compared
+
+
+def test_numbers_are_those_of_evaluate(run, llama, tokenizer) -> None:
+    rows = run("unscaled,pi").rows
+    for scheme in ("unscaled", "pi"):
+        for length in LENGTHS:
+            if scheme == "pi":
+                patch_model(llama, "pi", target_length=length)
+            expected = evaluate(llama, tokenizer, lengths=[length], longest=LENGTHS[-1], **SMALL).rows
+            if scheme == "pi":
+                unpatch_model(llama)
+            found = [r for r in rows if (r.scheme, r.length) == (scheme, length)]
+            assert {(r.task, r.metric, r.depth): r.value for r in found} == {
+                (r.task, r.metric, r.depth): r.value for r in expected
+            }
+    losses = {(r.scheme, r.length): r.value for r in rows if (r.task, r.metric) == ("posenc_ppl", "nll")}
+    assert losses["pi", TRAINED] == pytest.approx(losses["unscaled", TRAINED], rel=1e-6)  # a factor of 1
+    assert losses["pi", 2 * TRAINED] != losses["unscaled", 2 * TRAINED]
+
+
+def test_one_factor_for_all_lengths(run) -> None:
+    losses = {
+        r.length: r.value for r in run("pi", one_factor=True, tasks=["posenc_ppl"]).rows if r.metric == "nll"
+    }  # fmt: skip
+    own = run("pi:factor=2", tasks=["posenc_ppl"])
+    assert losses == {r.length: r.value for r in own.rows if r.metric == "nll"}
+
+
+def test_the_same_again_measures_nothing(run, measured, tmp_path) -> None:
+    run()
+    first = {name: (tmp_path / name).read_bytes() for name in FILES[1:]}
+    assert sorted(p.name for p in tmp_path.iterdir()) == FILES
+    assert len(measured) == len(set(measured)) == 2 * 2 * 2
+    run()
+    assert len(measured) == 8
+    assert {name: (tmp_path / name).read_bytes() for name in FILES[1:]} == first
+    run("unscaled,pi,ntk")  # one more scheme, and only it
+    assert {scheme for scheme, _, _ in measured[8:]} == {"ntk"}
+    run("unscaled,linear")  # the same scheme by another name
+    assert len(measured) == 12
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 1}, {"samples": 3}, {"scored": 8}, {"keys": 2}, {"depths": (0.5,)}, {"limit": 1}, {"one_factor": True},
+        {"lengths": [TRAINED, 4 * TRAINED]}, {"batch_size": 2}, {"schemes": "pi:factor=4"}, {"text": True},
+        {"schemes": "yarn:beta_fast=16"}, {"weights": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_changed_setting_reuses_nothing(run, measured, changed, llama, tmp_path, tmp_path_factory) -> None:
+    run("yarn,pi", tasks=["posenc_ppl"])
+    before = len(measured)
+    if changed.pop("weights", False):
+        with torch.no_grad():
+            llama.model.layers[1].mlp.up_proj.weight[0, 0] += 1e-3
+    if "text" in changed:
+        text = tmp_path_factory.mktemp("text") / "own.txt"
+        text.write_text("Nothing is written here that anybody would read twice.\n" * 200)
+        changed["text"] = text
+    schemes = changed.pop("schemes", "pi")
+    run(schemes, tasks=["posenc_ppl"], **changed)
+    assert len(measured) == before + 2
+
+
+def test_a_text_that_changes_under_its_name(run, measured, tmp_path_factory) -> None:
+    text = tmp_path_factory.mktemp("text") / "own.txt"
+    for word in ("good", "better"):
+        text.write_text(f"Nothing {word} is written here than what anybody would read twice.\n" * 200)
+        run("pi", tasks=["posenc_ppl"], text=text)
+    assert len(measured) == 4
+
+
+def test_what_is_not_defined_is_refused_and_the_rest_goes_on(run, measured, llama, tmp_path) -> None:
+    comparison = run("learned_hier,pi,pi:factor=0.5", tasks=["posenc_ppl"])
+    assert [(r.scheme, r.state) for r in comparison.records] == [
+        *[("learned_hier", "refused")] * 2, *[("pi", "done")] * 2, *[("pi:factor=0.5", "refused")] * 2
+    ]  # fmt: skip
+    assert "not defined for llama" in comparison.records[0].reason
+    with pytest.raises(SchemeNotDefined):  # control
+        patch_model(llama, "learned_hier", factor=2)
+    for name in ("results.md", "page.html", "results.csv"):
+        assert "not defined for llama" in (tmp_path / name).read_text(encoding="utf-8")
+    assert len(measured) == 2
+
+
+def test_a_host_with_a_table_ends_where_its_table_ends(gpt2, tokenizer, tmp_path) -> None:
+    found = compare(
+        gpt2, "unscaled,alibi", out=tmp_path, tokenizer=tokenizer, lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
+    ).records
+    assert [record.state for record in found] == ["done", "refused", "done", "done"]
+    assert f"has learned {TRAINED} positions, and {2 * TRAINED} are asked for" in found[1].reason
+
+
+def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:
+    found = compare(bert, ["unscaled"], out=tmp_path, tokenizer=framed_tokenizer, lengths=[TRAINED], **SMALL)
+    assert {row.task for row in found.rows} == {"posenc_mlm", "posenc_passkey"}
+
+
+def test_a_failed_cell_is_noted_and_tried_again(run, measured, monkeypatch) -> None:
+    spied = comparing.evaluate
+
+    def broken(lm: Any, **given: Any) -> Any:
+        if (given["label"], given["lengths"]) == ("pi", (TRAINED,)):
+            raise RuntimeError("out of memory\nwith a long story")
+        return spied(lm, **given)
+
+    monkeypatch.setattr(comparing, "evaluate", broken)
+    found = run(tasks=["posenc_ppl"])
+    assert [r.state for r in found.records] == ["done", "done", "failed", "done"]
+    assert found.records[2].reason == "RuntimeError: out of memory"
+    monkeypatch.setattr(comparing, "evaluate", spied)
+    assert [r.state for r in run(tasks=["posenc_ppl"]).records] == ["done"] * 4
+    assert len(measured) == 4
+
+
+def test_a_length_without_room_fails_alone(run) -> None:
+    found = run("unscaled", lengths=[8, TRAINED], tasks=["posenc_ppl"]).records
+    assert [r.state for r in found] == ["failed", "done"]
+    assert "no room for context" in found[0].reason
+
+
+def test_numbers_that_are_none_are_not_reported(run, llama) -> None:
+    with torch.no_grad():
+        llama.lm_head.weight[0, 0] = float("nan")
+    found = run("unscaled", tasks=["posenc_ppl"])
+    assert not found.rows
+    assert all("nan" in record.reason for record in found.with_state("failed"))
+
+
+def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
+    first = run("fire", tasks=["posenc_ppl"])
+    torch.rand(7)
+    second = compare(
+        llama, "fire", tokenizer=tokenizer, out=tmp_path / "again", lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
+    )
+    assert first.rows == second.rows
+    assert "made for models that are trained with it" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"schemes": "yarm"}, UnknownScheme, "yarn"),
+        ({"schemes": "yarn:beta_fst=3"}, UnknownOption, "beta_fast"),
+        ({"schemes": ""}, BadComparison, "no scheme"),
+        ({"schemes": "factor=2"}, BadComparison, "before any scheme"),
+        ({"schemes": "unscaled:factor=2"}, BadComparison, "takes no"),
+        ({"lengths": [0]}, TaskOptionOutOfRange, "at least 1"),
+        ({"lengths": [1.5]}, TaskOptionOutOfRange, "whole"),
+        ({"tasks": ["posenc_pll"]}, BadComparison, "posenc_ppl"),
+        ({"text": Path("absent.txt")}, OSError, "absent.txt"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_said_before_anything_is_written(run, tmp_path, given, error, said) -> None:
+    with pytest.raises(error, match=said):
+        run(**given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_path) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_posenc.eval.exports.write_bytes", full)
+        with pytest.raises(StoreUnusable, match="No space left on device"):
+            run(tasks=["posenc_ppl"])
+    assert [p.name for p in tmp_path.iterdir()] == ["cells.sqlite"]
+    run(tasks=["posenc_ppl"])
+    assert len(measured) == 4
+    assert sorted(p.name for p in tmp_path.iterdir()) == FILES
+
+
+def test_progress_only_moves_forward(run) -> None:
+    told: list[float] = []
+    run(progress=lambda done, doing: told.append(done))
+    assert told[0] == 0.0
+    assert told[-1] == 1.0
+    assert told == sorted(told)
+    assert len(set(told)) > 8
+
+
+def test_words_of_schemes() -> None:
+    entries = entries_of(["yarn, self_extend:group=8,window=128", "unscaled,longrope:short=[1,1],magnitude=2;pi"][:1])
+    assert entries == [Entry("yarn", "yarn"), Entry("self_extend:group=8,window=128", "self_extend", {"group": 8, "window": 128})]
+    assert entries_of("yarn,yarn") == [Entry("yarn", "yarn")]
+    assert entries_of("yarn+logn:factor=2,unscaled")[0].lengths == {"factor": 2}
+    assert entries_of([("yarn", {"beta_fast": 16})])[0].label == "yarn:beta_fast=16"
+    with pytest.raises(BadComparison, match="different labels"):
+        entries_of([Entry("a", "yarn"), Entry("a", "pi")])
+
+
+CHILD = """
+import sys
+from hf_posenc.eval import compare, comparing
+evaluate, put = comparing.evaluate, comparing.Store.put
+def begun(lm, **given):
+    print("begin", given["label"], given["tasks"][0], *given["lengths"], flush=True)
+    return evaluate(lm, **given)
+def kept(store, record):
+    put(store, record)
+    print("kept", record.scheme, record.task, record.length, flush=True)
+comparing.evaluate, comparing.Store.put = begun, kept
+compare(sys.argv[1], "unscaled,pi,yarn", out=sys.argv[2], lengths=[128, 256], samples=2, scored=16, keys=1, depths=[0.5])
+print("end", flush=True)
+"""
+
+
+def test_killed_again_and_again(llama, tokenizer, tmp_path) -> None:
+    """Killed in the first cell, after a commit, and within later cells; in the end all is as if never interrupted."""
+    llama.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+
+    def child(out: str, lines: int | None) -> list[str]:
+        command = [sys.executable, "-c", CHILD, str(tmp_path / "model"), str(tmp_path / out)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(line.strip())
+            if len(seen) == lines:
+                process.send_signal(signal.SIGKILL)
+                break
+        seen += [line.strip() for line in process.stdout]  # what it had written when the signal came
+        process.wait()
+        return seen
+
+    runs = [child("killed", lines) for lines in (1, 4, 7, None)]
+    whole = child("whole", None)
+    assert whole[-1] == runs[-1][-1] == "end"
+    assert not any("end" in seen for seen in runs[:-1])  # control: they were killed
+    finished: set[str] = set()
+    for seen in runs:
+        begun = {line.removeprefix("begin ") for line in seen if line.startswith("begin")}
+        assert not begun & finished, "measured again"
+        finished |= {line.removeprefix("kept ") for line in seen if line.startswith("kept")}
+    assert len(finished) >= 12 - 1  # a kill between the commit and the line leaves a cell that is kept and not told
+    for name in FILES[1:]:
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert len(json.loads((tmp_path / "killed" / "results.json").read_text(encoding="utf-8"))["cells"]) == 12

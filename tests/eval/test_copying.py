@@ -1,0 +1,104 @@
+"""Random strings: what is asked is what the definitions say, and a model that copies gets full marks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.copying import copied, induced
+from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
+from hf_posenc.eval.models import PosEncLM
+
+from .conftest import TRAINED
+
+LENGTHS = [64, 65, TRAINED]
+DEPTHS = [0.0, 0.5, 1.0]
+SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 8, "depths": DEPTHS, "log_samples": True}
+
+
+def test_copies_are_copies(llama, tokenizer) -> None:
+    evaluation = evaluate(llama, tokenizer, tasks=["posenc_copy"], **SMALL)
+    rows = {(r.metric, r.length): r for r in evaluation.rows}
+    for number, length in enumerate(LENGTHS):
+        hits, exact = [], []
+        for sample in evaluation.raw["samples"]["posenc_copy"]:
+            _, front, ids, spans = sample["arguments"][number]
+            half = length // 2
+            assert (front, len(ids), spans) == ([], 2 * half, [(0, 2 * half - 8, 2 * half)])
+            assert ids[:half] == ids[half:]
+            assert ids[-8:] == sample["arguments"][-1][2][-8:]  # the same targets at every length
+            assert not set(ids) & set(tokenizer.all_special_ids)
+            guess = llama(torch.tensor([ids])).logits[0].argmax(-1)[-9:-1].tolist()
+            hits.append(sum(a == b for a, b in zip(guess, ids[-8:], strict=True)) / 8)
+            exact.append(float(guess == ids[-8:]))
+        assert rows["acc", length].value == pytest.approx(sum(hits) / 3)
+        assert rows["exact", length].value == sum(exact) / 3
+        assert rows["acc", length].stderr is not None
+
+
+def test_pairs_stand_once_at_their_depth(llama, tokenizer) -> None:
+    evaluation = evaluate(llama, tokenizer, tasks=["posenc_induction"], **SMALL)
+    cells = [(length, depth) for length in LENGTHS for depth in DEPTHS]
+    for sample in evaluation.raw["samples"]["posenc_induction"]:
+        last = sample["arguments"][0][2][-2:]
+        for (length, depth), (_, _, ids, spans) in zip(cells, sample["arguments"], strict=True):
+            assert (len(ids), spans) == (length, [(0, length - 1, length)])
+            assert ids[-2:] == last  # the same pair everywhere
+            first, second = (i for i, token in enumerate(ids) if token == last[0])
+            assert ids[first + 1] == last[1]
+            assert second == length - 2
+            assert first == round(depth * (length - 5))
+    assert {(r.length, r.depth) for r in evaluation.rows} == {*cells, *((length, None) for length in LENGTHS)}
+
+
+def test_a_model_that_looks_back_gets_full_marks(llama, tokenizer, monkeypatch) -> None:
+    """Control for the accuracies of random models, which are near 0: an oracle in the place of the model."""
+
+    def oracle(self, keep):
+        for row in keep:
+            after = {}
+            logits = torch.zeros(len(row), len(tokenizer))
+            for place, token in enumerate(row):
+                half = (len(row) + 1) // 2
+                guess = row[place + 1 - half] if self.copies and place + 1 >= half else after.get(token, 0)
+                logits[place, guess] = 50.0
+                if place:
+                    after.setdefault(row[place - 1], token)
+            yield row, logits[-keep[row] :], torch.nn.Identity()
+
+    monkeypatch.setattr(PosEncLM, "states", oracle)
+    for task in ("posenc_copy", "posenc_induction"):
+        monkeypatch.setattr(PosEncLM, "copies", task == "posenc_copy", raising=False)
+        evaluation = evaluate(llama, tokenizer, tasks=[task], **SMALL)
+        assert {r.value for r in evaluation.rows if r.metric in ("acc", "exact")} == {1.0}
+        assert max(r.value for r in evaluation.rows if r.metric == "nll") < 1e-6
+
+
+def test_seeds_and_lengths(llama, tokenizer) -> None:
+    def targets(**options) -> list:
+        evaluation = evaluate(llama, tokenizer, tasks=["posenc_copy"], **SMALL | options)
+        return [sample["arguments"][0][2][-8:] for sample in evaluation.raw["samples"]["posenc_copy"]]
+
+    assert targets() == targets()
+    assert targets() != targets(seed=1)
+    assert targets(longest=256) == targets(longest=256, lengths=[40])
+
+
+def test_tiny_vocabularies_are_refused(llama) -> None:
+    words = Tokenizer(models.WordLevel({"<end>": 0, **{letter: i for i, letter in enumerate("abc", 1)}}, "<end>"))
+    tiny = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<end>", eos_token="<end>")
+    with pytest.raises(TokenizerTooPoor, match="8 ordinary tokens or more, got 3"):
+        evaluate(llama, tiny, tasks=["posenc_copy"], **SMALL)
+
+
+def test_lengths_without_room_raise(llama, tokenizer) -> None:
+    with pytest.raises(LengthTooShort, match="does not fit 4 tokens"):
+        evaluate(llama, tokenizer, tasks=["posenc_induction"], **SMALL | {"lengths": [4]})
+    with pytest.raises(LengthTooShort, match="above 8"):
+        evaluate(llama, tokenizer, tasks=["posenc_copy"], **SMALL | {"lengths": [12]})
+    with pytest.raises(LengthTooShort, match="do not fit 1"):
+        copied([1, 2], 1)
+    assert induced(range(10, 20), (1, 2), 1.0, 6) == [18, 1, 2, 19, 1, 2]

@@ -1,0 +1,171 @@
+"""The page and the other files: every number, nothing foreign, readable by its markup alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from hf_posenc.eval.comparison import Comparison, interval, student
+from hf_posenc.eval.exports import csv_text
+from hf_posenc.eval.page import page_html
+from hf_posenc.eval.report import comparison_text
+from hf_posenc.eval.results import Row
+from hf_posenc.eval.store import Record
+
+pytest.importorskip("matplotlib")
+
+PAYLOADS = [
+    "<script>alert(1)</script>", "</script><script>alert(1)", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)", "{{ 7 * 7 }}", "{% raw %}", "javascript:alert(1)", "$\\frac{1}{0}$", "$", "_hidden",
+    "a|b\nc", "=HYPERLINK('x')", "@x", "</style><style>*{display:none}", "<!--", "]]>", "\u202eabc", "&lt;b&gt;", "é" * 80,
+]  # fmt: skip
+
+
+def comparison(
+    labels: Any = ("unscaled", "yarn"), lengths: Any = (256, 512), tasks: Any = ("posenc_ppl", "posenc_passkey"),
+    depths: Any = (0.0, 0.5, 1.0), model: str = "m", command: str | None = "hf-posenc compare -m m",
+) -> Comparison:  # fmt: skip
+    """Made-up numbers in every place."""
+    records = []
+    for number, label in enumerate(labels):
+        for task in tasks:
+            for length in lengths:
+                if task == "posenc_ppl":
+                    loss = 2.0 + 0.1 * number + length / 4096
+                    rows = [Row("x", "x", task, length, None, "nll", loss, 0.1, 16)]
+                    rows.append(Row("x", "x", task, length, None, "ppl", math.exp(loss), 0.3, 16))
+                else:
+                    shares = [round(1.0 - depth * length / 4096 - 0.01 * number, 3) for depth in depths]
+                    rows = [Row("x", "x", task, length, d, "acc", s, 0.1, 8) for d, s in zip(depths, shares, strict=True)]
+                    rows.append(Row("x", "x", task, length, None, "acc", sum(shares) / len(shares), 0.05, 8))
+                    rows.append(Row("x", "x", task, length, None, "nll", 1.0, 0.05, 8))
+                records.append(
+                    Record(f"{label}{task}{length}", label, task, length, "done", "", [r.to_dict() for r in rows], 1.0, {})
+                )
+    about = {
+        "model": model, "model_scheme": None, "trained_length": lengths[0], "lengths": list(lengths), "tasks": list(tasks),
+        "schemes": [
+            {"label": la, "scheme": None if la == "unscaled" else la, "options": {}, "needs_training": False} for la in labels
+        ],
+        "one_factor": False, "samples": 16, "scored": 64, "keys": 8, "depths": list(depths), "seed": 0, "limit": None,
+        "text": None, "versions": {"python": "3.11", "torch": "2.13"}, "digests": {"model": "abc"}, "command": command,
+    }  # fmt: skip
+    return Comparison(about, records)
+
+
+class Tags(HTMLParser):
+    """Start tags, their attributes, and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(page: str) -> Tags:
+    tags = Tags()
+    tags.feed(page)
+    return tags
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_names_are_text_wherever_they_stand(payload: str) -> None:
+    hostile = comparison(("unscaled", payload), tasks=("posenc_passkey", payload), model=payload, command=payload)
+    hostile.records.append(Record("k", payload, payload, 256, "refused", payload, [], 0.0, {}))
+    tame = comparison(("unscaled", "y"), tasks=("posenc_passkey", "y"), model="y", command="y")
+    tame.records.append(Record("k", "y", "y", 256, "refused", "y", [], 0.0, {}))
+    page, harmless = read(page_html(hostile)), read(page_html(tame))
+    structure = ("script", "style", "img", "iframe", "object", "link", "meta", "svg", "a", "form", "h1", "h2", "li", "td")
+    assert {tag: page.tags[tag] for tag in structure} == {tag: harmless.tags[tag] for tag in structure}
+    assert set(page.tags) == set(harmless.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "".join(payload.split()) in "".join(page.text.split())
+
+
+def test_the_page_stands_alone() -> None:
+    page = page_html(comparison())
+    tags = read(page)
+    assert tags.tags["script"] == 0
+    assert "default-src 'none'" in page
+    fetched = [value for name, value in tags.attributes if name in {"src", "href", "xlink:href", "action", "data"}]
+    assert all(value and value.startswith(("#", "data:image/png")) for value in fetched)
+    assert "http" not in page
+    assert "@import" not in page
+    assert not re.findall(r"url\((?!#)", page)
+
+
+def test_every_number_is_in_every_file() -> None:
+    made = comparison()
+    tables = [page_html(made), comparison_text(made)]
+    for row in made.rows:
+        if row.metric == "nll" and row.task == "posenc_ppl":
+            assert all(f"{row.value:.3f} ± {row.stderr:.3f}" in text for text in tables)
+    lines = list(csv.DictReader(io.StringIO(csv_text(made))))
+    assert [float(line["value"]) for line in lines] == [row.value for row in made.rows]
+    assert {line["scheme"] for line in lines} == {"unscaled", "yarn"}
+
+
+def test_csv_runs_no_formula() -> None:
+    lines = list(csv.reader(io.StringIO(csv_text(comparison(("=1+1", "@x"), model="-2+3")))))
+    assert all(not cell.startswith(("=", "@", "-", "+")) for line in lines for cell in line[:3])
+
+
+def test_markdown_keeps_its_tables() -> None:
+    text = comparison_text(comparison(("unscaled", "a|b\nc<d>")))
+    lines = [line for line in text.splitlines() if "a\\|b c&lt;d>" in line and line.startswith("|")]
+    assert lines
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines)
+
+
+def test_a_large_comparison_stays_small_and_is_the_same_twice() -> None:
+    large = comparison(
+        [f"scheme_{n}:option={n}" for n in range(12)], [256 * 2**n for n in range(8)],
+        ("posenc_ppl", "posenc_passkey", "posenc_niah_single"), (0.0, 0.25, 0.5, 0.75, 1.0),
+    )  # fmt: skip
+    page = page_html(large)
+    assert len(page.encode()) <= 300_000
+    assert page_html(large) == page
+
+
+def test_pictures_follow_light_and_dark() -> None:
+    page = page_html(comparison())
+    pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(pictures) == 1 + 2 + 2  # loss; pass keys and the loss of the answer; two maps
+    assert all("currentColor" in picture and "#010203" not in picture for picture in pictures)
+    assert all("length (tokens" in picture for picture in pictures)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_nothing_but_refusals_is_a_page_too() -> None:
+    made = comparison()
+    records = [Record(r.key, r.scheme, r.task, r.length, "refused", "It is not defined.", [], 0.0, {}) for r in made.records]
+    page = page_html(Comparison(made.about, records))
+    assert "No cell gave a number" in page
+    assert page.count("yarn: refused. It is not defined.") == 1
+
+
+def test_intervals_against_another_library() -> None:
+    stats = pytest.importorskip("scipy.stats", reason="comes with lm-eval")
+    for freedom in (2, 3, 7, 15, 100):
+        assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-2)
+    row = Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 16)
+    assert interval(row) == pytest.approx(stats.t.interval(0.95, 15, 2.0, 0.1), rel=1e-3)
+    none = Row("m", "s", "t", 1, None, "acc", 0.0, 0.0, 8)
+    assert interval(none) == pytest.approx(tuple(stats.binomtest(0, 8).proportion_ci(method="wilson")), abs=1e-9)
+    assert interval(Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 2)) is None
+    assert interval(Row("m", "s", "t", 1, None, "acc", 0.9, 0.3, 8))[1] == 1.0  # type: ignore[index]

@@ -1,0 +1,183 @@
+"""Loss by position: one pass where the scheme allows, and the numbers of a pass a length."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tokenizers import processors
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from hf_posenc import patch_model
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
+from hf_posenc.eval.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.spans import passes, prefix_consistent
+from hf_posenc.eval.text import module_text
+
+from .conftest import TRAINED, VOCABULARY, alert
+from .test_parity import requests
+
+LENGTHS = [32, 64, TRAINED, 2 * TRAINED]
+SMALL = {"tasks": ["posenc_token_nll"], "lengths": LENGTHS, "samples": 3, "log_samples": True}
+CONTINUED = ["yarn", "self_extend", "alibi", "dynamic_ntk", "logn", "window", "nope"]
+WHOLE = ["norm01", "randpos"]
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(module_text("bisect") * 2, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def forwards(monkeypatch) -> list[int]:
+    """Lengths of the forward passes of any Llama."""
+    seen: list[int] = []
+    plain = LlamaForCausalLM.forward
+
+    def counted(self, input_ids=None, **options):
+        seen.append(input_ids.shape[1])
+        return plain(self, input_ids=input_ids, **options)
+
+    counted.__signature__ = __import__("inspect").signature(plain)
+    monkeypatch.setattr(LlamaForCausalLM, "forward", counted)
+    return seen
+
+
+def losses(model, ids: list[int]) -> list[float]:
+    """Nats of every token but the first, by a plain forward."""
+    row = torch.tensor([ids])
+    logits = model(row).logits[0, :-1].double()
+    return torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="none").tolist()
+
+
+def test_numbers_are_those_of_a_plain_forward(llama, tokenizer, text, forwards) -> None:
+    evaluation = evaluate(llama, tokenizer, text=text, **SMALL)
+    assert forwards == [LENGTHS[-1] - 1] * 3  # one pass a document
+    rows = {(r.metric, r.length): r for r in evaluation.rows}
+    documents = [losses(llama, sample["arguments"][0][2]) for sample in evaluation.raw["samples"]["posenc_token_nll"]]
+    for before, length in zip([0, *LENGTHS], LENGTHS, strict=False):
+        stretch = torch.tensor([each[max(before - 1, 0) : length - 1] for each in documents]).mean(-1)
+        whole = torch.tensor([each[: length - 1] for each in documents]).mean(-1)
+        for name, expected in (("", stretch), ("prefix_", whole)):
+            row = rows[f"{name}nll", length]
+            assert row.value == pytest.approx(expected.mean().item(), rel=1e-5)
+            assert row.stderr == pytest.approx(expected.std().item() / math.sqrt(3), rel=1e-3)
+            assert rows[f"{name}ppl", length].value == pytest.approx(math.exp(row.value))
+            assert rows[f"{name}ppl", length].stderr == pytest.approx(math.exp(row.value) * row.stderr)
+
+
+@pytest.mark.parametrize("scheme", CONTINUED)
+def test_one_pass_serves_every_length(scheme: str, llama, tokenizer, text, forwards, monkeypatch) -> None:
+    options = {"window": {"size": 50}}.get(scheme, {})
+    patch_model(llama, scheme, target_length=LENGTHS[-1], **options)
+    forwards.clear()
+    one = evaluate(llama, tokenizer, text=text, **SMALL)
+    assert len(forwards) == 3
+    monkeypatch.setattr(PosEncLM, "prefixes", False)
+    many = evaluate(llama, tokenizer, text=text, **SMALL)
+    assert len(forwards) == 3 + 3 * len(LENGTHS)
+    assert [r.value for r in one.rows] == pytest.approx([r.value for r in many.rows], rel=1e-5)
+
+
+@pytest.mark.parametrize("scheme", WHOLE)
+def test_a_pass_a_length_where_the_length_matters(scheme: str, llama, tokenizer, text, forwards, monkeypatch) -> None:
+    options = {"norm01": {"direction": "learned"}}.get(scheme, {})
+    patch_model(llama, scheme, target_length=LENGTHS[-1], **options)
+    forwards.clear()
+    many = evaluate(llama, tokenizer, text=text, **SMALL)
+    assert sorted(forwards) == sorted(3 * [length - 1 for length in LENGTHS])
+    monkeypatch.setattr(PosEncLM, "prefixes", True)
+    one = evaluate(llama, tokenizer, text=text, **SMALL)
+    assert [r.value for r in one.rows] != pytest.approx([r.value for r in many.rows], rel=1e-4)  # control
+
+
+def test_the_hosts_own_length_dependent_scalings_count(llama) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    config = LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, rope_parameters=rope)
+    assert not prefix_consistent(LlamaForCausalLM(config))
+    assert prefix_consistent(llama)
+
+
+def test_encoders_read_the_whole_text(bert, framed_tokenizer) -> None:
+    assert not prefix_consistent(bert)
+    lm = PosEncMLM(bert, tokenizer=framed_tokenizer)
+    with pytest.raises(NotMeasurable, match="posenc_mlm"):
+        lm.span_scores(requests("span_scores", [("a", [], [5, 6], [(0, 1, 2)])]))
+
+
+def test_passes_share_what_they_can() -> None:
+    spans = [(0, 1, 4), (0, 4, 8), (2, 6, 8)]
+    one, other = passes([9], range(10, 20), spans, prefixes=True)
+    assert (one.tokens, one.keep) == ((9, *range(10, 18)), 7)
+    assert one.answers == ((0, slice(0, 3)), (1, slice(3, 7)))
+    assert (other.tokens, other.keep, other.answers) == ((9, *range(12, 18)), 2, ((2, slice(0, 2)),))
+    assert [len(each.tokens) for each in passes([9], range(10, 20), spans, prefixes=False)] == [5, 9, 7]
+
+
+@pytest.mark.parametrize("batch_size", [3, "auto"])
+def test_batches_of_any_size(batch_size: int | str, llama, tokenizer, text) -> None:
+    alone = evaluate(llama, tokenizer, text=text, **SMALL)
+    together = evaluate(llama, tokenizer, text=text, batch_size=batch_size, **SMALL)
+    assert [r.value for r in together.rows] == pytest.approx([r.value for r in alone.rows], rel=1e-6)
+
+
+def test_drawn_positions_are_drawn_alike_in_any_batch(llama, tokenizer, text) -> None:
+    patch_model(llama, "randpos", target_length=LENGTHS[-1], test="random")
+    alone = evaluate(llama, tokenizer, text=text, **SMALL)
+    torch.manual_seed(1)
+    together = evaluate(llama, tokenizer, text=text, batch_size=3, **SMALL)
+    assert together.rows == alone.rows
+
+
+def test_a_begin_token_takes_a_place(llama, tokenizer, text) -> None:
+    backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
+    starting = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>")
+    evaluation = evaluate(llama, starting, text=text, **SMALL)
+    (_, front, ids, _) = evaluation.raw["samples"]["posenc_token_nll"][0]["arguments"][0]
+    assert (front, len(ids)) == ([0], LENGTHS[-1] - 1)
+    expected = [losses(llama, [0, *s["arguments"][0][2][: LENGTHS[0] - 1]]) for s in samples_of(evaluation)]
+    row = next(r for r in evaluation.rows if (r.metric, r.length) == ("nll", LENGTHS[0]))
+    assert row.value == pytest.approx(torch.tensor(expected).mean().item(), rel=1e-5)
+
+
+def samples_of(evaluation) -> list[dict]:
+    return evaluation.raw["samples"]["posenc_token_nll"]
+
+
+def test_a_length_of_one_has_nothing_to_score(llama, tokenizer, text) -> None:
+    with pytest.raises(LengthTooShort, match="nothing to score"):
+        evaluate(llama, tokenizer, text=text, **SMALL | {"lengths": [1, 64]})
+
+
+def test_whole_texts_are_scored_a_slice_at_a_time(llama, tokenizer, text, monkeypatch) -> None:
+    """The same numbers whether the head runs once or on a few positions at a time."""
+    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 1 << 30)
+    once = evaluate(llama, tokenizer, text=text, **SMALL)
+    widths: list[int] = []
+    llama.lm_head.register_forward_hook(lambda module, given, made: widths.append(made.numel()))
+    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 10 * VOCABULARY)
+    sliced = evaluate(llama, tokenizer, text=text, **SMALL)
+    assert max(widths) == 10 * VOCABULARY
+    assert [r.value for r in sliced.rows] == pytest.approx([r.value for r in once.rows], rel=1e-6)
+
+
+def test_capped_logits_are_not_taken_for_plain_ones(tokenizer, text, monkeypatch) -> None:
+    """A model that does more than apply its head is asked for its own logits."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=TRAINED, final_logit_softcapping=2.0,
+    )  # fmt: skip
+    model = alert(Gemma2ForCausalLM(config))
+    small = SMALL | {"lengths": [64], "text": text}
+    expected = evaluate(model, tokenizer, **small)
+    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 10 * VOCABULARY)
+    assert evaluate(model, tokenizer, **small).rows == expected.rows
+    monkeypatch.setattr("hf_posenc.eval.scoring.plain_head", lambda model, ids: model.lm_head)
+    assert evaluate(model, tokenizer, **small).rows != expected.rows  # control

@@ -1,0 +1,261 @@
+"""Ways in which long-context numbers come out silently wrong: what lm-eval's own ``hf`` does, and what we do instead.
+
+Each test shows the stock behaviour first; were it mended upstream, the test would say so.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lm_eval import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from tokenizers import processors
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from hf_posenc import patch_model
+from hf_posenc.errors import PosEncError, RequestTooLong, UnknownOption
+from hf_posenc.eval import TASKS, evaluate, register_models
+from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
+from hf_posenc.eval.models import PosEncLM
+
+from .conftest import TRAINED, VOCABULARY, alert
+from .test_parity import PAIRS, requests
+
+LONG = "The pass key is 71432. " + "The grass is green. " * 60
+TEXT = "def insort(a, x):\n    lo = 0"
+
+
+def scores(lm: HFLM, pairs=PAIRS) -> list[float]:
+    return [score for score, _ in lm.loglikelihood(requests("loglikelihood", pairs), disable_tqdm=True)]
+
+
+@pytest.fixture
+def starting(tokenizer) -> PreTrainedTokenizerFast:
+    """A tokenizer that puts a begin token before every text."""
+    backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>", pad_token="<pad>")
+
+
+@pytest.fixture
+def dynamic() -> LlamaForCausalLM:
+    """A model whose frequencies depend on how long the text is, by transformers' own scaling."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=1,
+        rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
+    )  # fmt: skip
+    return alert(LlamaForCausalLM(config))
+
+
+def test_the_length_follows_the_patch(llama, tokenizer) -> None:  # 1
+    patch_model(llama, "alibi", target_length=4 * TRAINED)
+    assert PosEncLM(llama, tokenizer=tokenizer).max_length == 4 * TRAINED
+    llama.config.max_position_embeddings = TRAINED  # as a scheme without an own notion of length would leave it
+    assert HFLM(llama, tokenizer=tokenizer).max_length == TRAINED
+    assert PosEncLM(llama, tokenizer=tokenizer).max_length == 4 * TRAINED
+
+
+def test_generation_keeps_the_begin_token(llama, starting) -> None:  # 2, 3
+    seen: list[list[int]] = []
+    plain = llama.generate
+
+    def spied(input_ids, **options):
+        seen.append(input_ids[0].tolist())
+        return plain(input_ids=input_ids, **options)
+
+    llama.generate = spied
+    asked = requests("generate_until", [(LONG, {"until": [], "max_gen_toks": 8})])
+    HFLM(llama, tokenizer=starting).generate_until(asked)
+    assert len(seen[0]) == TRAINED - 8
+    assert seen[0][0] != starting.bos_token_id  # stock: cut, and the first token is gone
+    with pytest.raises(RequestTooLong, match="generate_until"):
+        PosEncLM(llama, tokenizer=starting).generate_until(asked)
+    PosEncLM(llama, tokenizer=starting, max_length=2000).generate_until(asked)
+    assert seen[1] == starting(LONG)["input_ids"]
+
+
+def test_the_tokenizer_may_not_cut_the_question(llama, tokenizer) -> None:  # 4
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<end>", pad_token="<pad>")
+    tokenizer.model_max_length = 32
+    asked = [(TEXT * 3 + question, {"until": [], "max_gen_toks": 8}) for question in ("What?", "Who?")]
+    what, who = HFLM(llama, tokenizer=tokenizer, truncation=True).generate_until(requests("generate_until", asked))
+    assert what == who  # stock: the end is cut, so both are the same prompt
+    with pytest.raises(TaskOptionOutOfRange, match="on_overflow"):
+        PosEncLM(llama, tokenizer=tokenizer, truncation=True)
+
+
+def test_beyond_the_own_length_is_labelled_or_refused(llama, gpt2, tokenizer) -> None:  # 5
+    stock = HFLM(llama, tokenizer=tokenizer, max_length=1000)
+    assert scores(stock, [(LONG, " yes")])[0] < 0
+    assert "beyond_own_length" not in stock.get_model_info()  # stock: nothing tells
+    ours = PosEncLM(llama, tokenizer=tokenizer, max_length=1000)
+    assert scores(ours, [(LONG, " yes")])[0] < 0
+    assert {k: ours.get_model_info()[k] for k in ("own_length", "beyond_own_length")} == {
+        "own_length": TRAINED, "beyond_own_length": True
+    }  # fmt: skip
+    with pytest.raises(IndexError):
+        scores(HFLM(gpt2, tokenizer=tokenizer, max_length=1000), [(LONG, " yes")])
+    with pytest.raises(BeyondTable, match=str(TRAINED)):
+        scores(PosEncLM(gpt2, tokenizer=tokenizer, max_length=1000), [(LONG, " yes")])
+
+
+def test_one_begin_token_in_rolling(llama, starting) -> None:  # 6
+    asked = requests("loglikelihood_rolling", [(TEXT,)])
+    ids = torch.tensor([starting(TEXT)["input_ids"]])
+    expected = llama(ids).logits[0, :-1].double().log_softmax(-1).gather(-1, ids[0, 1:, None]).sum().item()
+    stock = HFLM(llama, tokenizer=starting).loglikelihood_rolling(asked, disable_tqdm=True)
+    assert stock[0] < expected - 1  # stock: a second begin token, and the first one scored
+    ours = PosEncLM(llama, tokenizer=starting).loglikelihood_rolling(asked)
+    assert ours == [pytest.approx(expected, rel=1e-6)]
+
+
+def test_rows_do_not_depend_on_their_company(dynamic, tokenizer) -> None:  # 7
+    pairs = [(TEXT, " x"), (TEXT * 8, " x")]
+    expected = [
+        dynamic(torch.tensor([tokenizer(a + b)["input_ids"]])).logits[0].double().log_softmax(-1) for a, b in pairs
+    ]
+    expected = [float(e[-2, tokenizer(a + b)["input_ids"][-1]]) for e, (a, b) in zip(expected, pairs, strict=True)]
+    sizes = [len(tokenizer(b)["input_ids"]) for _, b in pairs]
+    assert sizes == [1, 1]
+    stock = scores(HFLM(dynamic, tokenizer=tokenizer, batch_size=2, max_length=500), pairs)
+    assert stock[0] != pytest.approx(expected[0], rel=1e-3)  # stock: padded to the longer one
+    ours = scores(PosEncLM(dynamic, tokenizer=tokenizer, batch_size=2, max_length=500), pairs)
+    assert ours == pytest.approx(expected, rel=1e-5)
+
+
+def test_generation_does_not_depend_on_its_company(dynamic, tokenizer) -> None:  # 7, 15
+    """Prompts of unlike length apart, and nothing cached under another length."""
+    prompts = [(TEXT[:-3], {"until": [], "max_gen_toks": 6}), (TEXT * 8, {"until": [], "max_gen_toks": 6})]
+    expected = []
+    for prompt, _ in prompts:
+        ids = tokenizer(prompt)["input_ids"]
+        for _ in range(6):
+            ids.append(int(dynamic(torch.tensor([ids])).logits[0, -1].argmax()))
+        expected.append(tokenizer.decode(ids[-6:]))
+    lm = PosEncLM(dynamic, tokenizer=tokenizer, batch_size=2, max_length=500)
+    assert lm.generate_until(requests("generate_until", prompts)) == expected
+
+
+def test_automatic_batches_probe_nothing(llama, tokenizer, monkeypatch) -> None:  # 10
+    widths: list[torch.Size] = []
+    llama.model.register_forward_pre_hook(
+        lambda module, args, options: widths.append(options["input_ids"].shape), with_kwargs=True
+    )
+    asked = requests("loglikelihood_rolling", [(TEXT,)])
+    stock = HFLM(llama, tokenizer=tokenizer, batch_size="auto", max_batch_size=4)
+    stock.loglikelihood_rolling(asked, disable_tqdm=True)
+    assert widths[:5] == [(4, TRAINED)] * 5  # stock: five forwards at the full length, for nothing
+    ours = PosEncLM(llama, tokenizer=tokenizer, batch_size="auto", max_batch_size=4)
+    widths.clear()
+    expected = PosEncLM(llama, tokenizer=tokenizer)
+    assert ours.loglikelihood_rolling(asked) == expected.loglikelihood_rolling(asked)
+    assert len(widths) == 2
+    generated = requests("generate_until", [(TEXT, {"until": [], "max_gen_toks": 4})])
+    widths.clear()
+    ours.generate_until(generated)
+    assert len(widths) == 4
+    assert max(shape.numel() for shape in widths) == len(tokenizer(TEXT)["input_ids"])
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"device": "meta"}, {"revision": "v2"}, {"parallelize": True}])
+def test_options_that_a_live_model_would_ignore(options: dict, llama, tokenizer) -> None:  # 12
+    if "parallelize" not in options:  # that one lm-eval refuses, too
+        assert HFLM(llama, tokenizer=tokenizer, **options).model.dtype == torch.float32  # stock: no effect, no word
+    with pytest.raises(UnknownOption, match=next(iter(options))):
+        PosEncLM(llama, tokenizer=tokenizer, **options)
+
+
+def test_softmax_is_float32(llama, tokenizer) -> None:  # 13
+    llama.to(torch.bfloat16)
+    pair = [("The grass is green. ", "The sky is blue. " * 5)]
+    ids = torch.tensor([tokenizer("The grass is green." + " " + pair[0][1])["input_ids"]])
+    target = len(ids[0]) - len(tokenizer("The grass is green.")["input_ids"])
+    logits = llama(ids).logits[0, -target - 1 : -1].double()
+    expected = logits.log_softmax(-1).gather(-1, ids[0, -target:, None]).sum().item()
+    (stock,), (ours,) = (scores(cls(llama, tokenizer=tokenizer), pair) for cls in (HFLM, PosEncLM))
+    assert ours == pytest.approx(expected, rel=1e-5)
+    assert abs(stock - expected) > 100 * abs(ours - expected)  # stock: rounded to 8 bits at every token
+
+
+def test_lost_metadata_is_an_error(llama, tokenizer) -> None:  # 14
+    """`simple_evaluate` drops its ``metadata`` where a task manager is given; RULER then runs at 4096."""
+    manager = TaskManager(include_path=str(TASKS), include_defaults=False)
+    lm = PosEncLM(llama, tokenizer=tokenizer)
+    with pytest.raises(TaskOptionOutOfRange, match="no lengths"):
+        simple_evaluate(lm, tasks=["posenc_ppl"], task_manager=manager, metadata={"lengths": [64], "tokenizer": tokenizer})
+
+
+def test_one_context_many_endings(llama, tokenizer) -> None:  # 16
+    pairs = [(TEXT, ending) for ending in ("x", "y", "\n", "xyz", "x")]
+    together = scores(PosEncLM(llama, tokenizer=tokenizer, batch_size=4), pairs)
+    assert together == pytest.approx([scores(PosEncLM(llama, tokenizer=tokenizer), [pair])[0] for pair in pairs])
+
+
+def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 17
+    patch_model(llama, "yarn", factor=4)
+    expected = scores(PosEncLM(llama, tokenizer=tokenizer))
+    llama.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    stock = HFLM(str(tmp_path), device="cpu")
+    assert scores(stock) != pytest.approx(expected, rel=1e-3)  # stock: another model, and not a word
+    ours = PosEncLM(str(tmp_path), device="cpu")
+    assert (ours.scheme_name, ours.max_length) == ("yarn", 4 * TRAINED)
+    assert scores(ours) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(PosEncError, match="alibi"):
+        PosEncLM(str(tmp_path), scheme="alibi", device="cpu")
+
+
+def test_an_adapter_of_another_scheme_is_refused(llama, tokenizer, tmp_path) -> None:  # 18
+    peft = pytest.importorskip("peft", reason="PEFT is an extra")
+    from hf_posenc import save_peft_adapter
+
+    llama.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    base = LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    tuned = peft.get_peft_model(patch_model(base, "yarn", factor=4), lora)
+    save_peft_adapter(tuned, tmp_path / "adapter")
+    options = {"peft": str(tmp_path / "adapter"), "device": "cpu"}
+    assert scores(HFLM(str(tmp_path / "base"), **options))[0] < 0  # stock: no scheme, and not a word
+    with pytest.raises(PosEncError, match="yarn"):
+        PosEncLM(str(tmp_path / "base"), scheme="alibi", **options)
+    assert PosEncLM(str(tmp_path / "base"), **options).scheme_name == "yarn"  # the adapter knows it
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_offloaded_layers_are_patched_with_their_hooks(family: str, tokenizer, request, tmp_path) -> None:  # 19
+    """What accelerate put on modules at loading still works on those the scheme replaces."""
+    pytest.importorskip("accelerate", reason="offloading is accelerate's")
+    model = request.getfixturevalue(family)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    layer = {"llama": "model.layers", "gpt2": "transformer.h"}[family]
+    rest = {"llama": ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"),
+            "gpt2": ("transformer.wte", "transformer.wpe", "transformer.ln_f", "lm_head")}[family]  # fmt: skip
+    where = {f"{layer}.0": "cpu", f"{layer}.1": "disk", **dict.fromkeys(rest, "cpu")}
+    options = {"scheme": "alibi", "target_length": 4 * TRAINED, "device": "cpu"}
+    offloaded = PosEncLM(str(tmp_path), device_map=where, offload_folder=str(tmp_path / "off"), **options)
+    assert scores(offloaded) == pytest.approx(scores(PosEncLM(str(tmp_path), **options)), rel=1e-5)
+
+
+def test_limit_counts_documents_at_every_length(llama, tokenizer) -> None:
+    """RULER's documents lie one length after another, so that a limit drops the longer ones."""
+    options = {"lengths": [64, TRAINED], "samples": 4, "scored": 8}
+    evaluation = evaluate(llama, tokenizer, tasks=["posenc_ppl", "posenc_copy"], limit=2, **options)
+    assert {(r.length, r.n) for r in evaluation.rows} == {(64, 2), (TRAINED, 2)}
+
+
+def test_what_was_measured_stands_in_the_result(llama, tokenizer) -> None:
+    register_models()
+    evaluation = evaluate(
+        llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_token_nll"], lengths=[64, TRAINED], samples=2, seed=3
+    )
+    told = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
+    assert {name: told[name] for name in ("lengths", "samples", "stride", "seed", "longest")} == {
+        "lengths": (64, TRAINED), "samples": 2, "stride": 256, "seed": 3, "longest": TRAINED
+    }  # fmt: skip
+    config = evaluation.raw["config"]
+    assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, TRAINED)
+    assert set(config["versions"]) == {"hf-posenc", "torch", "transformers", "lm_eval"}
