@@ -37,7 +37,7 @@ def members(name: str) -> list[str]:
     file = TASKS / f"{name}.yaml"
     if not sweeps(name) or not GROUP.search(text := file.read_text(encoding="utf-8")):
         return []
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     tasks: list[Any] = yaml.safe_load(text)["task"]
     return [task if isinstance(task, str) else task["task"] for task in tasks]
@@ -49,8 +49,12 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     Raises:
         BadComparison: there is no such task.
     """
-    if set(names) <= set(own_tasks()):
+    others = set(names) - set(own_tasks())
+    if not others:
         return
+    for name in sorted(others) if include_path is None else ():
+        if name.startswith("posenc_"):
+            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {told()}.")
     from lm_eval.tasks import TaskManager
 
     folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
@@ -58,3 +62,8 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     for name in names:
         if name not in known:
             raise BadComparison(f"There is no task {name!r}.{nearest(name, known)} `lm_eval ls tasks` shows all.")
+
+
+def told() -> str:
+    """Our tasks in a sentence."""
+    return ", ".join(own_tasks())

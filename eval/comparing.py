@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -29,7 +29,7 @@ from hf_posenc.eval.identity import files_digest, model_digest, plain, text_dige
 from hf_posenc.eval.pace import Pace
 from hf_posenc.eval.plots import require_matplotlib
 from hf_posenc.eval.run import CAUSAL_TASKS, MASKED_TASKS, evaluate, hushed, is_masked, language_model
-from hf_posenc.eval.store import Record, Store, key_of
+from hf_posenc.eval.store import Record, State, Store, key_of
 from hf_posenc.eval.sweep import whole
 
 STORE = "cells.sqlite"
@@ -182,9 +182,8 @@ def measured(
     lm: Any, cells: Sequence[Cell], store: Store, request: Request, passed_on: dict[str, Any], tell: Tell
 ) -> list[Record]:
     """The records of all cells: those the store has, and the others measured and put there."""
-    kept = {cell.key: store.get(cell.key) for cell in cells}
-    kept = {key: record for key, record in kept.items() if record is not None and record.state != "failed"}
-    todo = [cell for cell in cells if cell.key not in kept]
+    kept = {record.key: record for record in map(store.get, (cell.key for cell in cells)) if is_final(record)}
+    todo = list({cell.key: cell for cell in cells if cell.key not in kept}.values())  # two labels may mean one thing
     known = [((c.task, c.length), kept[c.key].seconds) for c in cells if c.key in kept and kept[c.key].state == "done"]
     pace = Pace([(cell.task, cell.length) for cell in todo], known, tell)
     for number, cell in enumerate(todo):
@@ -196,10 +195,16 @@ def measured(
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
 
 
+def is_final(record: Record | None) -> TypeGuard[Record]:
+    """Whether a cell is answered for good; what failed is worth another try."""
+    return record is not None and record.state != "failed"
+
+
 def measured_cell(lm: Any, cell: Cell, request: Request, passed_on: dict[str, Any], tick: Callable[[], None]) -> Record:
     """One cell: done, refused by the scheme, or failed; the model carries afterwards what it carried before."""
     started = time.monotonic()
-    state, reason, rows = "refused", "", []
+    state: State = "refused"
+    reason, rows = "", []
     lm.tick = tick
     try:
         with patched(lm, cell, request):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.eval.entries import Entry
 from hf_posenc.eval.report import write_report
 from hf_posenc.eval.results import Row, write_json
 from hf_posenc.eval.text import TRAINING, module_text
@@ -23,15 +24,6 @@ Progress = Callable[[float, str], None]
 """Called with the share of the work that is done, and what is going on."""
 
 FINE_TUNED = "yarn + LoRA"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A line of the comparison: what to patch, with which options."""
-
-    label: str
-    scheme: str | None
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 ENTRIES = (

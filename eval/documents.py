@@ -25,7 +25,7 @@ def documents(sources: Sequence[str], field: str) -> Iterator[tuple[str, str]]:
         UnreadableDocuments: a source is neither a file, a folder nor a dataset, or a record has no such field.
     """
     if not sources:
-        raise UnreadableDocuments("The task has no documents. Pass --metadata '{\"docs\": \"notes.txt\"}'.")
+        raise UnreadableDocuments('The task has no documents. Pass --metadata \'{"docs": "notes.txt"}\'.')
     for source in sources:
         path = Path(source).expanduser()
         if path.is_dir():
@@ -51,7 +51,9 @@ def file(path: Path, field: str) -> Iterator[tuple[str, str]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
-        raise UnreadableDocuments(f"The file {str(path)!r} cannot be read as UTF-8 text: {error}. Convert it.") from error
+        raise UnreadableDocuments(
+            f"The file {str(path)!r} cannot be read as UTF-8 text: {error}. Convert it."
+        ) from error
     if path.suffix.lower() not in LINES:
         yield path.name, text
         return

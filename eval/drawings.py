@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.comparison import Comparison, by_place, interval
-from hf_posenc.eval.plots import COLOURS, MARKERS, figure, length_ticks, mark_trained
+from hf_posenc.eval.plots import COLOURS, MARKERS, figure, length_names, length_ticks, mark_trained
 from hf_posenc.eval.results import Row
 from hf_posenc.eval.svg import NEUTRAL, SETTINGS, svg_of
 from hf_posenc.eval.wording import axis, in_units, is_share, named
@@ -71,18 +71,19 @@ def draw_line(axes: Any, line: Sequence[Row], aside: float, metric: str, style: 
     known = [(place, *found) for place, found in sure if found is not None]
     if not known:
         return
-    where, low, high = zip(*known, strict=True)
-    low, high = ([in_units(metric, value) for value in side] for side in (low, high))
+    where = [place for place, _, _ in known]
+    low, high = ([in_units(metric, point[side]) for point in known] for side in (1, 2))
     axes.fill_between(where, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
-    axes.vlines(where, low, high, color=style["color"], alpha=0.55, linewidth=0.9, zorder=2)
+    if len(where) == 1:  # where a band has no width
+        axes.vlines(where, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
 
 
 def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
     """For each entry a share by length (across) and depth (down), as SVG."""
     rows = {(r.scheme, r.length, r.depth): r for r in comparison.rows if (r.task, r.metric) == (task, metric)}
-    places = [place for place in rows if place[1] is not None and place[2] is not None]
-    lengths, depths = sorted({place[1] for place in places}), sorted({place[2] for place in places})
-    labels = [label for label in comparison.labels if any(place[0] == label for place in places)]
+    lengths = sorted({row.length for row in rows.values() if row.length is not None})
+    depths = sorted({row.depth for row in rows.values() if row.depth is not None})
+    labels = [label for label in comparison.labels if any(place[0] == label and place[2] is not None for place in rows)]
     written = len(labels) * len(lengths) * len(depths) <= MOST_NUMBERS
     maps = {}
     for label in labels:
@@ -105,7 +106,7 @@ def heat_map(
     from matplotlib import rc_context
 
     with rc_context(SETTINGS):
-        canvas, axes = figure(1.1 + 0.5 * max(4, len(lengths)), 0.75 + 0.27 * max(3, len(depths)))
+        canvas, axes = figure(1.0 + 0.4 * max(5, len(lengths)), 0.75 + 0.27 * max(3, len(depths)))
         axes.imshow(grid, cmap="cividis", vmin=0, vmax=100, aspect="auto", interpolation="none")
         for y, line in enumerate(grid):
             for x, value in enumerate(line):
@@ -115,9 +116,7 @@ def heat_map(
                     axes.text(
                         x, y, "–" if missing else f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9
                     )
-        axes.set_xticks(
-            range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45 if len(lengths) > 5 else 0
-        )
+        axes.set_xticks(range(len(lengths)), length_names(lengths))
         axes.set_yticks(range(len(depths)), [f"{100 * depth:g} %" for depth in depths])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

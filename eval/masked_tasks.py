@@ -32,10 +32,12 @@ class MaskedTask(LengthSweep):
 
     def documents(self) -> list[Doc]:
         """Token ids at every length, and the masked places, counted back from the end of the text."""
-        if self.tokenizer.mask_token_id is None:
-            raise NotMeasurable(
-                f"{type(self.tokenizer).__name__} has no mask token. {self.config.task} is for masked language models."
-            )
+        for name in ("mask", "cls", "sep"):
+            if getattr(self.tokenizer, f"{name}_token_id") is None:
+                raise NotMeasurable(
+                    f"{type(self.tokenizer).__name__} has no {name} token. "
+                    f"{self.config.task} is for masked language models."
+                )
         check_room(self.sweep.lengths, (1 + self.copies) * self.sweep.scored + 2)
         ids = tokenized(self.tokenizer, source_text(self.sweep.text)).ids
         return [self.document(ids, end) for end in ends(len(ids), self.sweep.samples, self.sweep.longest)]

@@ -21,7 +21,7 @@ ONE = "\nWhich code does {key} have? The code of {key} is"
 VALUES = "\nWhich {count} codes does {key} have? In the order of the notes, the codes of {key} are"
 QUERIES = "\nWhich codes do {keys} have? In this order, the codes of {keys} are"
 
-VALUE_KINDS = {"numbers": number, "words": coined, "uuids": identifier}
+CODE_KINDS = {"numbers": number, "words": coined, "uuids": identifier}
 
 
 class Niah:
@@ -34,7 +34,7 @@ class Niah:
         codes: that each of these keys has; more than one only for a single key.
         distractors: keys that have a code and are not asked for.
         haystack: what lies around the needles, one of `HAYSTACKS`.
-        value_kind: what codes look like, one of `VALUE_KINDS`.
+        code_kind: what codes look like, one of `CODE_KINDS`.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Niah:
         codes: int = 1,
         distractors: int = 0,
         haystack: str = "prose",
-        value_kind: str = "numbers",
+        code_kind: str = "numbers",
     ) -> None:
         rng = random.Random(seed)
         keys = Supply(lambda: coined(rng))
-        values = keys if value_kind == "words" else Supply(lambda: VALUE_KINDS[value_kind](rng))
+        values = keys if code_kind == "words" else Supply(lambda: CODE_KINDS[code_kind](rng))
         others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
         self.keys, self.answers = keys.first(queries), tuple(next(values) for _ in range(queries * codes))
         chosen, places = rng.randrange(queries), depths(rng, len(self.answers) - 1)

@@ -42,7 +42,10 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
     return {
         "name": task,
         "title": task_title(task),
-        "curves": [{"caption": caption(metric, metrics), "picture": picture(curves(comparison, task, metric))} for metric in drawn],
+        "curves": [
+            {"caption": caption(metric, metrics), "picture": picture(curves(comparison, task, metric))}
+            for metric in drawn
+        ],
         "maps": [
             {"label": label, "picture": picture(svg)}
             for metric in shares

@@ -73,17 +73,30 @@ def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
 def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None:
     """A logarithmic axis of lengths, each with its multiple of the trained length."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}\n{length / trained_length:g}×" for length in lengths])
+    names = length_names(lengths)
+    axes.set_xticks(lengths, [f"{name}\n{n / trained_length:g}×" for name, n in zip(names, lengths, strict=True)])
     axes.minorticks_off()
+
+
+def length_names(lengths: Sequence[int]) -> list[str]:
+    """``1,024``, or ``1k`` where many stand side by side."""
+    short = len(lengths) > 5
+    return [f"{length // 1024}k" if short and length % 1024 == 0 else f"{length:,}" for length in lengths]
 
 
 def mark_trained(axes: Any, trained_length: int, colour: str = "#555555", above: bool = False) -> None:
     """A dashed line where training ended, its name inside the axes or above them."""
     axes.axvline(trained_length, color=colour, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     axes.annotate(
-        "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3) if above else (4, -4),
-        va="bottom" if above else "top", textcoords="offset points", fontsize=8, color=colour,
-    )  # fmt: skip
+        "trained length",
+        (trained_length, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 3) if above else (4, -4),
+        va="bottom" if above else "top",
+        textcoords="offset points",
+        fontsize=8,
+        color=colour,
+    )
 
 
 def in_order_of_last_value(axes: Any, rows: Sequence[Row], longest: int) -> None:

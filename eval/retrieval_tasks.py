@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.extraction import CommonWords, FrequentWords
 from hf_posenc.eval.haystack import HAYSTACKS
-from hf_posenc.eval.niah import VALUE_KINDS, Niah
+from hf_posenc.eval.niah import CODE_KINDS, Niah
 from hf_posenc.eval.questions import Questions
 from hf_posenc.eval.retrieval import RetrievalTask
 from hf_posenc.eval.tracing import Tracing
 
 
 class NiahTask(RetrievalTask):
-    """One needle. Options: ``haystack``, ``values`` (what codes look like)."""
+    """One needle. Options: ``haystack``, ``code_kind``."""
 
     shape: ClassVar[dict[str, tuple[int, int]]] = {}
     """What there may be several of: its default and its least number."""
@@ -25,8 +25,8 @@ class NiahTask(RetrievalTask):
     def exercise(self, seed: str, depth: float) -> Niah:
         """Needles, one of them at ``depth``."""
         counts: dict[str, Any] = {name: self.options.whole(name, *bounds) for name, bounds in self.shape.items()}
-        haystack, kind = self.options.one_of("haystack", HAYSTACKS), self.options.one_of("values", tuple(VALUE_KINDS))
-        return Niah(seed, depth, haystack=haystack, value_kind=kind, **counts)
+        haystack, kind = self.options.one_of("haystack", HAYSTACKS), self.options.one_of("code_kind", tuple(CODE_KINDS))
+        return Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
 
 
 class MultiKeyTask(NiahTask):
@@ -72,14 +72,14 @@ class CommonWordsTask(RetrievalTask):
 
 
 class FrequentWordsTask(RetrievalTask):
-    """The most frequent words. Options: ``frequent_words``, ``alpha``."""
+    """The most frequent words. Options: ``frequent_words``, ``zipf``."""
 
     deep = False
 
     def exercise(self, seed: str, depth: float) -> FrequentWords:
         """A text of ranked words."""
         return FrequentWords(
-            seed, count=self.options.whole("frequent_words", 3, most=20), alpha=self.options.number("alpha", 2.0, 1, 3)
+            seed, count=self.options.whole("frequent_words", 3, most=20), alpha=self.options.number("zipf", 2.0, 1, 3)
         )
 
 

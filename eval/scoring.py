@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 HELD = 1 << 22
-"""Logits held at a time, 16 MB in float32."""
+"""Logits held at a time where many are scored, 16 MB in float32."""
+WHOLE = 1 << 24
+"""Logits of whole texts that are few enough not to choose, 64 MB: then they are lm-eval's to the last bit."""
 
 Head = Callable[[Tensor], Tensor]
 
@@ -24,8 +26,11 @@ Head = Callable[[Tensor], Tensor]
 def suffix_states(model: nn.Module, input_ids: Tensor, keep: int) -> tuple[Tensor, Head]:
     """States of the last ``keep`` positions of ``input_ids [batch, token]``, and what makes logits of them.
 
-    Few positions come as logits already. Many come as hidden states ``[batch, keep, width]`` with the model's head.
+    Few positions come as logits already, as do those of a short text, all of whose logits are made. Many come as hidden
+    states ``[batch, keep, width]`` with the model's head.
     """
+    if input_ids.numel() * vocabulary(model) <= WHOLE:
+        return model(input_ids=input_ids).logits[:, -keep:], nn.Identity()
     head = None
     if len(input_ids) * keep * vocabulary(model) > HELD:
         head = plain_head(model, input_ids[:1, :8])

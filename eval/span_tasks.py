@@ -4,7 +4,8 @@ posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss
 posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
 
 Both ask for token ids, so no text is cut, and both ask our own request type ``span_scores``: the language model decides
-how many passes it takes, see `hf_posenc.eval.spans`. A window starts with the tokenizer's own begin token, if it has one.
+how many passes it takes, see `hf_posenc.eval.spans`. A window starts with the tokenizer's
+own begin token, if there is one.
 """
 
 from __future__ import annotations
@@ -82,8 +83,7 @@ class TokenLossTask(SpanTask):
                 f"A length of {self.sweep.lengths[0]} tokens has nothing to score after the first. Ask for longer ones."
             )
         return [
-            [(0, max(before, first), end), (0, first, end)]
-            for before, end in zip([0, *lengths], lengths, strict=False)
+            [(0, max(before, first), end), (0, first, end)] for before, end in zip([0, *lengths], lengths, strict=False)
         ]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
@@ -109,10 +109,8 @@ class SlidingTask(SpanTask):
     @property
     def target(self) -> tuple[int, int]:
         """First scored token, and end."""
-        if self.sweep.from_start:
-            first = 0 if self.front else 1
-        else:
-            first = self.sweep.longest - self.sweep.stride
+        earliest = 0 if self.front else 1
+        first = earliest if self.sweep.from_start else self.sweep.longest - self.sweep.stride
         return first, first + self.sweep.stretch
 
     def size(self) -> int:

@@ -76,6 +76,13 @@ def randomises(model: Any) -> bool:
     return any(m.scheme.randomises for m in modules if "posenc_owner" in m.__dict__)
 
 
+def forget_longest(model: Any) -> None:
+    """Have transformers' dynamic RoPE look at the next text alone: it keeps the frequencies of the longest so far."""
+    for module in unwrapped(model).modules():
+        for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
+            setattr(module, name, 0)
+
+
 def causal(host: Any) -> bool:
     """Whether the model is a decoder; one without an adapter is taken for one unless its class says otherwise."""
     try:

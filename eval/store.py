@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,6 +69,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.new = [place for place in (path, path.parent) if not place.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -161,8 +162,12 @@ class Store:
         return found.st_dev, found.st_ino
 
     def close(self) -> None:
-        """Close the file and give up the lock."""
+        """Close the file and give up the lock; a new file that holds nothing goes, with its folder if that is new."""
+        empty = self.new and self.connection.execute("SELECT count(*) FROM cells").fetchone()[0] == 0
         self.connection.close()
+        for place in self.new if empty and self.inode() == self.file else ():
+            with suppress(OSError):
+                place.rmdir() if place.is_dir() else place.unlink()
 
     def __enter__(self) -> Store:
         return self

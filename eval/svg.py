@@ -14,7 +14,7 @@ from typing import Any
 NEUTRAL = "#010203"
 """A colour that stands for the page's text colour, light or dark."""
 
-SETTINGS = {
+SETTINGS: Any = {
     "svg.fonttype": "none",  # letters stay letters: to be selected, searched, and read aloud
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
@@ -28,7 +28,8 @@ SETTINGS = {
 
 TAG = re.compile(r"<[^>]*>")
 PART_NAME = re.compile(r' id="(?!m[0-9a-f]{10}"|p[0-9a-f]{10}")[^"]*"')
-LETTERS = re.compile(r"font-family: [^;\"]*sans-serif;? ?")
+LETTERS = re.compile(r"font-family: [^;\"]*;? ?")
+NO_TURN = re.compile(r' transform="rotate\(-0 [^"]*"')
 DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
@@ -50,6 +51,7 @@ def svg_of(figure: Any, described: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", "", text, flags=re.DOTALL)
     text = TAG.sub(lambda tag: tidied(tag.group()), text)
     text = re.sub(r"<defs>\s*</defs>|<!--.*?-->|\s*\n\s*", " ", text, flags=re.DOTALL)
+    text = re.sub(r"(?<=>) (?=<)| (?=z )|(?<=z) (?=\")", "", without_bare_groups(text))
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg role="img" aria-label="{escape(described)}" viewBox="0 0 {width} {height}" width="{width}pt">'
     return head + re.sub(r"^<svg[^>]*>", "", text).strip()
@@ -58,4 +60,19 @@ def svg_of(figure: Any, described: str) -> str:
 def tidied(tag: str) -> str:
     """One tag; the texts between tags are left alone."""
     tag = LETTERS.sub("", PART_NAME.sub("", tag)).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
-    return DIGITS.sub(r"\1", tag).replace(' transform="rotate(-0 ', ' data-x="(')
+    return NO_TURN.sub("", DIGITS.sub(r"\1", tag))
+
+
+def without_bare_groups(text: str) -> str:
+    """``<g>`` without attributes, of which matplotlib puts several around everything, taken off with its end."""
+    kept: list[bool] = []
+
+    def judged(tag: re.Match[str]) -> str:
+        if tag.group() == "</g>":
+            return "</g>" if kept.pop() else ""
+        if not tag.group().endswith("/>"):
+            kept.append(tag.group() != "<g>")
+            return tag.group() if kept[-1] else ""
+        return ""  # an empty group
+
+    return re.sub(r"</g>|<g(?=[\s/>])[^>]*>", judged, text)

@@ -9,12 +9,28 @@ from hf_posenc.eval.comparison import SHARES, Comparison, by_place
 
 NAMES = {
     "nll": "loss", "ppl": "perplexity", "acc": "found", "recall": "tokens read", "exact_match": "answers exact",
+    "exact": "wholly right", "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
-UNITS = {"nll": "nats a token"}
+UNITS = {"nll": "nats a token", "prefix_nll": "nats a token"}
 TASKS = {
     "posenc_ppl": "Loss of the same last tokens",
+    "posenc_token_nll": "Loss of tokens by their position",
+    "posenc_sliding_ppl": "Loss in a sliding window",
+    "posenc_docs": "Loss in whole documents",
     "posenc_mlm": "Loss of the same masked tokens",
+    "posenc_mlm_recall": "Masked tokens read",
     "posenc_passkey": "Pass keys found",
+    "posenc_passkey_gen": "Pass keys written",
+    "posenc_niah_single": "Needle in a haystack",
+    "posenc_niah_multikey": "Needle among other needles",
+    "posenc_niah_multivalue": "Several needles of one key",
+    "posenc_niah_multiquery": "Several needles asked for",
+    "posenc_vt": "Variables traced",
+    "posenc_cwe": "Common words",
+    "posenc_fwe": "Frequent words",
+    "posenc_qa": "Questions on one of many paragraphs",
+    "posenc_copy": "Strings copied",
+    "posenc_induction": "Induction: what followed last time",
 }
 
 
@@ -60,7 +76,7 @@ def grid(comparison: Comparison, task: str, metric: str) -> tuple[list[str], lis
     """Column heads and lines of a table: entries down, lengths across. Entries without numbers say why in a word."""
     rows = by_place(comparison.rows, task, metric)
     lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
-    states = {(r.scheme, r.task, r.length): r.state for r in comparison.records}
+    states: dict[Any, str] = {(r.scheme, r.task, r.length): r.state for r in comparison.records}
     of_group = {(r.scheme, r.length): r.state for r in comparison.records if r.state != "done"}
     lines = []
     for label in comparison.labels:

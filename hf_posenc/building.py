@@ -11,7 +11,8 @@ from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined, 
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import validated
 from hf_posenc.registry import scheme_class
-from hf_posenc.schemes.base import Composition, Scheme, has
+from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host import HostRotation
 
 Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"

@@ -28,7 +28,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
 )
 from hf_posenc.lengths import resolve
-from hf_posenc.patches.context import ATTENTIONS, announce
+from hf_posenc.patches.announcing import ATTENTIONS, announce
 from hf_posenc.proof import Probe, Proof
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport

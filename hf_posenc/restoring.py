@@ -20,7 +20,8 @@ from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching import BLOCK, Patch, host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
-from hf_posenc.schemes.base import Composition, Scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.composition import Composition
 
 HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 RESTORING = "posenc_restoring"  # marks the subclasses made here

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hf_posenc.attention.call import Call, unseen_ahead
-from hf_posenc.terms import EVERYTHING, Band
+from hf_posenc.bands import EVERYTHING, Band
 
 ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import Call
+from hf_posenc.bands import Band
 from hf_posenc.heads import products
-from hf_posenc.terms import Band, Bias, Block, BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hf_posenc.bands import Band
 from hf_posenc.positions import PositionContext
-from hf_posenc.terms import Band, Terms
+from hf_posenc.terms import Terms
 
 
 @dataclass(frozen=True)

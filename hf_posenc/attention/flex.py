@@ -19,8 +19,9 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask
 
 from hf_posenc.attention.call import Call
+from hf_posenc.bands import EVERYTHING, Band, Region
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.terms import EVERYTHING, Band, BlockBias, KeyBias, Region, ToeplitzBias
+from hf_posenc.terms import BlockBias, KeyBias, ToeplitzBias
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 

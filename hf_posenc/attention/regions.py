@@ -19,7 +19,7 @@ from hf_posenc.attention import flash_cpu, parts
 from hf_posenc.attention.banded import blocks_of_band
 from hf_posenc.attention.call import Call
 from hf_posenc.attention.parts import Part
-from hf_posenc.terms import Band, Region
+from hf_posenc.bands import Band, Region
 
 Cut = Callable[[int, Band, int, int, torch.device], Iterator[Part]]
 

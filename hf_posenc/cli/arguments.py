@@ -27,6 +27,7 @@ SchemeOptions = Annotated[
 ]
 
 STARTER = "starter:"
+SHOWING = ("as_json", "quiet")  # say how results are shown, not what they are
 
 
 def model_path(given: str) -> str:
@@ -113,7 +114,7 @@ def command_line(context: Context) -> str:
     words = ["hf-posenc", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if value in (None, False, [], ()) or str(value) == str(parameter.default):
+        if value in (None, False, [], ()) or str(value) == str(parameter.default) or parameter.name in SHOWING:
             continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             words += [parameter.opts[0]] + ([] if single is True else [str(single)])

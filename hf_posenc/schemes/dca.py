@@ -20,13 +20,13 @@ import math
 import torch
 from torch import Tensor
 
+from hf_posenc.bands import Band, Region
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.terms import Band, Region
 
 
 @register_scheme(
@@ -66,11 +66,10 @@ class DualChunkAttention(Scheme):
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """The own chunk, the one before, and all older ones; their keys stand at the same places."""
-        own, before, older = (Band(*chunks, self.stride) for chunks in ((None, 1), (1, 2), (2, None)))
         return (
-            Region(own, self.in_chunk, self.in_chunk),
-            Region(before, self.after_chunk, self.in_chunk),
-            Region(older, self.at_end, self.in_chunk),
+            Region(Band(None, 1, self.stride), self.in_chunk, self.in_chunk),
+            Region(Band(1, 2, self.stride), self.after_chunk, self.in_chunk),
+            Region(Band(2, None, self.stride), self.at_end, self.in_chunk),
         )
 
     def in_chunk(self, positions: Tensor) -> Tensor:

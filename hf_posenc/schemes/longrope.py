@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from hf_posenc.bands import ONE_REGION, Band, Region
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange
 from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.options import AtLeastOne, Base, NotNegativeInt, Positive
@@ -27,7 +28,6 @@ from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.rotary import Rotary
 from hf_posenc.schemes.yarn import NTKByParts
-from hf_posenc.terms import ONE_REGION, Band, Region
 
 
 @register_scheme(

@@ -17,13 +17,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hf_posenc.bands import Region
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.rerope import Remap
-from hf_posenc.terms import Region
 
 Floor = Literal["paper", "float"]
 

@@ -23,12 +23,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from hf_posenc.bands import Band, Region
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.terms import Band, Region
 
 STREAMING = 4  # sinks of the paper's models
 

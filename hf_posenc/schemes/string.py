@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hf_posenc.bands import Band, Region
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.terms import Band, Region
 
 
 @register_scheme(

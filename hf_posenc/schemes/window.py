@@ -10,11 +10,11 @@ Child, Gray, Radford, Sutskever 2019, arXiv:1904.10509; Beltagy, Peters, Cohan 2
 
 from __future__ import annotations
 
+from hf_posenc.bands import Band
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import PositiveInt
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.terms import Band
 
 
 @register_scheme("window", aliases=("swa", "local"), zero_shot=True, paper="2004.05150")

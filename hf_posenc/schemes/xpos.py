@@ -18,12 +18,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from hf_posenc.bands import EVERYTHING, Band, Region
 from hf_posenc.geometry import Geometry, Layout, Rotation
 from hf_posenc.options import Base, Positive
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.rotary import Rotary
-from hf_posenc.terms import EVERYTHING, Band, Region
 
 LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
 

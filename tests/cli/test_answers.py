@@ -49,7 +49,9 @@ def test_info_by_alias(call: Callable) -> None:
     assert call("info", "rotary", "--json").data["name"] == "rope"
 
 
-@pytest.mark.parametrize("command", [[], ["list"], ["info"], ["check"], ["eval"], ["demo"], ["env"]], ids=str)
+@pytest.mark.parametrize(
+    "command", [[], ["list"], ["info"], ["check"], ["eval"], ["compare"], ["demo"], ["env"]], ids=str
+)
 def test_every_help_ends_with_examples(call: Callable, command: list[str]) -> None:
     lines = call(*command, "--help").out.rstrip().splitlines()
     examples = lines[lines.index("  Examples:") + 1 :]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from hf_posenc.bands import Band, Region
 from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED, sharpen
@@ -20,7 +21,7 @@ from hf_posenc.positions import PositionContext
 from hf_posenc.registry import SchemeRecord
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.rotary import RoPE, geometric
-from hf_posenc.terms import Band, Region, Terms, ToeplitzBias
+from hf_posenc.terms import Terms, ToeplitzBias
 
 
 class StaleDynamicNTK(Scheme):

@@ -57,7 +57,12 @@ def test_answers_are_kept(scored) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "options"),
-    [("yarn", {"factor": 2}), ("yarn", {"factor": 4}), ("yarn", {"factor": 2, "beta_fast": 8}), ("alibi", {"factor": 2})],
+    [
+        ("yarn", {"factor": 2}),
+        ("yarn", {"factor": 4}),
+        ("yarn", {"factor": 2, "beta_fast": 8}),
+        ("alibi", {"factor": 2}),
+    ],
     ids=str,
 )
 def test_schemes_and_their_options_have_answers_of_their_own(scheme: str, options: dict, scored, llama) -> None:

@@ -96,5 +96,5 @@ def test_missing_sources_raise(tmp_path, monkeypatch) -> None:
 def test_documents_that_are_all_too_short_raise(llama, tokenizer, tmp_path) -> None:
     (tmp_path / "a.txt").write_text("short", encoding="utf-8")
     (tmp_path / "b.txt").write_text("", encoding="utf-8")
-    with pytest.raises(TextTooShort, match="None of 2 documents has the 128 tokens.*1 are empty"):
+    with pytest.raises(TextTooShort, match=r"None of 2 documents has the 128 tokens.*1 are empty"):
         evaluate(llama, tokenizer, options={"docs": str(tmp_path)}, **SMALL)

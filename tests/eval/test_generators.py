@@ -17,7 +17,7 @@ from hf_posenc.eval.extraction import CommonWords, FrequentWords
 from hf_posenc.eval.fitting import most_units
 from hf_posenc.eval.haystack import HAYSTACKS, hide
 from hf_posenc.eval.matching import found
-from hf_posenc.eval.niah import VALUE_KINDS, Niah
+from hf_posenc.eval.niah import CODE_KINDS, Niah
 from hf_posenc.eval.passkey import passkey
 from hf_posenc.eval.questions import Questions
 from hf_posenc.eval.tracing import Tracing
@@ -33,11 +33,11 @@ UNITS = st.integers(0, 60)
 @settings(max_examples=60, deadline=None)
 @given(
     seed=SEEDS, depth=PLACES, units=UNITS,
-    haystack=st.sampled_from(HAYSTACKS), kind=st.sampled_from(sorted(VALUE_KINDS)),
+    haystack=st.sampled_from(HAYSTACKS), kind=st.sampled_from(sorted(CODE_KINDS)),
     counts=st.sampled_from([{}, {"distractors": 5}, {"codes": 4}, {"queries": 4}, {"queries": 3, "distractors": 2}]),
 )  # fmt: skip
 def test_needles(seed: str, depth: float, units: int, haystack: str, kind: str, counts: dict) -> None:
-    niah = Niah(seed, depth, haystack=haystack, value_kind=kind, **counts)
+    niah = Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
     prompt = niah.prompt(units)
     assert tuple(solve(prompt)) == niah.answers
     told = CODE.findall(prompt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from lm_eval.models.huggingface import HFLM
 
-from hf_posenc import patch_model
 from hf_posenc.errors import RequestTooLong, UnknownOption
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.models import PosEncLM, PosEncMLM
@@ -77,5 +76,3 @@ def test_masked_requests_are_never_cut(bert, framed_tokenizer) -> None:
 def test_what_would_be_ignored_is_refused(options: dict, error: type[Exception], llama, tokenizer) -> None:
     with pytest.raises(error):
         PosEncLM(llama, tokenizer=tokenizer, **options)
-
-

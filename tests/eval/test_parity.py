@@ -28,22 +28,49 @@ def requests(kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Instance]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_loglikelihood_is_that_of_hf(family: str, batch_size: int, tokenizer, request) -> None:
+def test_loglikelihood_is_that_of_hf(family: str, tokenizer, request) -> None:
+    """To the last bit: texts as short as these are scored by the very same calls."""
     model = request.getfixturevalue(family)
     stock = HFLM(model, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS))
-    ours = PosEncLM(model, tokenizer=tokenizer, batch_size=batch_size).loglikelihood(requests("loglikelihood", PAIRS))
-    assert [greedy for _, greedy in ours] == [greedy for _, greedy in stock]
-    assert [score for score, _ in ours] == pytest.approx([score for score, _ in stock], rel=1e-6, abs=0)
+    assert PosEncLM(model, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS)) == stock
 
 
-def test_rolling_and_generation_are_those_of_hf(llama, tokenizer) -> None:
-    text, prompt = "def insort(a, x):\n    lo = 0", ("The sky is", {"until": ["\n\n"], "max_gen_toks": 8})
-    stock, ours = HFLM(llama, tokenizer=tokenizer), PosEncLM(llama, tokenizer=tokenizer)
-    rolling = requests("loglikelihood_rolling", [(text,)])
-    assert ours.loglikelihood_rolling(rolling) == pytest.approx(stock.loglikelihood_rolling(rolling), rel=1e-6)
-    generation = requests("generate_until", [prompt])
-    assert ours.generate_until(generation) == stock.generate_until(generation)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_few_scored_tokens_are_those_of_hf(family: str, tokenizer, request, monkeypatch) -> None:
+    """The path of long texts, where the head runs on scored positions alone: another order of the same sums."""
+    monkeypatch.setattr("hf_posenc.eval.scoring.WHOLE", 0)
+    model = request.getfixturevalue(family)
+    stock = HFLM(model, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS))
+    for held, batch_size in ((1 << 22, 1), (1 << 22, 4), (1, 4)):
+        monkeypatch.setattr("hf_posenc.eval.scoring.HELD", held)
+        lm = PosEncLM(model, tokenizer=tokenizer, batch_size=batch_size)
+        ours = lm.loglikelihood(requests("loglikelihood", PAIRS))
+        assert [greedy for _, greedy in ours] == [greedy for _, greedy in stock]
+        assert [score for score, _ in ours] == pytest.approx([score for score, _ in stock], rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_rolling_is_that_of_hf(family: str, tokenizer, request) -> None:
+    model = request.getfixturevalue(family)
+    texts = requests("loglikelihood_rolling", [("def insort(a, x):\n    lo = 0",), ("The sky is blue. " * 3,), ("x",)])
+    stock = HFLM(model, tokenizer=tokenizer).loglikelihood_rolling(texts)
+    assert PosEncLM(model, tokenizer=tokenizer).loglikelihood_rolling(texts) == stock
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_generation_is_that_of_hf(family: str, batch_size: int, tokenizer, request) -> None:
+    """Greedy and, from one seed, sampled; stop strings and repeated prompts included."""
+    model, until = request.getfixturevalue(family), {"until": ["\n", "e"], "max_gen_toks": 8}
+    prompts = [("The sky is", until), ("def insort(a, x):", until), ("The sky is", until), ("The sun is", until)]
+    stock = HFLM(model, tokenizer=tokenizer).generate_until(requests("generate_until", prompts))
+    lm = PosEncLM(model, tokenizer=tokenizer, batch_size=batch_size)
+    assert lm.generate_until(requests("generate_until", prompts)) == stock
+    sampled = requests("generate_until", [("The sky is", until | {"do_sample": True, "temperature": 0.7})])
+    torch.manual_seed(0)
+    stock = HFLM(model, tokenizer=tokenizer).generate_until(sampled)
+    torch.manual_seed(0)
+    assert lm.generate_until(sampled) == stock
 
 
 def test_a_scheme_moves_the_numbers(llama, tokenizer) -> None:

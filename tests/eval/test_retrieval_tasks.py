@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import re
@@ -15,11 +16,13 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from hf_posenc import list_schemes
+from hf_posenc.block import option_names
 from hf_posenc.eval import TASKS
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
-from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.models import PosEncLM, PosEncMLM
 from hf_posenc.eval.results import rows_of
-from hf_posenc.eval.sweep import parse_metric
+from hf_posenc.eval.sweep import Sweep, parse_metric
 
 from .reading import Reader, solve
 
@@ -210,6 +213,21 @@ def test_all_answers_of_a_prompt_take_one_pass(llama, tokenizer, name: str) -> N
     assert asked >= 4 * len(passes)
 
 
+def test_masked_models_are_asked_alike(bert, framed_tokenizer) -> None:
+    """The answer masked, between the special tokens, which have their room too."""
+    lm = PosEncMLM(bert, tokenizer=framed_tokenizer, max_length=250)
+    out = run(lm, ["posenc_niah_single"], framed_tokenizer, lengths=[250], depths=[0.0, 1.0])
+    for sample in out["samples"]["posenc_niah_single"]:
+        for (context, target), loss in zip(sample["arguments"], ("nll_L250_D0", "nll_L250_D100"), strict=True):
+            whole, before = framed_tokenizer(context + target)["input_ids"], framed_tokenizer(context)["input_ids"]
+            places = torch.arange(len(before) - 1, len(whole) - 1)
+            ids = torch.tensor(whole)
+            masked = ids.clone()
+            masked[places] = framed_tokenizer.mask_token_id
+            scores = bert(masked[None]).logits[0, places].double().log_softmax(-1).gather(-1, ids[places, None])
+            assert sample[loss] == pytest.approx(-scores.mean().item(), rel=1e-4)
+
+
 def test_limit_means_samples_at_every_length(tokenizer) -> None:
     out = run(Reader(right=True), RETRIEVAL, tokenizer, limit=1, keys=3)
     for name in RETRIEVAL:
@@ -271,14 +289,14 @@ def test_a_tokenizer_that_cannot_tell_answers_apart_is_refused() -> None:
     ("name", "option", "told"),
     [
         ("posenc_niah_single", {"haystack": "essays"}, "haystack must be one of prose, repeat, needles"),
-        ("posenc_niah_single", {"values": "colours"}, "values must be one of"),
+        ("posenc_niah_single", {"code_kind": "colours"}, "code_kind must be one of"),
         ("posenc_niah_single", {"scoring": "guess"}, "scoring must be one of forced, generate"),
         ("posenc_niah_multikey", {"distractors": 0}, "distractors"),
         ("posenc_niah_multivalue", {"codes": 1}, "codes must lie between 2"),
         ("posenc_vt", {"hops": 0.5}, "hops"),
         ("posenc_cwe", {"often": 3, "rarely": 3}, "often must be more than rarely"),
-        ("posenc_fwe", {"alpha": 0.5}, "alpha must lie between 1 and 3"),
-        ("posenc_fwe", {"alpha": "steep"}, "alpha"),
+        ("posenc_fwe", {"zipf": 0.5}, "zipf must lie between 1 and 3"),
+        ("posenc_fwe", {"zipf": "steep"}, "zipf"),
         ("posenc_fwe", {"frequent_words": 21}, "frequent_words must lie between 1 and 20"),
         ("posenc_qa", {"qa_hops": 3}, "qa_hops must lie between 1 and 2"),
     ],
@@ -291,12 +309,20 @@ def test_bad_options_are_refused(tokenizer, name: str, option: dict, told: str) 
 
 def test_results_tell_how_to_repeat(tokenizer) -> None:
     """Options left alone are written down with their defaults."""
-    options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"alpha": 1.5}, "posenc_cwe": {}}
+    options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"zipf": 1.5}, "posenc_cwe": {}}
     for name, given in options.items():
         out = run(Reader(right=True), [name], tokenizer, keys=1, depths=[0.5], **given)
         told = out["configs"][name]["metadata"]
         assert told | given == told
     assert (told["common_words"], told["often"], told["rarely"], told["scoring"]) == (5, 10, 1, "forced")
+
+
+def test_no_option_is_called_like_one_of_a_scheme(tokenizer) -> None:
+    """lm-eval puts model arguments among a task's options: ``scheme=norm01,alpha=…`` must not reach a task."""
+    read = set().union(*(task_of(name, tokenizer, **SMALL).options.used for name in RETRIEVAL))
+    assert {"haystack", "hops", "often", "zipf", "qa_hops", "codes"} <= read
+    assert not read & set().union(*(option_names(scheme.name) for scheme in list_schemes()))
+    assert not read & {field.name for field in dataclasses.fields(Sweep)}
 
 
 def test_metric_names_tell_length_and_depth(tokenizer) -> None:

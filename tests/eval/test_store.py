@@ -16,8 +16,8 @@ from hf_posenc.eval.errors import StoreChanged, StoreUnusable
 from hf_posenc.eval.store import Record, Store, key_of
 
 RECORD = Record(
-    key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="", rows=[{"value": 0.1 + 0.2, "ü": None}],
-    seconds=1.5, settings={"seed": 0},
+    key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="",
+    rows=[{"value": 0.1 + 0.2, "ü": None}], seconds=1.5, settings={"seed": 0},
 )  # fmt: skip
 
 
@@ -34,6 +34,12 @@ def test_a_record_comes_back_as_it_went(path: Path) -> None:
     with Store(path) as store:
         assert store.get("k") == RECORD
         assert store.get("other").length is None  # type: ignore[union-attr]
+
+
+def test_an_empty_store_leaves_nothing_behind(path: Path) -> None:
+    with Store(path):
+        assert path.exists()
+    assert not path.parent.exists()
 
 
 def test_every_setting_has_its_own_key() -> None:
@@ -84,7 +90,9 @@ def test_foreign_writing_is_noticed(path: Path) -> None:
         assert store.get("k") == RECORD
 
 
-@pytest.mark.parametrize("deed", [os.unlink, lambda path: os.replace(path.with_name("new"), path)], ids=["gone", "other"])
+@pytest.mark.parametrize(
+    "deed", [os.unlink, lambda path: os.replace(path.with_name("new"), path)], ids=["gone", "other"]
+)
 def test_a_file_taken_away_is_noticed(path: Path, deed) -> None:
     with Store(path) as store:
         path.with_name("new").write_bytes(path.read_bytes())
@@ -106,7 +114,8 @@ def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreUnusable, match="another program's database"):
         Store(other)
-    Store(path.with_name("newer")).close()
+    with Store(path.with_name("newer")) as store:
+        store.put(RECORD)
     connection = sqlite3.connect(path.with_name("newer"))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -129,7 +138,6 @@ def test_a_full_disk_keeps_what_was_there(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="file size limits are POSIX")
 def test_a_write_that_fails_half_way(path: Path) -> None:
-    Store(path).close()
     code = (
         "import pathlib, resource, signal; from hf_posenc.eval.store import Record, Store\n"
         "from hf_posenc.eval.errors import StoreUnusable; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

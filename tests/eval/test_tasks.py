@@ -97,17 +97,6 @@ def test_runs_repeat(llama, tokenizer, text) -> None:
     assert other.rows != first.rows  # control: other keys
 
 
-def test_the_request_cache_is_not_used(llama, tokenizer, text, monkeypatch) -> None:
-    """lm-eval keys cached requests by the task's name: those of another length would be scored."""
-    import lm_eval.api.task
-
-    monkeypatch.setattr(lm_eval.api.task, "save_to_cache", lambda **_: pytest.fail("requests were cached"))
-    metadata = {**SMALL, "text": str(text), "tokenizer": tokenizer}
-    task = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata).load("posenc_ppl")["tasks"]
-    task["posenc_ppl"].build_all_requests(cache_requests=True)
-    assert len(task["posenc_ppl"].instances) == 3 * len(LENGTHS)
-
-
 def test_model_info_tells_how_to_repeat(llama, tokenizer, text) -> None:
     evaluation = evaluate(llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_ppl"], text=text, **SMALL)
     config = evaluation.raw["config"]
@@ -153,8 +142,7 @@ def test_every_task_file_loads(caplog) -> None:
     """lm-eval skips a broken file with a debug line; then its task is simply not there."""
     with caplog.at_level(logging.DEBUG, logger="lm_eval"):
         manager = TaskManager(include_path=str(TASKS), include_defaults=False)
-    assert set(manager.all_tasks) == {path.stem for path in TASKS.glob("*.yaml")}
-    assert len(manager.all_tasks) == 3
+    assert set(manager.all_tasks) == {path.stem for path in TASKS.glob("*.yaml")} >= {"posenc_ppl", "posenc_mlm_all"}
 
 
 def test_model_types_are_declared() -> None:

@@ -156,10 +156,10 @@ def test_a_length_of_one_has_nothing_to_score(llama, tokenizer, text) -> None:
 
 def test_whole_texts_are_scored_a_slice_at_a_time(llama, tokenizer, text, monkeypatch) -> None:
     """The same numbers whether the head runs once or on a few positions at a time."""
-    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 1 << 30)
     once = evaluate(llama, tokenizer, text=text, **SMALL)
     widths: list[int] = []
     llama.lm_head.register_forward_hook(lambda module, given, made: widths.append(made.numel()))
+    monkeypatch.setattr("hf_posenc.eval.scoring.WHOLE", 0)
     monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 10 * VOCABULARY)
     sliced = evaluate(llama, tokenizer, text=text, **SMALL)
     assert max(widths) == 10 * VOCABULARY
@@ -177,6 +177,7 @@ def test_capped_logits_are_not_taken_for_plain_ones(tokenizer, text, monkeypatch
     model = alert(Gemma2ForCausalLM(config))
     small = SMALL | {"lengths": [64], "text": text}
     expected = evaluate(model, tokenizer, **small)
+    monkeypatch.setattr("hf_posenc.eval.scoring.WHOLE", 0)
     monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 10 * VOCABULARY)
     assert evaluate(model, tokenizer, **small).rows == expected.rows
     monkeypatch.setattr("hf_posenc.eval.scoring.plain_head", lambda model, ids: model.lm_head)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from hf_posenc import patch_model
+from hf_posenc.bands import Band
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.logn import LogN
 from hf_posenc.schemes.window import Window
-from hf_posenc.terms import Band
 
 from . import hosts, naive
 from .hosts import TRAINED

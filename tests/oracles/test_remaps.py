@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
 from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.base import Scheme, parts_of
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.dca import DualChunkAttention
 from hf_posenc.schemes.lm_infinite import LMInfinite
 from hf_posenc.schemes.rerope import LeakyReRoPE, ReRoPE
@@ -224,7 +224,7 @@ def test_whole_models_equal_the_definition(name: str) -> None:
     """Logits at four times the trained length against the dense model on the distances above."""
     ids = hosts.text(4 * TRAINED)
     patched = patch_model(hosts.llama(), name, factor=4)
-    remap = next(part for part in parts_of(scheme_of(patched)) if part.record.name == name)
+    remap = next(part for part in scheme_of(patched).schemes if part.record.name == name)
     distance = realised(remap, len(ids))
     text = replace(
         naive.causal(len(ids)), seen=distance >= 0, distance=distance, frequencies=naive.rope(hosts.HEAD_DIM)

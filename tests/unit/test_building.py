@@ -10,7 +10,6 @@ from hf_posenc.building import build, layer_numbers, layout, plan
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined, UnknownOption, UnknownScheme
 from hf_posenc.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.schemes.alibi import ALiBi
-from hf_posenc.schemes.base import parts_of
 from hf_posenc.schemes.host import HostRotation
 
 ROTARY = HostRotary(Rotation((1.0, 0.1)), base=100.0)
@@ -72,13 +71,13 @@ def test_unknown_option_lists_the_known_ones() -> None:
 
 def test_remap_stands_on_the_hosts_rotation() -> None:
     scheme = build(plan("rerope"), geometry(rotary=ROTARY), "llama")
-    assert type(parts_of(scheme)[0]) is HostRotation
+    assert type(scheme.schemes[0]) is HostRotation
     assert scheme.rotation() == ROTARY.rotation
 
 
 def test_rotation_replaces_the_hosts() -> None:
     scheme = build(plan("rope", {"base": 7.0}), geometry(rotary=ROTARY), "llama")
-    assert parts_of(scheme) == [scheme]
+    assert scheme.schemes == [scheme]
     assert scheme.rotation() == Rotation((1.0, 7.0**-0.5))
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import Call
+from hf_posenc.bands import Band, Region
 from hf_posenc.geometry import Rotation
 from hf_posenc.positions import PositionContext
-from hf_posenc.terms import Band, Block, BlockBias, KeyBias, Region, RowRotation, Terms, ToeplitzBias, ValueBias
+from hf_posenc.terms import Block, BlockBias, KeyBias, RowRotation, Terms, ToeplitzBias, ValueBias
 
 REACH = 9  # learned tables end here and are clipped beyond
 WINDOW = 7

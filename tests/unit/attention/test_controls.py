@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hf_posenc.attention import regions
-from hf_posenc.terms import Band, Terms, ToeplitzBias
+from hf_posenc.bands import Band
+from hf_posenc.terms import Terms, ToeplitzBias
 
 from .formula import WINDOW, Problem, two_regions, wave
 

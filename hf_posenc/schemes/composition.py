@@ -1,0 +1,122 @@
+"""Several schemes as one: composition is arithmetic on their terms, and what only one can have, one must have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+from torch import Tensor, nn
+
+from hf_posenc.bands import Region
+from hf_posenc.errors import CannotCombine
+from hf_posenc.geometry import Rotation
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.terms import RowRotation, Terms
+
+
+class Composition(Scheme):
+    """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; what only one can have, one must have."""
+
+    def __init__(self, parts: Sequence[Scheme]) -> None:
+        super().__init__(parts[0].geometry)
+        self.parts = nn.ModuleList(parts)
+        self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
+        self.shared = all(part.shared for part in parts)  # type: ignore[misc]
+        for hook in ("rotation", "row_rotation", "embed", "carry", "reposition", "prepare", "sink", "read_table"):
+            self._at_most_one(hook)
+        rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
+        remapping = [p for p in parts if overrides(p, "regions")]
+        self._refuse("rotate queries and keys", rotating if len(rotating) > 1 else [])
+        self._refuse("remap positions", remapping if len(remapping) > 1 else [])
+        by_row = [p for p in parts if overrides(p, "row_rotation")]
+        self._refuse("decide where keys are rotated", by_row + remapping if by_row and remapping else [])
+
+    @property
+    def name(self) -> str:
+        """The names of the parts, joined as a user writes them."""
+        return "+".join(part.record.name for part in self.schemes)
+
+    @property
+    def schemes(self) -> list[Scheme]:
+        """The parts."""
+        return [part for part in self.parts if isinstance(part, Scheme)]
+
+    def reset_parameters(self) -> None:
+        for part in self.schemes:
+            part.reset_parameters()
+
+    def embed(self, positions: Tensor) -> Tensor | None:
+        return next((e for p in self.schemes if (e := p.embed(positions)) is not None), None)
+
+    def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
+        return self._part("read_table").read_table(table, positions)
+
+    def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
+        return self._part("reposition").reposition(positions, training=training)
+
+    def rotation(self) -> Rotation | None:
+        return next((r for p in self.schemes if (r := p.rotation()) is not None), None)
+
+    def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
+        return self._part("coordinates").coordinates(positions, given)
+
+    def row_rotation(self) -> RowRotation | None:
+        return next((r for p in self.schemes if (r := p.row_rotation()) is not None), None)
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return self._part("regions").regions(ctx)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return self._part("prepare").prepare(query, key)
+
+    def carry(self, ctx: PositionContext) -> Tensor | None:
+        return self._part("carry").carry(ctx)
+
+    @property
+    def kept_keys(self) -> tuple[int, int] | None:
+        kept = [part.kept_keys for part in self.schemes if part.kept_keys is not None]
+        return (max(first for first, _ in kept), max(last for _, last in kept)) if kept else None
+
+    @property
+    def needs_whole_text(self) -> bool:
+        return any(part.needs_whole_text for part in self.schemes)
+
+    @property
+    def randomises(self) -> bool:
+        return any(part.randomises for part in self.schemes)
+
+    @property
+    def keeps_table(self) -> bool:
+        return any(part.keeps_table for part in self.schemes)
+
+    @property
+    def unchanged_below(self) -> int:
+        return min(part.unchanged_below for part in self.schemes)
+
+    @property
+    def longest(self) -> int | None:
+        ends = [end for part in self.schemes if (end := part.longest) is not None]
+        return min(ends, default=None)
+
+    def terms(self, ctx: PositionContext) -> Terms:
+        if any(region.remaps for region in self.regions(ctx)):
+            ctx = replace(ctx, remapped=True)
+        return reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
+
+    def _part(self, hook: str) -> Scheme:
+        """The part that has its own version of a hook, or any."""
+        return next((part for part in self.schemes if overrides(part, hook)), self.schemes[0])
+
+    def extra_repr(self) -> str:
+        return self.name
+
+    def _at_most_one(self, hook: str) -> None:
+        having = [p for p in self.schemes if overrides(p, hook)]
+        self._refuse(f"bring `{hook}`", having if len(having) > 1 else [])
+
+    def _refuse(self, what: str, clashing: list[Scheme]) -> None:
+        if clashing:
+            names = " and ".join(repr(p.record.name) for p in clashing)
+            raise CannotCombine(f"{names} both {what}. Keep one of them.")

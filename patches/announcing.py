@@ -1,0 +1,142 @@
+"""What a base model tells its attention modules: a pre-hook reads the call, and passes one keyword down.
+
+It sees what they do not: the caller's 2-D mask, positions with gaps or several axes, and the cache while it is empty.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache
+
+from hf_posenc.errors import MaskMismatch, NeedsWholeText
+from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
+from hf_posenc.patches.evicting import make_forgetful
+from hf_posenc.patches.rereading import make_rereading
+from hf_posenc.schemes.base import Scheme
+
+ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
+
+
+def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `Forward` down.
+
+    Raises:
+        MaskMismatch: a 2-D mask is not as wide as the tokens it should mask.
+        NeedsWholeText: a text is to be continued whose positions would all change.
+    """
+    if args:
+        names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
+        kwargs = dict(zip(names, args, strict=False)) | kwargs
+    mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
+    tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
+    length = 0 if tokens is None else tokens.shape[1]
+    plain = True
+    padding = coordinates = None
+    if positions is not None and positions.ndim == 3:
+        coordinates, positions = positions.movedim(0, -1), None
+        kwargs["position_ids"] = None
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        _check_width(mask, length, cache)
+        padding = mask.bool()
+        plain = not torch.compiler.is_compiling() and bool(padding.all())
+        if plain:
+            padding = None
+        elif positions is None:
+            kwargs["position_ids"] = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    elif mask is not None:
+        plain = False  # a mask of the caller's own shape: nothing is known of it
+    if positions is not None and plain:
+        plain = in_steps_of_one(positions)
+    moved = _moved(module, kwargs, length, tokens)
+    _prepare_cache(module, kwargs, padding)
+    kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved)
+    return (), kwargs
+
+
+def scheme_of_base(base: nn.Module) -> Scheme:
+    """The scheme of a patched base model, of its first layer where layers differ."""
+    return base.__dict__[ATTENTIONS][0].scheme
+
+
+def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor | None) -> Tensor | None:
+    """Positions as the scheme moves them, also put into the call; None where it leaves them."""
+    scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
+    if tokens is None:
+        return None
+    past = 0 if cache is None else cache.get_seq_length()
+    positions = kwargs.get("position_ids")
+    if positions is None:
+        positions = torch.arange(length, device=tokens.device)[None] + past
+    moved = scheme.reposition(positions, training=module.training)
+    changes = moved is not positions or scheme.needs_whole_text
+    if changes and not torch.compiler.is_compiling() and int(past) > 0:  # a static cache counts in a tensor
+        raise NeedsWholeText(
+            f"Scheme {scheme.extra_repr()!r} places tokens by the length of their text, and {int(past)} tokens are "
+            "cached under another length. Pass use_cache=False, or options that do not depend on the length."
+        )
+    if moved is positions:
+        return None
+    if scheme.geometry.table is not None:  # the host reads its table by these
+        _put_moved(kwargs, positions, moved)
+    return moved
+
+
+def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None:
+    """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
+
+    Raises:
+        MaskMismatch: the caller's positions do stand for packed texts.
+    """
+    if kwargs.get("attention_mask") is None:
+        if kwargs.get("position_ids") is not None and not in_steps_of_one(positions):
+            raise MaskMismatch(
+                "Packed texts are told apart by positions that start again, and this scheme moves positions. "
+                "Pass an attention_mask of shape [batch, 1, length, length] beside them."
+            )
+        kwargs["attention_mask"] = torch.ones(positions.shape, dtype=torch.long, device=positions.device).expand(
+            len(_tokens(kwargs)), -1
+        )
+    kwargs["position_ids"] = moved
+
+
+def _tokens(kwargs: dict[str, Any]) -> Tensor:
+    """Ids or embeddings of a call, whichever it has."""
+    return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"]
+
+
+def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
+    """Where layers need less than a growing cache keeps, or more, change the layers of one that is still empty."""
+    attentions, config = module.__dict__[ATTENTIONS], module.config
+    if not attentions[0].is_causal:
+        return
+    kept = [attention.scheme.kept_keys for attention in attentions]
+    by_row = [attention.scheme.row_rotation() is not None for attention in attentions]
+    if not any(kept) and not any(by_row):
+        return
+    cache = kwargs.get("past_key_values")
+    wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
+    if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
+        cache = kwargs["past_key_values"] = DynamicCache(config=config)
+    own = self_attention_cache(cache)
+    make_rereading(own, by_row)
+    make_forgetful(own, kept, padding)
+
+
+def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
+    past = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, Tensor) or mask.shape[1] == past + length:  # a static cache may be masked in its full width
+        return
+    raise MaskMismatch(
+        f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
+        f"Pass a mask of width {past + length}."
+    )
+
+
+@lru_cache(maxsize=32)
+def _parameters(cls: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(inspect.signature(cls.forward).parameters)[1:]

@@ -1,0 +1,154 @@
+"""``hf-posenc compare``: what it passes on, what it shows, how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hf_posenc.eval
+from hf_posenc.eval.comparison import Comparison
+from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.results import Row
+from hf_posenc.eval.store import Record
+
+WORDS = ("compare", "-m", "starter:llama", "-s", "unscaled,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
+
+
+def made(*states: str) -> Comparison:
+    rows = [Row("m", "s", "posenc_ppl", 256, None, "nll", 2.5, 0.1, 4).to_dict()]
+    records = [
+        Record(f"{n}", f"s{n}", "posenc_ppl", 256, state, "It is [red]so[/red]." * (state != "done"),  # type: ignore[arg-type]
+               rows if state == "done" else [], 0.0, {})
+        for n, state in enumerate(states)
+    ]  # fmt: skip
+    about = {
+        "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256],
+        "schemes": [{"label": r.scheme, "scheme": "x", "options": {}, "needs_training": False} for r in records],
+    }  # fmt: skip
+    return Comparison(about, records)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the library was asked, and room for what it answers."""
+    seen: dict[str, Any] = {"answer": made("done")}
+
+    def compare(model: str, schemes: str, progress: Callable, **given: Any) -> Comparison:
+        progress(0.5, "half")
+        seen.update(model=model, schemes=schemes, **given)
+        return seen["answer"]
+
+    monkeypatch.setattr(hf_posenc.eval, "compare", compare, raising=False)
+    return seen
+
+
+def test_it_passes_on_what_was_asked(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
+    words = ("-l", "256,512", "-l", "1024", "--tasks", "posenc_ppl,posenc_passkey", "--depths", "0,1", "--out", "o u t")
+    answer = call(*WORDS, *words, "--one-factor", "--json")
+    assert answer.code == 0
+    assert asked["schemes"] == "unscaled,yarn:beta_fast=16,ramp=dim,self_extend"
+    assert asked["lengths"] == [256, 512, 1024]
+    assert asked["tasks"] == ["posenc_ppl", "posenc_passkey"]
+    assert asked["depths"] == [0.0, 1.0]
+    assert asked["name"] == "starter:llama"
+    assert asked["one_factor"] is True
+    assert asked["dtype"] == "float32"  # of a starter
+    assert answer.data["rows"][0]["value"] == 2.5
+
+
+def test_the_command_repeats_itself(call: Callable, asked: dict[str, Any]) -> None:
+    import shlex
+
+    call(*WORDS, "-l", "256,512", "--seed", "7", "--one-factor", "--out", "o u t", "--quiet")
+    first = asked["command"]
+    again = shlex.split(first)
+    assert again[0] == "hf-posenc"
+    assert "--quiet" not in again
+    before = {name: value for name, value in asked.items() if name != "answer"}
+    call(*again[1:])
+    assert {name: value for name, value in asked.items() if name != "answer"} == before
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [(["done"], 0), (["done", "refused"], 3), (["done", "failed"], 1), (["refused", "failed"], 1), (["refused"], 3)],
+)
+def test_how_it_ends(call: Callable, asked: dict[str, Any], states: list[str], code: int) -> None:
+    asked["answer"] = made(*states)
+    answer = call(*WORDS)
+    assert answer.code == code
+    assert ("It is [red]so[/red]." in answer.out) == (code != 0)  # as it is, not as markup
+    assert ("2.500 ± 0.100" in answer.out) == ("done" in states)
+    assert answer.err == "half: 50 %\n"
+
+
+def test_quiet_is_quiet(call: Callable, asked: dict[str, Any]) -> None:
+    answer = call(*WORDS, "--quiet")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-l", "0"], "'0'"), (["-l", "256,-1"], "'-1'"), (["-l", "abc"], "'abc'"), (["-l", "1e3"], "'1e3'"),
+        (["-l", "²"], "'²'"), (["--depths", "0,2"], "'0,2'"), (["--depths", ""], "--depths"),
+        (["-s", "yarm"], "'yarn'"),
+        (["-s", "yarn:beta_fst=1"], "beta_fast"), (["-s", "yarn:beta_fast="], "without a value"),
+        (["-t", "posenc_pll"], "'posenc_ppl'"), (["--samples", "0"], "--samples"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_words(call: Callable, tmp_path: Path, words: list[str], hint: str) -> None:
+    answer = call("compare", "-m", "starter:llama", "-s", "unscaled", "--out", str(tmp_path / "out"), *words)
+    assert answer.code == 2
+    assert hint in answer.err
+    assert "Traceback" not in answer.err
+    assert answer.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_a_file(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    answer = call(*WORDS, "--out", str(tmp_path / "out"))
+    assert answer.code == 1
+    assert "cannot be a folder of results" in answer.err
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_disk_that_is_full(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(*_: Any, **__: Any) -> None:
+        raise StoreUnusable("out/cells.sqlite: database or disk is full. Free some space.")
+
+    monkeypatch.setattr(hf_posenc.eval, "compare", compare, raising=False)
+    answer = call(*WORDS)
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert "Free some space" in answer.err
+
+
+def test_a_model_that_is_not_there(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    answer = call(
+        "compare", "-m", str(tmp_path / "empty"), "-s", "unscaled", "-l", "64", "--out", str(tmp_path / "out")
+    )
+    assert answer.code == 1
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_starter_is_compared(call: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="an extra")
+    pytest.importorskip("matplotlib", reason="an extra")
+    words = ("compare", "-m", "starter:llama", "-s", "unscaled,learned_hier", "-l", "128", "-t", "posenc_ppl")
+    answer = call(*words, "--samples", "2", "--out", str(tmp_path), "--json")
+    assert answer.code == 3
+    assert [cell["state"] for cell in answer.data["cells"]] == ["done", "refused"]
+    saved = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert saved == answer.data
+    assert saved["about"]["model"] == "starter:llama"
+    assert 0.5 < answer.data["rows"][0]["value"] < 6.0
+    assert "learned_hier: refused" in (tmp_path / "page.html").read_text(encoding="utf-8")
