@@ -14,9 +14,13 @@ from hf_posenc.eval.errors import BadComparison
 GROUP = re.compile(r"^group:", re.MULTILINE)
 
 
+JOINT = ("posenc_token_nll",)
+"""Tasks that read a text once for all lengths: what they tell of one depends on which others are asked for."""
+
+
 def sweeps(task: str) -> bool:
-    """Whether a task is one of ours, which measure at lengths; any other is measured once."""
-    return task in own_tasks()
+    """Whether a task can be measured at each length alone; others than ours know no lengths and are measured once."""
+    return task in own_tasks() and task not in JOINT
 
 
 def own_tasks() -> list[str]:
@@ -35,7 +39,7 @@ def expanded(names: Sequence[str]) -> list[str]:
 def members(name: str) -> list[str]:
     """The tasks of one of our groups; none of a task."""
     file = TASKS / f"{name}.yaml"
-    if not sweeps(name) or not GROUP.search(text := file.read_text(encoding="utf-8")):
+    if name not in own_tasks() or not GROUP.search(text := file.read_text(encoding="utf-8")):
         return []
     import yaml  # type: ignore[import-untyped]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -20,7 +20,8 @@ import torch
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.catalogue import check_known, expanded, sweeps
+from hf_posenc.eval.catalogue import check_known, expanded
+from hf_posenc.eval.cells import Cell, Request, cells_of
 from hf_posenc.eval.comparison import Comparison
 from hf_posenc.eval.entries import Entry, Given, entries_of
 from hf_posenc.eval.exports import write_exports
@@ -29,7 +30,7 @@ from hf_posenc.eval.identity import files_digest, model_digest, plain, text_dige
 from hf_posenc.eval.pace import Pace
 from hf_posenc.eval.plots import require_matplotlib
 from hf_posenc.eval.run import CAUSAL_TASKS, MASKED_TASKS, evaluate, hushed, is_masked, language_model
-from hf_posenc.eval.store import Record, State, Store, key_of
+from hf_posenc.eval.store import Record, State, Store
 from hf_posenc.eval.sweep import whole
 
 STORE = "cells.sqlite"
@@ -38,53 +39,6 @@ MULTIPLES = (1, 2, 4)
 """Of the trained length, where no lengths are given."""
 
 Tell = Callable[[float, str], None]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What one row of the store answers.
-
-    Attributes:
-        entry, task: what is measured, on what.
-        lengths: one, or all for a task that knows no lengths and is measured once.
-        key, settings: of the store.
-    """
-
-    entry: Entry
-    task: str
-    lengths: tuple[int, ...]
-    key: str
-    settings: dict[str, Any]
-
-    @property
-    def length(self) -> int:
-        """The longest."""
-        return self.lengths[-1]
-
-    @property
-    def name(self) -> str:
-        """As progress shows it."""
-        return f"{self.entry.label} · {self.task} · {self.length}"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is measured, whatever the scheme: every field goes into the keys of the cells."""
-
-    measure: dict[str, Any]
-    longest: int
-    one_factor: bool
-    model_args: dict[str, Any]
-    identity: dict[str, Any]
-
-    def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
-        """A cell with its key."""
-        reach = self.longest if self.one_factor and entry.scheme is not None else None
-        settings = {
-            **entry.settings(), **self.identity, "task": task, "measured": list(lengths), "longest": self.longest,
-            "patched_for": reach, "measure": plain(self.measure), "model_args": plain(self.model_args),
-        }  # fmt: skip
-        return Cell(entry, task, tuple(lengths), key_of(settings), settings)
 
 
 def compare(
@@ -168,14 +122,6 @@ def compare(
         tell(1.0, "writing")
         write_exports(Path(out), comparison)
     return comparison
-
-
-def cells_of(request: Request, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]) -> Iterator[Cell]:
-    """The cells, in the order they are measured."""
-    for entry in entries:
-        for task in tasks:
-            for group in [[length] for length in lengths] if sweeps(task) else [lengths]:
-                yield request.cell(entry, task, group)
 
 
 def measured(

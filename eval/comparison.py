@@ -13,8 +13,8 @@ from hf_posenc.eval.store import Record
 
 FORMAT = 1
 FEWEST = 3  # documents from which an interval is given
-SHARES = ("acc", "exact", "recall", "exact_match", "f1")
-PRIMARY = ("acc", "exact_match", "nll", "recall", "f1", "ppl")
+SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
+PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
 """Metrics that stand for a task, the first it has."""
 
 

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-HELD = 1 << 22
-"""Logits held at a time where many are scored, 16 MB in float32."""
+HELD = 1 << 20
+"""Logits held at a time where many are scored, 4 MB in float32."""
+HELD_ON_DEVICE = 1 << 26
+"""The same on a GPU, 256 MB: there the head's weights are read anew for each slice, so slices are thick."""
 WHOLE = 1 << 24
 """Logits of whole texts that are few enough not to choose, 64 MB: then they are lm-eval's to the last bit."""
 
@@ -32,7 +34,7 @@ def suffix_states(model: nn.Module, input_ids: Tensor, keep: int) -> tuple[Tenso
     if input_ids.numel() * vocabulary(model) <= WHOLE:
         return model(input_ids=input_ids).logits[:, -keep:], nn.Identity()
     head = None
-    if len(input_ids) * keep * vocabulary(model) > HELD:
+    if len(input_ids) * keep * vocabulary(model) > held(input_ids.device):
         head = plain_head(model, input_ids[:1, :8])
     if head is None:
         return suffix_logits(model, input_ids, keep), nn.Identity()
@@ -64,14 +66,16 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
         tokens: ``[position]``.
         head: applied to a slice of the states at a time.
     """
-    scores, greedy = [], []
+    scores = torch.empty(tokens.shape, dtype=torch.float32, device=states.device)
+    greedy = torch.empty(tokens.shape, dtype=torch.bool, device=states.device)
     first = states[:1] if head is None else head(states[:1])
-    rows = max(1, HELD // first.shape[-1])
-    for some, wanted in zip(states.split(rows), tokens.split(rows), strict=True):
-        logits = some if head is None else head(some)
-        scores.append(logits.log_softmax(-1, dtype=torch.float32).gather(-1, wanted[:, None])[:, 0])
-        greedy.append(logits.argmax(-1) == wanted)
-    return torch.cat(scores), torch.cat(greedy)
+    rows = max(1, held(states.device) // first.shape[-1])
+    for start in range(0, len(tokens), rows):  # nothing small outlives a slice, or it would pin the heap behind it
+        some = slice(start, start + rows)
+        logits = states[some] if head is None else head(states[some])
+        greedy[some] = logits.argmax(-1) == tokens[some]
+        scores[some] = logits.log_softmax(-1, dtype=torch.float32).gather(-1, tokens[some, None])[:, 0]
+    return scores, greedy
 
 
 def plain_head(model: nn.Module, input_ids: Tensor) -> Head | None:
@@ -85,6 +89,11 @@ def plain_head(model: nn.Module, input_ids: Tensor) -> Head | None:
         return None
     made = head(host.base_model(input_ids=input_ids).last_hidden_state)
     return head if torch.equal(made, model(input_ids=input_ids).logits) else None
+
+
+def held(device: torch.device) -> int:
+    """Logits held at a time."""
+    return HELD if device.type == "cpu" else HELD_ON_DEVICE
 
 
 def vocabulary(model: nn.Module) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_posenc.eval.catalogue import JOINT
 from hf_posenc.eval.comparison import SHARES, Comparison, by_place
 
 NAMES = {
     "nll": "loss", "ppl": "perplexity", "acc": "found", "recall": "tokens read", "exact_match": "answers exact",
-    "exact": "wholly right", "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
+    "exact": "wholly right", "match": "written", "part": "parts written", "prefix_nll": "loss of all tokens so far",
+    "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
 UNITS = {"nll": "nats a token", "prefix_nll": "nats a token"}
 TASKS = {
@@ -77,13 +79,12 @@ def grid(comparison: Comparison, task: str, metric: str) -> tuple[list[str], lis
     rows = by_place(comparison.rows, task, metric)
     lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
     states: dict[Any, str] = {(r.scheme, r.task, r.length): r.state for r in comparison.records}
-    of_group = {(r.scheme, r.length): r.state for r in comparison.records if r.state != "done"}
     lines = []
     for label in comparison.labels:
         cells = []
         for length in lengths:
             row = rows.get((label, length))
-            state = states.get((label, task, length)) or of_group.get((label, length), "")
+            state = states.get((label, task, length)) or states.get((label, task, None), "")
             cells.append(state if row is None else number(metric, row.value, row.stderr))
         lines.append([label, *cells])
     return ["scheme", *headings(comparison.about, lengths)], lines
@@ -132,6 +133,11 @@ def method(about: Mapping[str, Any]) -> list[str]:
         "± is one standard error over documents; bands are 95 % confidence (Student's t; Wilson where all documents "
         "agree). As all schemes meet the same documents, differences between schemes are surer than the bands suggest.",
         f"Seed {about['seed']}. Tasks: {', '.join(about['tasks'])}.",
+    ]
+    sentences += [
+        f"{task} reads each text once for all lengths, under the scheme as it is patched for the longest."
+        for task in about["tasks"]
+        if task in JOINT
     ]
     if about["limit"] is not None:
         sentences.append(f"Limited to {about['limit']} documents a length: a quick look, not a result.")

@@ -26,6 +26,10 @@ SchemeOptions = Annotated[
     list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
 ]
 
+Dtype = Annotated[
+    str | None, Option(help="Of the weights, such as float32; by default as stored, for starters float32.")
+]
+
 STARTER = "starter:"
 SHOWING = ("as_json", "quiet")  # say how results are shown, not what they are
 
@@ -49,6 +53,11 @@ def model_path(given: str) -> str:
             f"There is no folder {given!r}. Pass a folder with a config.json, a hub name, or starter:llama."
         )
     return given
+
+
+def dtype_of(model: str, given: str | None) -> str:
+    """The type weights are run in: as given, else as stored; starters are stored in half of what they are run in."""
+    return given or ("float32" if model.startswith(STARTER) else "auto")
 
 
 def model_type(given: str) -> str:

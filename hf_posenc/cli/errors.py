@@ -29,10 +29,17 @@ ASKED_FOR_WRONGLY = (
 
 def end(error: BaseException) -> NoReturn:
     """Say what happened and what to do, and end the process with the exit code that belongs to it."""
-    if isinstance(error, KeyboardInterrupt):
+    if was_interrupted(error):
         sys.exit(INTERRUPTED)
     output.fail(told(error))
     sys.exit(USAGE if isinstance(error, ASKED_FOR_WRONGLY) else FAILED)
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether an interrupt is behind an error: transformers tells one that meets its imports as a missing package."""
+    return error is not None and (
+        isinstance(error, KeyboardInterrupt) or was_interrupted(error.__cause__) or was_interrupted(error.__context__)
+    )
 
 
 def told(error: BaseException) -> str:

@@ -40,7 +40,7 @@ class LongRoPE(Rotary):
     ``attention_factor`` is what cosines and sines are multiplied with, √(1 + ln s / ln L0) by default; logits get its
     square. ``keep_start`` > 0, tokens at the start of a text that keep their unscaled angles, is refused: the angle
     would jump back where scaling begins, the score of a pair would depend on more than its distance, and a text moved
-    on by a few positions would read differently. The released code and checkpoints have 0.
+    on by a few positions would read differently. The paper's code offers it; transformers and Phi-3 do without.
     """
 
     needs_causal: ClassVar[bool] = True

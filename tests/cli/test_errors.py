@@ -76,6 +76,17 @@ def test_interrupt_ends_with_130(call: Callable, monkeypatch: pytest.MonkeyPatch
     assert call("list").code == 130
 
 
+def test_an_interrupt_behind_another_error_is_one(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ModuleNotFoundError("Could not import module") from error
+
+    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", interrupted)
+    assert call("list").code == 130
+
+
 def test_model_words(tmp_path: Path) -> None:
     assert model_path("owner/name") == "owner/name"
     assert model_path(str(tmp_path)) == str(tmp_path)

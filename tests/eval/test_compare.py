@@ -16,6 +16,7 @@ import torch
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import SchemeNotDefined, UnknownOption, UnknownScheme
 from hf_posenc.eval import compare, comparing, evaluate
+from hf_posenc.eval.catalogue import expanded
 from hf_posenc.eval.entries import Entry, entries_of
 from hf_posenc.eval.errors import BadComparison, StoreUnusable, TaskOptionOutOfRange
 
@@ -230,6 +231,19 @@ def test_progress_only_moves_forward(run) -> None:
     assert told[-1] == 1.0
     assert told == sorted(told)
     assert len(set(told)) > 8
+
+
+def test_what_reads_a_text_once_is_one_cell(run, measured) -> None:
+    found = run("pi", tasks=["posenc_token_nll", "posenc_ppl"])
+    assert [lengths for _, _, lengths in measured] == [tuple(LENGTHS), (TRAINED,), (2 * TRAINED,)]
+    assert {row.length for row in found.rows if row.task == "posenc_token_nll"} == set(LENGTHS)
+
+
+def test_groups_are_their_tasks() -> None:
+    tasks = expanded(["posenc_longctx", "posenc_ppl"])
+    assert {"posenc_ppl", "posenc_passkey"} < set(tasks)
+    assert len(tasks) == len(set(tasks))
+    assert "posenc_longctx" not in tasks
 
 
 def test_words_of_schemes() -> None:

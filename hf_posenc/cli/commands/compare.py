@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import STARTER, AsJson, Model, command_line, depths_of, model_path, whole_numbers, words_of
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Dtype,
+    Model,
+    command_line,
+    depths_of,
+    dtype_of,
+    model_path,
+    whole_numbers,
+    words_of,
+)
 from hf_posenc.cli.errors import FAILED, PARTLY
 
 if TYPE_CHECKING:
@@ -51,9 +61,7 @@ def compare(
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, not for each length anew.")
     ] = False,
-    dtype: Annotated[
-        str | None, Option(help="Of the weights, such as float32; by default as stored, for starters float32.")
-    ] = None,
+    dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; by default CUDA where there is any.")] = None,
     batch_size: Annotated[int, Option(min=1, help="Requests of one length that share a forward.")] = 1,
     include_path: Annotated[Path | None, Option(help="A folder of further task files; they are code.")] = None,
@@ -67,15 +75,20 @@ def compare(
     """
     from hf_posenc.eval import compare as run
 
-    stored = "float32" if model.startswith(STARTER) else "auto"  # starters are stored in half of what they are run in
-    loading = {"dtype": dtype or stored, "batch_size": batch_size} | ({} if device is None else {"device": device})
+    loading: dict[str, Any] = {"dtype": dtype_of(model, dtype), "batch_size": batch_size}
+    if device is not None:
+        loading["device"] = device
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
-    with output.progress(quiet) as tell:
-        comparison = run(
-            model_path(model), ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
-            scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
-            include_path=include_path, name=model, command=command_line(context), progress=tell, **loading,
-        )  # fmt: skip
+    try:
+        with output.progress(quiet) as tell:
+            comparison = run(
+                model_path(model), ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
+                scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
+                include_path=include_path, name=model, command=command_line(context), progress=tell, **loading,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        output.fail("Interrupted. The same command goes on where it was; finished cells are kept.")
+        raise
     if as_json:
         output.show_json(comparison.to_dict())
     elif not quiet:

@@ -9,7 +9,17 @@ from typing import Annotated
 from typer import Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Factor, Model, SchemeOptions, TargetLength, model_path, scheme_options
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Dtype,
+    Factor,
+    Model,
+    SchemeOptions,
+    TargetLength,
+    dtype_of,
+    model_path,
+    scheme_options,
+)
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n")
 
@@ -27,6 +37,7 @@ def evaluate(
     text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
     seed: Annotated[int, Option(help="Of pass keys and masks.")] = 0,
     out: Annotated[Path | None, Option(help="Also write rows and lm-eval's own results to this JSON file.")] = None,
+    dtype: Dtype = None,
     option: SchemeOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,7 +53,7 @@ def evaluate(
     with output.progress() as tell:
         evaluation = measure(
             path, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text, seed=seed,
-            tick=lambda: tell(None, f"request {next(number)}"), **given,
+            dtype=dtype_of(model, dtype), tick=lambda: tell(None, f"request {next(number)}"), **given,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)
