@@ -8,7 +8,7 @@ a batch of one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import groupby
 from typing import Any
@@ -32,6 +32,7 @@ class Batched(HFLM):
     """The model behind the requests: states of rows, and what they are counted and limited by."""
 
     tick: Callable[[], None] | None
+    batch_size_per_gpu: int | str
 
     def check_length(self, tokens: int, kind: str) -> None:
         """Refuse what would have to be cut."""
@@ -50,7 +51,7 @@ class Batched(HFLM):
         """Whether one pass may answer for every shorter text with the same beginning."""
         return prefix_consistent(self.model)
 
-    def states(self, keep: dict[Row, int]) -> Iterator[tuple[Row, Tensor, Head]]:
+    def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Each row with the states of its last positions, as many as asked for, longest rows first."""
         with closing(self.batches(keep)) as batches:
             for batch in batches:
@@ -62,7 +63,7 @@ class Batched(HFLM):
                     for row, own in zip(batch, states, strict=True):
                         yield row, own[-keep[row] :], head
 
-    def batches(self, rows: dict[Row, Any]) -> Iterator[list[Row]]:
+    def batches(self, rows: dict[Row, Any]) -> Generator[list[Row], None, None]:
         """Rows of one length together, with the model set to it."""
         found = equal_lengths(rows, self.rows_at_once)
         for setting, some in groupby(found, key=lambda batch: self.setting(len(batch[0]) + 1)):

@@ -72,7 +72,7 @@ class PosEncLM(Scorer):
         self.patch = {name: options.pop(name) for name in (*LENGTHS, *option_names(scheme)) if name in options}
         self.on_overflow, self.tick = on_overflow, tick
         named = isinstance(pretrained, str)
-        if not named:
+        if not isinstance(pretrained, str):
             refuse_unused(pretrained, options if scheme else self.patch | options)
             if scheme is not None:
                 patch_model(pretrained, scheme, **self.patch)
