@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hf_posenc.checkpoint import disable_auto, enable_auto, from_pretrained
+    from hf_posenc.errors import PosEncError
     from hf_posenc.patching import describe, is_patched, patch_model, scheme_of, unpatch_model
     from hf_posenc.peft_adapters import get_peft_model, load_peft_adapter, save_peft_adapter
     from hf_posenc.registry import SchemeRecord, list_schemes, register_adapter, register_scheme
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "PatchReport": "report",
+    "PosEncError": "errors",
     "Scheme": "schemes.base",
     "SchemeRecord": "registry",
     "describe": "patching",
@@ -46,6 +48,7 @@ _HOMES = {
 
 __all__ = [
     "PatchReport",
+    "PosEncError",
     "Scheme",
     "SchemeRecord",
     "describe",

@@ -113,6 +113,10 @@ def layout(
     Raises:
         OptionOutOfRange: a key that names no layer, or a layer named twice.
     """
+    if layers is not None and not isinstance(layers, Mapping):
+        raise OptionOutOfRange(
+            f'layers must map layers to schemes, got {layers!r}. Pass for example {{"3::4": "none"}}.'
+        )
     chosen = {str(key): plan(value) for key, value in (layers or {}).items()}
     seen: set[int] = set()
     for key in chosen:

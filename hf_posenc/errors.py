@@ -104,5 +104,5 @@ class RequestTooLong(PosEncError, ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that names the closest known names: ``" Did you mean 'yarn'?"``; empty where nothing is close."""
-    close = get_close_matches(str(name), list(known), n=2, cutoff=0.5)
+    close = get_close_matches(str(name).lower(), list(known), n=2, cutoff=0.5)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

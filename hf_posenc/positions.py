@@ -66,6 +66,10 @@ class PositionContext:
         """Python numbers as a float32 tensor on the right device, made once a forward pass."""
         return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))
 
+    def exact(self, values: Tensor) -> Tensor:
+        """In float64, or in float32 where the device has no other."""
+        return values.to(torch.float32 if self.device.type == "mps" else torch.float64)
+
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, computed by the first layer that asks and shared with the others.
 

@@ -47,7 +47,8 @@ class SchemeRecord:
         paper: arXiv id or address.
         title: first line of its module's docstring.
         summary: first sentence of its own docstring.
-        text: the whole docstring.
+        about: the whole of its own docstring.
+        text: the whole of its module's.
         options: name to ``[type with its range, default]``, in words.
         target: ``module:class``.
     """
@@ -63,6 +64,7 @@ class SchemeRecord:
     paper: str = ""
     title: str = ""
     summary: str = ""
+    about: str = ""
     text: str = ""
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     target: str = ""
@@ -103,9 +105,10 @@ def register_scheme(
 
     def decorate(cls: S) -> S:
         text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
+        about = inspect.getdoc(cls) or ""
         record = SchemeRecord(
             name, aliases, models, undefined, learned, zero_shot, cls.recipe, cache, paper,
-            title=text.partition("\n")[0], summary=_first_sentence(inspect.getdoc(cls) or ""), text=text,
+            title=text.partition("\n")[0], summary=_first_sentence(about), about=about, text=text,
             options=_options_of(cls), target=f"{cls.__module__}:{cls.__qualname__}",
         )  # fmt: skip
         for taken in (name, *aliases):

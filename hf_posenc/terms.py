@@ -22,8 +22,11 @@ from hf_posenc.geometry import Rotation
 class KeyBias:
     """A bias that depends on the key alone, up to a constant of the row: causal ALiBi.
 
+    Counted from one place it grows with the text, and would take the digits of the scores with it: the engine counts it
+    anew from the rows it meets. Key i must stand where query i does.
+
     Attributes:
-        values: ``[batch or 1, heads, key]``, float32.
+        values: ``[batch or 1, heads, key]``, in float64 where the device has that.
     """
 
     values: Tensor

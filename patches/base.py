@@ -123,7 +123,16 @@ class Positioned(nn.Module):
     ) -> Attended:
         backend = self.config._attn_implementation
         if backend == "flex_attention":
-            call = Call(queries, copies_of(key, terms.regions), v, terms, ctx, None, self.scaling, self.live_dropout)
+            call = Call(
+                queries,
+                copies_of(key, terms.regions, v.shape[-1]),
+                v,
+                terms,
+                ctx,
+                None,
+                self.scaling,
+                self.live_dropout,
+            )
             return flex.attend(call, mask).transpose(1, 2), None
         if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
             raise BackendCannotCarry(
@@ -131,7 +140,7 @@ class Positioned(nn.Module):
                 'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
             )
         seen = ctx.key_positions.shape[1]
-        keys, v = copies_of(key[:, :, :seen], terms.regions), v[:, :, :seen]
+        keys, v = copies_of(key[:, :, :seen], terms.regions, v.shape[-1]), v[:, :, :seen]
         call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
         if backend == "eager" or host.get("output_attentions"):
             reference = rows if terms.rows is not None else blocks

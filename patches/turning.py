@@ -61,13 +61,13 @@ def tables_of(
     return turn, turn if one_table else ctx.once((id(scheme), number, "key"), as_key)
 
 
-def copies_of(key: Tensor, regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
-    """The cached key as each region reads it; regions may share a copy."""
+def copies_of(key: Tensor, regions: tuple[Region, ...], head_dim: int) -> tuple[Tensor, ...]:
+    """The cached key as each region reads it; regions may share a copy, and all do where nothing is rotated."""
     numbers: dict[object, int] = {}
     for region in regions:
         numbers.setdefault(region.copy, len(numbers))
-    copies = key.chunk(len(numbers), dim=-1)
-    return tuple(copies[numbers[region.copy]] for region in regions)
+    copies = key.split(head_dim, dim=-1)
+    return tuple(copies[numbers[region.copy] % len(copies)] for region in regions)
 
 
 def scaled(queries: tuple[Tensor, ...], terms: Terms) -> tuple[tuple[Tensor, ...], Terms]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import Call
+from hf_posenc.attention.key_bias import counted_from
 from hf_posenc.bands import Band
 from hf_posenc.heads import products
 from hf_posenc.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
@@ -66,10 +67,11 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
     seen, added = visibility(call, rows)
     if terms.split:
         seen = seen & reduce(or_, claims)
+    places = slice(call.first_row + rows.start, call.first_row + rows.stop)
     blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
-    logits = biased(blocks[0], terms.bias)
+    logits = biased(blocks[0], terms.bias, places)
     for block, mine in zip(blocks[1:], claims[1:], strict=True):
-        logits = torch.where(mine, biased(block, terms.bias), logits)
+        logits = torch.where(mine, biased(block, terms.bias, places), logits)
     logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
@@ -91,12 +93,12 @@ def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, see
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
 
 
-def biased(block: Block, biases: tuple[Bias, ...]) -> Tensor:
-    """Scores of a block with all biases, ``[batch, heads, n, key]``."""
+def biased(block: Block, biases: tuple[Bias, ...], places: slice) -> Tensor:
+    """Scores of a block, whose rows stand at ``places`` among the keys, with all biases, ``[batch, heads, n, key]``."""
     logits = block.scores
     for bias in biases:
         if isinstance(bias, KeyBias):
-            logits = logits + bias.values[:, :, None, :]
+            logits = logits + counted_from(bias.values, places)
         elif isinstance(bias, ToeplitzBias):
             logits = logits + bias.of_distance(block.distance).transpose(0, 1)
         elif isinstance(bias, BlockBias):

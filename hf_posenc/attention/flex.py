@@ -132,7 +132,7 @@ def score_of(call: Call, region: Region) -> Score | None:
     if region.remaps or not call.ctx.contiguous:
         reach = int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
     distances = torch.arange(-reach, reach + 1, device=here.device)
-    of_key: Any = sum(by_key).expand(batch, -1, -1) * logit_scale if by_key else None  # type: ignore[union-attr]
+    of_key: Any = from_newest(sum(by_key)).expand(batch, -1, -1) * logit_scale if by_key else None  # type: ignore[union-attr]
     of_distance: Any = sum(b.of_distance(distances) for b in by_distance) * logit_scale if by_distance else None
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
@@ -143,6 +143,11 @@ def score_of(call: Call, region: Region) -> Score | None:
         return score if factor is None else score * factor[b, h, q]
 
     return score
+
+
+def from_newest(values: Any) -> Tensor:
+    """A bias of the key counted back from the last one, float32: what lies far back loses digits that do not matter."""
+    return (values - values[..., -1:]).float()
 
 
 def mask_of(call: Call, mask: BlockMask | None, band: Band) -> BlockMask | None:

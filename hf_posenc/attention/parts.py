@@ -61,6 +61,27 @@ def merge_into(out: Tensor, lse: Tensor, rows: slice, more: Tensor, more_lse: Te
     lse[:, :, rows] = total
 
 
+class Sum:
+    """What the parts so far add up to; rows that no part has reached yet are simply set."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.out = like.new_empty(like.shape, dtype=torch.float32)
+        self.lse = like.new_empty(like.shape[:3], dtype=torch.float32)
+        self.reached = bytearray(like.shape[2])
+
+    def add(self, rows: slice, out: Tensor, lse: Tensor) -> None:
+        """Add a part's output ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]``."""
+        reached = self.reached[rows]
+        if any(reached):
+            if not all(reached):
+                unset = torch.tensor([not one for one in reached], device=lse.device)
+                self.out[:, :, rows][:, :, unset], self.lse[:, :, rows][:, :, unset] = 0.0, -torch.inf
+            merge_into(self.out, self.lse, rows, out, lse)
+        else:
+            self.out[:, :, rows], self.lse[:, :, rows] = out, lse
+        self.reached[rows] = b"\1" * len(reached)
+
+
 class Merged(torch.autograd.Function):
     """Forward merges the parts, backward runs each part's own backward with the merged result."""
 
@@ -69,15 +90,14 @@ class Merged(torch.autograd.Function):
         """Mixed values; keeps what the backward pass reads. ``turned`` are queries and keys of ``count`` regions."""
         queries, keys = turned[:count], turned[count:]
         first = queries[0]
-        out = first.new_zeros(first.shape, dtype=torch.float32)
-        lse = first.new_full(first.shape[:3], -torch.inf, dtype=torch.float32)
+        total = Sum(first)
         for p in parts:
             more, more_lse = flash_cpu.attend(
                 queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
                 causal=p.causal, mask=p.mask, scale=scale,
             )  # fmt: skip
-            merge_into(out, lse, p.rows, more, more_lse)
-        out = out.to(first.dtype)
+            total.add(p.rows, more, more_lse)
+        out, lse = total.out.to(first.dtype), total.lse
         ctx.save_for_backward(values, out, lse, *turned)
         ctx.parts, ctx.scale, ctx.count = parts, scale, count
         return out

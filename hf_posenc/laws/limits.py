@@ -56,6 +56,10 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
         "compiled", "*", "dynamic_ntk", math.inf,
         "rows are grouped by the length they stand at, which a graph cannot know; it runs where a graph may break",
     ),
+    KnownLimit(
+        "compiled", "bert", "longrope", math.inf,
+        "an encoder's rotation depends on the length of its text; a decoder's does not, and compiles",
+    ),
 )  # fmt: skip
 
 

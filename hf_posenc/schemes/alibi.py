@@ -76,9 +76,7 @@ class ALiBi(Scheme):
             return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
         if not ctx.causal or ctx.remapped:
             return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()))
-        # Counted back from the newest query: rounding then falls on keys the slope has already silenced.
-        age = ctx.key_positions - ctx.query_positions[:, -1:]
-        return KeyBias(slopes[:, None] * age[:, None, :])
+        return KeyBias(slopes[:, None] * ctx.exact(ctx.key_positions)[:, None, :])
 
     def _slopes(self, ctx: PositionContext) -> Tensor:
         slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()

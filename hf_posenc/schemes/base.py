@@ -27,6 +27,7 @@ class Scheme(nn.Module):
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_rotation: whether it means something only where queries and keys are rotated.
         needs_causal: whether it means something only in a decoder.
+        chooses_keys: whether it says which keys are seen.
         needs_relative: whether it means something only where scores depend on distances, by rotation or by bias.
         needs_function: whether it means something only where no table is read, as its positions are fractional.
         needs_table: whether it means something only on a learned table of the host.
@@ -41,6 +42,7 @@ class Scheme(nn.Module):
     replaces_host: ClassVar[bool] = True
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
+    chooses_keys: ClassVar[bool] = False
     needs_relative: ClassVar[bool] = False
     needs_function: ClassVar[bool] = False
     needs_table: ClassVar[bool] = False

@@ -30,6 +30,8 @@ class Composition(Scheme):
         remapping = [p for p in parts if overrides(p, "regions")]
         self._refuse("rotate queries and keys", rotating if len(rotating) > 1 else [])
         self._refuse("remap positions", remapping if len(remapping) > 1 else [])
+        choosing = [p for p in parts if p.chooses_keys]
+        self._refuse("choose which keys are seen", choosing if len(choosing) > 1 else [])
         by_row = [p for p in parts if overrides(p, "row_rotation")]
         self._refuse("decide where keys are rotated", by_row + remapping if by_row and remapping else [])
 

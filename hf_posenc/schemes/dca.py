@@ -9,8 +9,8 @@ All keys are rotated once. Distances stay exact up to w + 1 across a boundary; b
 only through their own positions. The released code also grows a temperature with the text, so that cached keys keep an
 older one; here ``mscale`` takes the target length's, the same for all.
 
-An et al. 2024, "Training-Free Long-Context Scaling of Large Language Models", arXiv:2402.17463, section 3; github.com/
-HKUNLP/ChunkLlama.
+An et al. 2024, "Training-Free Long-Context Scaling of Large Language Models", arXiv:2402.17463, section 3;
+github.com/HKUNLP/ChunkLlama.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 L is the length *at each query row*: token i and every key it reads turn by the base of length i + 1. One length for a
 whole call, as elsewhere, makes a token's output depend on what comes after it, and a cached text differ from one read
-at once. Keys are therefore cached raw and rotated by the row that reads them.
+at once. Keys are therefore cached raw and rotated by the row that reads them. An encoder's rows have one length, their
+text's.
 
 emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
 """
@@ -19,12 +20,13 @@ from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.ntk import stretched
 from hf_posenc.schemes.rotary import Rotary
+from hf_posenc.schemes.text_length import text_lengths
 from hf_posenc.terms import RowRotation
 
 
 @register_scheme(
-    "dynamic_ntk", aliases=("dynamic",), models=("llama", "gpt2"), undefined="the length of a row needs a decoder",
-    zero_shot=True, cache="raw", paper="https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr",
+    "dynamic_ntk", aliases=("dynamic",), zero_shot=True, cache="raw",
+    paper="https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr",
 )  # fmt: skip
 class DynamicNTK(Scheme):
     """RoPE whose base follows the length of the text so far. Lossless up to the trained length, usable to 2–4×.
@@ -33,8 +35,6 @@ class DynamicNTK(Scheme):
     a rotation: cheaper, and still the same whether cached or not; decoding then rotates the new key only, but for the
     first token of a step. ``multiplier`` stretches more than the length needs.
     """
-
-    needs_causal = True
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class DynamicNTK(Scheme):
     def length_of(self, positions: Tensor) -> Tensor:
         """Length at query rows that stand at ``positions […]``, rounded up; at least the trained length."""
         trained, step = self.geometry.trained_length, self.granularity
-        beyond = (positions + 1 - trained).clamp(min=0)
+        lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
+        beyond = (lengths - trained).clamp(min=0)
         return trained + (beyond + step - 1) // step * step
 
     def rotation_of(self, length: int) -> Rotation:
@@ -68,5 +69,7 @@ class DynamicNTK(Scheme):
     def unchanged_below(self) -> int:
         """The trained length, where the unscaled rotation is the host's own."""
         host = self.geometry.rotary
-        as_host = host is not None and host.rotation == self.unscaled and host.logit_scale == 1.0
+        if not self.geometry.causal or host is None:
+            return 0
+        as_host = host.rotation == self.unscaled and host.logit_scale == 1.0
         return self.geometry.trained_length if as_host else 0

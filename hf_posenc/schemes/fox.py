@@ -33,8 +33,6 @@ from hf_posenc.terms import Block, BlockBias, KeyBias
 
 Parametrisation: TypeAlias = Literal["logsigmoid", "neg_softplus"]
 STD = 0.02
-# Rows that share one count of the keys: its rounding, 2⁻²⁴ of a few nats a row, then stays under 1e-3 of a nat.
-ROWS = 2048
 
 
 @register_scheme("fox", aliases=("forgetting", "ddalibi"), learned=True, paper="2503.02130")
@@ -86,40 +84,21 @@ class Fox(Scheme):
         return nn.functional.logsigmoid(self.sign * logits).permute(0, 3, 1, 2, 4).flatten(3)
 
     def bias(self, ctx: PositionContext) -> KeyBias | BlockBias:
-        """Of the key alone in a decoder, ``[batch, heads, key]``; a block of rows at a time in an encoder."""
+        """Of the key alone in a decoder, −c ``[batch, heads, key]``; a block of rows at a time in an encoder."""
         if ctx.carried is None:
             return only_inside(self.record.name, "the gates of a layer's tokens")
         sums = self.sums(ctx)
         if not ctx.causal:
             return BlockBias(partial(both_sides, sums[0], sums[-1]))
-        rows = ctx.query_positions.shape[1]
-        first = ctx.key_positions.shape[1] - rows  # the key of the first row
-        if rows <= ROWS:
-            return KeyBias(counted_from(first, sums[0]))
-        return BlockBias(partial(of_rows, sums[0], first))
+        return KeyBias(-sums[0])
 
     def sums(self, ctx: PositionContext) -> Tensor:
         """c: Σ ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding forgets nothing."""
-        exact = torch.float32 if ctx.device.type == "mps" else torch.float64  # Metal has no float64
-        gates = ctx.carried.to(exact).unflatten(-1, (self.directions, -1))  # type: ignore[union-attr]
+        gates = ctx.exact(ctx.carried).unflatten(-1, (self.directions, -1))  # type: ignore[arg-type]
         if ctx.real_keys is not None:
             unwritten = gates.shape[2] - ctx.real_keys.shape[1]  # of a static cache
             gates = gates * nn.functional.pad(ctx.real_keys, (0, unwritten))[:, None, :, None, None]
         return gates.permute(3, 0, 1, 4, 2).flatten(2, 3).cumsum(-1)
-
-
-def counted_from(key: int, sums: Tensor) -> Tensor:
-    """−c of every key, counted from one of them, in float32.
-
-    From the first of some rows: what these see near by is small and keeps its digits, far keys are forgotten anyway;
-    and nothing that comes after a row has a share in how its bias is rounded.
-    """
-    return (sums[..., key, None] - sums).float()
-
-
-def of_rows(sums: Tensor, first: int, block: Block) -> Tensor:
-    """The bias of a block of a long call, every block counted from its own first row."""
-    return counted_from(first + (block.rows.start or 0), sums)[:, :, None].expand_as(block.scores)
 
 
 def both_sides(before: Tensor, after: Tensor, block: Block) -> Tensor:

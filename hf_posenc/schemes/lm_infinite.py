@@ -6,8 +6,8 @@
 It removes both causes of failure: distances that training never saw, and more keys than it ever saw. A cache that grows
 as it is filled holds n_global + n_local − 1 keys.
 
-Han, Wang, Peng, Xiong, Chen, Ji, Wang 2023, "LM-Infinite", arXiv:2308.16137, section 4; github.com/Glaciohound/
-LM-Infinite. The optional attention to the top keys between the two is not part of this scheme.
+Han, Wang, Peng, Xiong, Chen, Ji, Wang 2023, "LM-Infinite", arXiv:2308.16137, section 4;
+github.com/Glaciohound/LM-Infinite. The optional attention to the top keys between the two is not part of this scheme.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class LMInfinite(Scheme):
 
     replaces_host = False
     needs_relative = True
+    chooses_keys = True
     needs_causal = True
 
     def __init__(

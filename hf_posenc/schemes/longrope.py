@@ -6,7 +6,7 @@
 
 A row is a query with every key it reads: token i turns by the length of the text up to it, never by what comes after,
 and the cache holds each key twice, under either rotation. One length for a whole call, as elsewhere, makes a cached
-text differ from one read at once.
+text differ from one read at once. An encoder's rows have one length, that of their text.
 
 `hf_posenc.search.search_longrope` finds ``long_factor`` on a text. Without one the stretch is that of `ntk_parts`, a
 seed of the paper's search, and ``short_factor`` is one throughout.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from hf_posenc.bands import ONE_REGION, Band, Region
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange
@@ -27,13 +26,12 @@ from hf_posenc.options import AtLeastOne, Base, NotNegativeInt, Positive
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.rotary import Rotary
+from hf_posenc.schemes.text_length import text_lengths
 from hf_posenc.schemes.yarn import NTKByParts
+from hf_posenc.terms import RowRotation
 
 
-@register_scheme(
-    "longrope", aliases=("su", "phi3"), models=("llama", "gpt2"), undefined="the length of a row needs a decoder",
-    zero_shot=True, cache="copies", paper="2402.13753",
-)  # fmt: skip
+@register_scheme("longrope", aliases=("su", "phi3"), zero_shot=True, cache="copies", paper="2402.13753")
 class LongRoPE(Rotary):
     """RoPE with one stretch a pair, another one beyond the trained length. Usable to 8× with searched factors.
 
@@ -42,8 +40,6 @@ class LongRoPE(Rotary):
     would jump back where scaling begins, the score of a pair would depend on more than its distance, and a text moved
     on by a few positions would read differently. The paper's code offers it; transformers and Phi-3 do without.
     """
-
-    needs_causal: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -66,6 +62,7 @@ class LongRoPE(Rotary):
         self.short_factor = self._checked("short_factor", short_factor) or (1.0,) * len(unscaled)
         self.long_factor = self._checked("long_factor", long_factor) or divided(unscaled, by_parts)
         self.attention_factor = default_factor(geometry) if attention_factor is None else attention_factor
+        self.idle = frozenset({"row_rotation"} if geometry.causal else {"rotation", "regions"})
 
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each pair in rows within the trained length."""
@@ -75,12 +72,32 @@ class LongRoPE(Rotary):
         """Radians per token of each pair in rows beyond it."""
         return divided(super().frequencies(), self.long_factor)
 
+    @property
+    def short(self) -> Rotation:
+        """Of rows within the trained length."""
+        return Rotation(self.frequencies(), self.layout)
+
+    @property
+    def long(self) -> Rotation:
+        """Of rows beyond it."""
+        return Rotation(self.long_frequencies(), self.layout)
+
+    def rotation(self) -> Rotation | None:
+        return self.short if self.geometry.causal else None
+
+    def row_rotation(self) -> RowRotation | None:
+        """In an encoder the length of a text decides for all its rows."""
+        return None if self.geometry.causal else RowRotation(text_lengths, self.rotation_of)
+
+    def rotation_of(self, length: int) -> Rotation:
+        """The rotation of a text of some length."""
+        return self.short if length <= self.geometry.trained_length else self.long
+
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Rows within the trained length, and rows beyond."""
-        short, long = self.rotation(), Rotation(self.long_frequencies(), self.layout)
-        if short == long:
+        """In a decoder, rows within the trained length, and rows beyond."""
+        short, long, edge = self.short, self.long, self.geometry.trained_length
+        if short == long or not self.geometry.causal:
             return ONE_REGION
-        edge = self.geometry.trained_length
         return Region(Band(rows_until=edge), rotation=short), Region(Band(rows_from=edge), rotation=long)
 
     def logit_scale(self) -> float:
@@ -90,7 +107,9 @@ class LongRoPE(Rotary):
     def unchanged_below(self) -> int:
         """The trained length, where neither the rotation nor the logits' scale differs from the host's."""
         host = self.geometry.rotary
-        as_host = host is not None and host.rotation == self.rotation() and host.logit_scale == self.logit_scale()
+        if not self.geometry.causal or host is None:
+            return 0
+        as_host = host.rotation == self.short and host.logit_scale == self.logit_scale()
         return self.geometry.trained_length if as_host else 0
 
     def _checked(self, name: str, factors: Sequence[float] | None) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ class AxialRoPE(Scheme):
     enough for the trained length). A text longer than the grid goes on below it. ``dims`` are the channels of each
     axis, by default all alike; channels left over are not rotated. ``base`` is one number, or one an axis.
     """
+
+    option_aliases: ClassVar[dict[str, str]] = {"coords": "grid"}
 
     def __init__(
         self,

@@ -9,6 +9,9 @@ streams for ever. Recent keys keep their true distance, and the sinks seem S + W
 keys are rotated once, where they stand, and only the queries of the sinks turn by another angle. A cache that grows as
 it is filled (the default of ``generate``) holds S + W − 1 keys. It does not extend what the model can use.
 
+The query counts as recent. Code that evicts after a step rather than before it, as the paper's perplexity script, sees
+one key more: that is ``recent`` + 1 here. The first tokens are those at positions 0 … S − 1.
+
 The learned form adds one logit per head to the softmax, a key without value, which needs training.
 
 Xiao, Tian, Chen, Han, Lewis 2023, "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453,
@@ -46,6 +49,7 @@ class Sinks(Scheme):
 
     replaces_host = False
     needs_relative = True
+    chooses_keys = True
     needs_causal = True
 
     def __init__(

@@ -6,8 +6,8 @@ Long distances are rare in training, so their rotations are badly learned even w
 down by S − W moves them to where training was dense. Keys are rotated once: only the queries of the far region turn by
 another angle. Δ = S is counted once, in the far region (the released code computes it in both).
 
-An et al. 2024, "Why Does the Effective Context Length of LLMs Fall Short?", arXiv:2410.18745, section 4; github.com/
-HKUNLP/STRING.
+An et al. 2024, "Why Does the Effective Context Length of LLMs Fall Short?", arXiv:2410.18745, section 4;
+github.com/HKUNLP/STRING.
 """
 
 from __future__ import annotations

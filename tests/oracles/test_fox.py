@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import patch_model, scheme_of
+from hf_posenc.attention import dispatch
+from hf_posenc.attention.call import Call
 from hf_posenc.errors import OptionOutOfRange, OutsideModel
 from hf_posenc.positions import PositionContext
-from hf_posenc.schemes import fox
 from hf_posenc.schemes.cable import Cable
 from hf_posenc.schemes.fox import Fox
 from hf_posenc.terms import BlockBias, KeyBias
@@ -152,35 +153,27 @@ def test_near_keys_keep_their_digits_far_out(rows: int) -> None:
     assert isinstance(bias, KeyBias)
     exact = log_gates.double().cumsum(-1)
     steps = -exact[:, -near:].diff()
-    assert (bias.values[0, :, -near:].diff() - steps).abs().max() < 1e-4
+    assert (bias.values[0, :, -near:].diff() - steps).abs().max() < 1e-9
     naive = -log_gates.cumsum(-1)[:, -near:].diff()  # control: a cumulative sum in float32
     assert (naive - steps).abs().max() > 1e-3
 
 
-def test_long_calls_are_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    length = 5000
-    log_gates = torch.log(torch.rand(HEADS, length) * 0.5 + 0.25)
-    ctx, one = call(length, length - 7, log_gates), decoder()
-    bias = one.bias(ctx)
-    assert isinstance(bias, BlockBias)
-    assert length - 7 > fox.ROWS
-    monkeypatch.setattr(fox, "ROWS", length)
-    whole = one.bias(ctx)
-    assert isinstance(whole, KeyBias)
+@pytest.mark.parametrize(("length", "limit"), [(300, 1e-5), (1000, 2e-5)])
+def test_long_texts_keep_their_digits(length: int, limit: float) -> None:
+    """Attention in float32 behind gates that add up to thousands of nats, against the same in float64."""
+    generator = torch.Generator().manual_seed(0)
+    log_gates = torch.log(torch.rand(HEADS, length, generator=generator) * 0.5 + 0.25)
+    query, key, value = (2 * torch.randn(1, HEADS, length, 16, generator=generator) for _ in range(3))
+    ctx = call(length, length, log_gates)
+    ours = dispatch.attend(Call((query,), (key,), value, decoder().terms(ctx), ctx, None, 0.25)).double()
     c = log_gates.double().cumsum(-1)
-    worst = {"block by block": 0.0, "at once": 0.0}
-    for start in (0, 2000, length - 7 - 10):
-        rows = slice(start, start + 10)
-        query = torch.zeros(1, HEADS, length - 7, 1)
-        block = content.block(ctx, query, torch.zeros(1, 1, length, 1), rows)
-        keys = slice(max(0, 7 + start - 50), 7 + start)  # seen by all of them
-        steps = -c[:, keys].diff()
-        found = {"block by block": bias.of_block(block)[0, :, 3, keys], "at once": whole.values[0, :, keys]}
-        for way, values in found.items():
-            worst[way] = max(worst[way], float((values.diff(dim=-1) - steps).abs().max()))
-    assert worst["block by block"] < 1e-5
-    assert worst["at once"] > 1e-4  # control: why long calls are cut
+    logits = query.double() @ key.double().mT * 0.25 + c[:, :, None] - c[:, None, :]
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    exact = logits.masked_fill(future, -torch.inf).softmax(-1) @ value.double()
+    assert (ours - exact).abs().max() < limit  # scores of size 20 and more, and half of all forgotten at every token
+    from_the_start = (logits - c[:, :, None]).float()  # control: one count for all rows, in float32
+    coarse = from_the_start.masked_fill(future, -torch.inf).double().softmax(-1) @ value.double()
+    assert (coarse - exact).abs().max() > 1.5 * limit
 
 
 def test_padding_forgets_nothing() -> None:

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, Phi3Config, Phi3ForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.errors import LengthContradiction, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.errors import LengthContradiction, OptionOutOfRange
 from hf_posenc.schemes.longrope import LongRoPE
 from hf_posenc.schemes.yarn import NTKByParts
 
@@ -167,8 +167,19 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         patch_model(hosts.llama(), "longrope", factor=FACTOR, **options)
 
 
-def test_needs_a_decoder_and_a_length() -> None:
-    with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(hosts.bert(), "longrope", factor=FACTOR)
+@pytest.mark.parametrize("length", [TRAINED, TRAINED + 1, FACTOR * TRAINED])
+def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
+    """Short factors for a text within the trained length, long ones for every row of a longer text."""
+    pairs = hosts.HEAD_DIM // 2
+    factors = {"short_factor": [1.0 + 0.1 * m for m in range(pairs)], "long_factor": [1.0 + m for m in range(pairs)]}
+    patched = patch_model(hosts.bert(), "longrope", factor=FACTOR, attention_factor=1.0, **factors)
+    mine = factors["short_factor" if length <= TRAINED else "long_factor"]
+    ids, free = hosts.text(length), naive.both_ways(length)
+    turning = naive.rope(hosts.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
+    expected = naive.bert(hosts.bert(), ids, replace(free, frequencies=turning))
+    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+
+
+def test_needs_a_length() -> None:
     with pytest.raises(LengthContradiction, match="at least 2"):
         LongRoPE(hosts.geometry(trained=1, target=4))

@@ -10,7 +10,7 @@ import torch
 
 from hf_posenc import patch_model
 from hf_posenc.bands import Band
-from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
+from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutOfTable
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.logn import LogN
 from hf_posenc.schemes.window import Window
@@ -126,6 +126,14 @@ def test_logn_needs_two_tokens() -> None:
         LogN(hosts.geometry(trained=1))
 
 
-def test_dynamic_lengths_need_a_decoder() -> None:
-    with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(hosts.bert(), "dynamic_ntk")
+@pytest.mark.parametrize("length", [TRAINED, TRAINED + 9, 3 * TRAINED])
+def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
+    """All rows of a text have its length: one rotation, whatever else is in the batch."""
+    base = 10_000.0 * (length / TRAINED) ** (hosts.HEAD_DIM / (hosts.HEAD_DIM - 2))
+    ids, free = hosts.text(length), naive.both_ways(length)
+    expected = naive.bert(hosts.bert(), ids, replace(free, frequencies=naive.rope(hosts.HEAD_DIM, base)))
+    patched = patch_model(hosts.bert(), "dynamic_ntk", factor=4)
+    assert (hosts.logits(patched, ids) - expected).abs().max() < LIMIT
+    batch = torch.cat((ids, hosts.text(7, seed=2)))[None]  # the same text, and pads behind it
+    padded = patched(batch, attention_mask=torch.tensor([[1] * length + [0] * 7])).logits[0, :length].double()
+    assert (padded - expected).abs().max() < LIMIT

@@ -280,3 +280,36 @@ def test_encoders_clip_on_both_sides(name: str, options: dict[str, float]) -> No
     assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
     one_sided = replace(free, distance=distance.abs(), frequencies=naive.rope(hosts.HEAD_DIM))  # control
     assert (naive.bert(hosts.bert(), ids, one_sided) - expected).abs().max() > 0.1
+
+
+def test_a_bias_alone_may_be_remapped() -> None:
+    """ALiBi under LM-Infinite, with nothing rotated: far tokens count as n_local away."""
+    ids = hosts.text(4 * TRAINED)
+    distance = realised(LMInfinite(hosts.geometry(), n_global=5, n_local=20), len(ids))
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / hosts.HEADS) for h in range(hosts.HEADS)], dtype=torch.float64)
+    text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
+    for model, formula in ((hosts.llama, naive.llama), (hosts.gpt2, naive.gpt2)):
+        patched = patch_model(model(), "alibi+lm_infinite", n_global=5, n_local=20, factor=4)
+        assert (hosts.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
+def test_a_window_may_keep_sinks_in_sight(model: str) -> None:
+    """Masks only: the first tokens stay at their true distance."""
+    build, formula = hosts.HOSTS[model]
+    ids = hosts.text(4 * TRAINED)
+    free = (naive.both_ways if model == "bert" else naive.causal)(len(ids))
+    near = free.distance.abs() < 9
+    first = (torch.arange(len(ids)) < 3)[None, :] & (free.distance >= 9)
+    turning = naive.rope(hosts.HEAD_DIM)
+    expected = formula(build(), ids, replace(free, seen=free.seen & (near | first), frequencies=turning))
+    patched = patch_model(build(), "rope+window", size=9, sinks=3, factor=4)
+    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    alone = formula(build(), ids, replace(free, seen=free.seen & near, frequencies=turning))
+    assert (alone - expected).abs().max() > 0.1  # control
+
+
+def test_only_one_may_choose_the_keys() -> None:
+    for clash in ("window+sinks", "sinks+lm_infinite"):
+        with pytest.raises(CannotCombine, match="Keep one of them"):
+            patch_model(hosts.llama(), clash)

@@ -62,7 +62,7 @@ BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
         *("llama", errors.OptionOutOfRange, "layer 1 twice"),
         patching("yarn", layers={"1": "none", "::1": "rope"}),
     ),
-    "not defined for an encoder": ("bert", errors.SchemeNotDefined, "decoder", patching("dynamic_ntk", factor=2)),
+    "not defined for an encoder": ("bert", errors.SchemeNotDefined, "decoder", patching("rope+dca", factor=2)),
     "nothing to remap": ("gpt2", errors.SchemeNotDefined, "rope[+]rerope", patching("rerope")),
     "learned table past its end": (
         *("gpt2", (errors.OptionOutOfRange, errors.PositionOutOfTable), "32"),

@@ -21,7 +21,7 @@ def info(
     if as_json:
         output.show_json(asdict(record))
         return
-    output.show_text(f"{record.text}\n\n{facts(record)}\n")
+    output.show_text(f"{record.text}\n\n{record.about}\n\n{facts(record)}\n")
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)
@@ -32,7 +32,6 @@ def facts(record: SchemeRecord) -> str:
     models = ", ".join(record.models) + (f" (elsewhere {record.undefined})" if record.undefined else "")
     lines = {
         "name": ", ".join((record.name, *record.aliases)),
-        "does": record.summary,
         "models": models,
         "trained": "has parameters to train" if record.learned else "has no parameters",
         "use": USES[record.use],

@@ -288,11 +288,8 @@ class Problem:
 
     @property
     def limit(self) -> float:
-        """How far float32 may be from float64, up to a few hundred keys.
-
-        Biases of the key alone are rounded at the size they have at the oldest key, not at the distance: 5e-4 at 8k.
-        """
-        return 5e-5 if "key bias" in self.kind else 1e-5
+        """How far float32 may be from float64, up to a few hundred keys."""
+        return 1e-5
 
     @property
     def newest(self) -> int:
