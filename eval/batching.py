@@ -14,11 +14,11 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
 
 from hf_posenc.eval.hosts import check_reach
+from hf_posenc.eval.open_ended import OpenEnded
 from hf_posenc.eval.scoring import Head, suffix_states
 from hf_posenc.eval.spans import forget_longest, prefix_consistent, randomises
 
@@ -28,7 +28,7 @@ AUTO_TOKENS = 8192
 """Tokens of a batch where ``batch_size=auto``: lm-eval finds out by five forwards of 64 rows at the full length."""
 
 
-class Batched(HFLM):
+class Batched(OpenEnded):
     """The model behind the requests: states of rows, and what they are counted and limited by."""
 
     tick: Callable[[], None] | None
