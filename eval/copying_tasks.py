@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.copying import copied, induced, ordinary_tokens, random_string
+from hf_posenc.eval.frame import front_of
 from hf_posenc.eval.spans import Span
 from hf_posenc.eval.sweep import metric_name
-from hf_posenc.eval.tasklib import Doc, LengthSweep, Metric, front_of
+from hf_posenc.eval.tasklib import Doc, LengthSweep, Metric
 from hf_posenc.eval.windows import check_room
 
 

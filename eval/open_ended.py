@@ -12,6 +12,8 @@ from typing import Any
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
+from hf_posenc.eval.frame import closing_of
+
 
 class OpenEnded(HFLM):
     """`HFLM` without the tokens its tokenizer puts behind a text."""
@@ -19,10 +21,7 @@ class OpenEnded(HFLM):
     @cached_property
     def closing(self) -> list[int]:
         """The tokens the tokenizer puts behind every text."""
-        marked = self.tokenizer("a", verbose=False)["input_ids"]
-        inside = self.tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-        starts = (n for n in range(len(marked) - len(inside) + 1) if marked[n : n + len(inside)] == inside)
-        return list(marked[next(starts, 0) + len(inside) :])
+        return closing_of(self.tokenizer)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
         """Tokens of a text that may go on."""

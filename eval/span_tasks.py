@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.frame import front_of
 from hf_posenc.eval.spans import Span
 from hf_posenc.eval.sweep import metric_name
-from hf_posenc.eval.tasklib import Doc, LengthSweep, Metric, front_of, perplexity
+from hf_posenc.eval.tasklib import Doc, LengthSweep, Metric, perplexity
 from hf_posenc.eval.windows import ends, source_text, tokenized
 
 

@@ -190,14 +190,6 @@ class PasskeyTask(LengthSweep):
         return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]
 
 
-def front_of(tokenizer: Any) -> list[int]:
-    """The tokens a tokenizer puts before every text; those it puts behind are left out."""
-    marked = tokenizer("a", verbose=False)["input_ids"]
-    inside = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-    starts = (n for n in range(len(marked) - len(inside) + 1) if marked[n : n + len(inside)] == inside)
-    return list(marked[: next(starts, 0)])
-
-
 def tokenizer_of(metadata: dict[str, Any]) -> Any:
     """The tokenizer that sizes the prompts: an object, or the name or path of one."""
     given = metadata.get("tokenizer") or metadata.get("pretrained")

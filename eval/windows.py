@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.errors import CannotCut, LengthTooShort, TextTooShort
+from hf_posenc.eval.frame import opened
 from hf_posenc.eval.text import HELD_OUT, module_text
 
 SHIFTS = 64
@@ -112,7 +113,7 @@ def cut(
     source: Tokenized, tokenizer: Any, lengths: Sequence[int], target: int, last: int
 ) -> tuple[str, tuple[str, ...]]:
     """Text of the target, and of the longest clean context for each length."""
-    special = len(tokenizer("")["input_ids"])
+    special = len(opened(tokenizer, ""))
     contexts = []
     for length in lengths:
         starts = range(max(0, last - length + special), target)
@@ -128,10 +129,10 @@ def clean(source: Tokenized, tokenizer: Any, start: int, target: int, last: int,
     context = source.text[source.spans[start][0] : source.spans[target][0]]
     if not context or context != context.rstrip():  # lm-eval moves trailing blanks from the context to the target
         return False
-    joined = tokenizer(context + source.piece(target, last), verbose=False)["input_ids"]
+    joined = opened(tokenizer, context + source.piece(target, last))
     scored = last - target
     return (
         (length is None or len(joined) <= length)
         and tuple(joined[-scored:]) == source.ids[target:last]
-        and tokenizer(context, verbose=False)["input_ids"] == joined[:-scored]
+        and opened(tokenizer, context) == joined[:-scored]
     )
