@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hf_posenc.checkpoint import disable_auto, enable_auto, from_pretrained
     from hf_posenc.errors import PosEncError
+    from hf_posenc.export import export_native
     from hf_posenc.patching import describe, is_patched, patch_model, scheme_of, unpatch_model
     from hf_posenc.peft_adapters import get_peft_model, load_peft_adapter, save_peft_adapter
     from hf_posenc.registry import SchemeRecord, list_schemes, register_adapter, register_scheme
@@ -32,6 +33,7 @@ _HOMES = {
     "describe": "patching",
     "disable_auto": "checkpoint",
     "enable_auto": "checkpoint",
+    "export_native": "export",
     "from_pretrained": "checkpoint",
     "get_peft_model": "peft_adapters",
     "is_patched": "patching",
@@ -54,6 +56,7 @@ __all__ = [
     "describe",
     "disable_auto",
     "enable_auto",
+    "export_native",
     "from_pretrained",
     "get_peft_model",
     "is_patched",

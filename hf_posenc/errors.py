@@ -86,6 +86,10 @@ class MaskMismatch(PosEncError, ValueError):
     """An attention mask has another width than the keys it should mask."""
 
 
+class NotExpressible(PosEncError, ValueError):
+    """transformers has no RoPE type that computes this scheme, so a plain checkpoint would compute something else."""
+
+
 class CheckpointMismatch(PosEncError, ValueError):
     """A checkpoint's scheme block cannot be read, or disagrees with what was asked for."""
 

@@ -10,6 +10,8 @@ Xiong et al. 2023, "Effective Long-Context Scaling of Foundation Models", arXiv:
 
 from __future__ import annotations
 
+from typing import Any
+
 from hf_posenc.geometry import Geometry, Layout
 from hf_posenc.options import Base
 from hf_posenc.registry import register_scheme
@@ -22,3 +24,6 @@ class AdjustedBase(Rotary):
 
     def __init__(self, geometry: Geometry, *, base: Base = 500_000.0, layout: Layout | None = None) -> None:
         super().__init__(geometry, base=base, layout=layout)
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as("default")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -125,6 +125,10 @@ class Scheme(nn.Module):
     def visible(self) -> Band:
         """Which distances are seen at all."""
         return EVERYTHING
+
+    def native(self) -> dict[str, Any] | None:
+        """transformers' own ``rope_parameters`` for the same rotation; None where it has none."""
+        return None
 
     @property
     def kept_keys(self) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783; the rel
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
@@ -42,6 +43,12 @@ class Llama3(Rotary):
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each pair, blended by its number of turns."""
         return tuple(self._blended(w) for w in super().frequencies())
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as(
+            "llama3", factor=self.geometry.factor, low_freq_factor=self.low_freq_factor,
+            high_freq_factor=self.high_freq_factor, original_max_position_embeddings=self.geometry.trained_length,
+        )  # fmt: skip
 
     def _blended(self, frequency: float) -> float:
         turns = self.geometry.trained_length * frequency / (2 * math.pi)

@@ -10,6 +10,8 @@ bloc97 2023, reddit.com/r/LocalLLaMA/comments/14lz7j5; Peng et al. 2023, arXiv:2
 
 from __future__ import annotations
 
+from typing import Any
+
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import Base
 from hf_posenc.registry import register_scheme
@@ -28,6 +30,13 @@ class NTK(Rotary):
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each pair, under the larger base."""
         return stretched(super().frequencies(), self.geometry.factor)
+
+    def native(self) -> dict[str, Any] | None:
+        """A larger base, which every model has a place for."""
+        pairs = len(self.frequencies())
+        return self.scaled_as("default") | {
+            "rope_theta": self.base * self.geometry.factor ** (pairs / max(pairs - 1, 1))
+        }
 
 
 def stretched(frequencies: tuple[float, ...], factor: float) -> tuple[float, ...]:

@@ -7,6 +7,8 @@ Chen, Wong, Chen, Tian 2023, arXiv:2306.15595, section 2; kaiokendev's "linear s
 
 from __future__ import annotations
 
+from typing import Any
+
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import Base
 from hf_posenc.registry import register_scheme
@@ -22,3 +24,6 @@ class PositionInterpolation(Rotary):
 
     def frequencies(self) -> tuple[float, ...]:
         return tuple(w / self.geometry.factor for w in super().frequencies())
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as("linear", factor=self.geometry.factor)

@@ -11,6 +11,8 @@ transformers' ``proportional`` (Gemma 4, where p is 0.25).
 
 from __future__ import annotations
 
+from typing import Any
+
 from hf_posenc.geometry import Geometry, Layout
 from hf_posenc.options import Base, UnitInterval
 from hf_posenc.registry import register_scheme
@@ -25,8 +27,11 @@ class Proportional(Rotary):
         self, geometry: Geometry, *, p: UnitInterval = 0.75, base: Base | None = None, layout: Layout | None = None
     ) -> None:
         super().__init__(geometry, base=base, layout=layout)
-        self.turning = int(p * geometry.head_dim // 2)
+        self.p, self.turning = p, int(p * geometry.head_dim // 2)
 
     def frequencies(self) -> tuple[float, ...]:
         scaled = (w / self.geometry.factor for w in super().frequencies())
         return tuple(w if m < self.turning else 0.0 for m, w in enumerate(scaled))
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as("proportional", partial_rotary_factor=self.p, factor=self.geometry.factor)

@@ -13,6 +13,7 @@ Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,10 @@ class Rotary(Scheme):
         d, trained = self.dims, self.geometry.trained_length
         return d * math.log(trained / (2 * math.pi * turns)) / (2 * math.log(self.base))
 
+    def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
+        """``rope_parameters`` of a kind that transformers knows."""
+        return {"rope_type": kind, "rope_theta": self.base, **numbers}
+
 
 @register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)
 class RoPE(Rotary):
@@ -87,6 +92,10 @@ class RoPE(Rotary):
         """Back to the frequencies of the formula."""
         if self.correction is not None:
             nn.init.zeros_(self.correction)
+
+    def native(self) -> dict[str, Any] | None:
+        """Nothing scaled; what else is asked for shows in the rotation."""
+        return self.scaled_as("default")
 
     def rotation(self) -> Rotation:
         learned = self.frequencies() if self.correction is None else self.corrected(self.correction)

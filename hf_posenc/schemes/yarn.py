@@ -12,7 +12,7 @@ number of turns (``ramp="rotations"``).
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
@@ -62,6 +62,16 @@ class NTKByParts(Rotary):
         turns = [self.geometry.trained_length * w / (2 * math.pi) for w in unscaled]
         width = self.beta_fast - self.beta_slow
         return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in turns]
+
+    def native(self) -> dict[str, Any] | None:
+        """YaRN's, without a temperature; transformers knows the ramp by pairs."""
+        if self.ramp != "dim":
+            return None
+        return self.scaled_as(
+            "yarn", factor=self.geometry.factor, beta_fast=self.beta_fast, beta_slow=self.beta_slow,
+            truncate=self.truncate, attention_factor=math.sqrt(self.logit_scale()),
+            original_max_position_embeddings=self.geometry.trained_length,
+        )  # fmt: skip
 
 
 @register_scheme("yarn", paper="2309.00071", zero_shot=True)
