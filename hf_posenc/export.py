@@ -13,6 +13,7 @@ import torch
 
 from hf_posenc.errors import NotExpressible
 from hf_posenc.expecting import same_rotation
+from hf_posenc.geometry import HostRotary
 from hf_posenc.patching import BLOCK, describe, host_of, scheme_of
 from hf_posenc.schemes.base import Scheme, overrides
 
@@ -41,11 +42,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     config.rope_parameters = parameters
     scheme = scheme_of(model)
     rotary = adapter.geometry(config, trained_length=1, target_length=1).rotary
-    if (
-        rotary is None
-        or not same_rotation(rotary.rotation, scheme.rotation())
-        or not _close(rotary.logit_scale, scheme)
-    ):
+    if rotary is None or not _same(rotary, scheme):
         raise NotExpressible(
             f"transformers computes another rotation than scheme {name!r} from {parameters}. Save it with "
             "model.save_pretrained and load it with hf_posenc.from_pretrained."
@@ -68,11 +65,12 @@ def native_parameters(scheme: Scheme, name: str, *, layers: bool = False) -> dic
     parameters = None if layers or len(scheme.schemes) > 1 else scheme.native()
     if parameters is None or any(overrides(scheme, hook) for hook in HOOKS):
         raise NotExpressible(
-            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained and "
-            "load it with hf_posenc.from_pretrained."
+            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
+            "and load it with hf_posenc.from_pretrained."
         )
     return parameters
 
 
-def _close(logit_scale: float, scheme: Scheme) -> bool:
-    return abs(logit_scale - scheme.logit_scale()) <= 1e-6 * logit_scale
+def _same(rotary: HostRotary, scheme: Scheme) -> bool:
+    apart = abs(rotary.logit_scale - scheme.logit_scale())
+    return same_rotation(rotary.rotation, scheme.rotation()) and apart <= 1e-6 * rotary.logit_scale
