@@ -69,7 +69,7 @@ def test_check_measures_low_precision_by_its_own_limits() -> None:
 
 def test_check_refuses_what_a_patch_refuses() -> None:
     with pytest.raises(SchemeNotDefined):
-        laws.check(host("bert"), "dynamic_ntk")
+        laws.check(host("bert"), "self_extend")
     with pytest.raises(LengthContradiction):
         laws.check(host("llama"), "yarn", factor=0.5)
     with pytest.raises(AlreadyPatched):
