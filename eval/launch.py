@@ -10,6 +10,7 @@ lm-eval's ``hf`` shares work among GPUs only: on CPU each process scores every d
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from typing import Any
@@ -40,8 +41,17 @@ def accelerator() -> Any:
         return None
     from accelerate import Accelerator
 
+    joined_before = torch.distributed.is_initialized()
     found = Accelerator(cpu=not torch.accelerator.is_available())
+    if not joined_before:
+        atexit.register(leave)
     return found if found.num_processes > 1 else None
+
+
+def leave() -> None:
+    """End the process group while Python is still there: its threads abort a process that ends without."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def share(lm: Any, found: Any) -> None:
