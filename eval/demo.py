@@ -171,14 +171,14 @@ def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps
     """Rows of YaRN at the factor of the longest length, after a brief LoRA fine-tune on training modules."""
     from hf_posenc import patch_model
     from hf_posenc.eval.run import evaluate
-    from hf_posenc.finetune import finetune_lora
+    from hf_posenc.training import Training, finetune
 
     steps.begin(f"{FINE_TUNED}: training")
     patch_model(model, "yarn", target_length=lengths[-1])
-    trained = finetune_lora(
-        model, tokenizer, length=lengths[-1], steps=plan.steps, texts=[module_text(name) for name in TRAINING],
+    trained = finetune(
+        model, tokenizer, [module_text(name) for name in TRAINING], Training(length=lengths[-1], steps=plan.steps),
         progress=lambda share, _: steps.tell((steps.entry + share / 2) / steps.entries, steps.doing),
-    )  # fmt: skip
+    ).model  # fmt: skip
     steps.advance(0.5)
     steps.doing = FINE_TUNED
     rows = evaluate(

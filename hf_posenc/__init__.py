@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hf_posenc.advice import Advice, advise
     from hf_posenc.checkpoint import disable_auto, enable_auto, from_pretrained
     from hf_posenc.errors import PosEncError
     from hf_posenc.export import export_native
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "advice",
     "PatchReport": "report",
     "PosEncError": "errors",
     "Scheme": "schemes.base",
     "SchemeRecord": "registry",
+    "advise": "advice",
     "describe": "patching",
     "disable_auto": "checkpoint",
     "enable_auto": "checkpoint",
@@ -49,10 +52,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
     "PatchReport",
     "PosEncError",
     "Scheme",
     "SchemeRecord",
+    "advise",
     "describe",
     "disable_auto",
     "enable_auto",

@@ -90,6 +90,10 @@ class NotExpressible(PosEncError, ValueError):
     """transformers has no RoPE type that computes this scheme, so a plain checkpoint would compute something else."""
 
 
+class OnlyWithinTrainedLength(UserWarning):
+    """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
+
+
 class CheckpointMismatch(PosEncError, ValueError):
     """A checkpoint's scheme block cannot be read, or disagrees with what was asked for."""
 
@@ -100,6 +104,10 @@ class PeftAdapterMismatch(PosEncError, ValueError):
 
 class MissingPackage(PosEncError, ImportError):
     """A function needs a package that is installed with an extra of this one."""
+
+
+class TrainingImpossible(PosEncError, ValueError):
+    """A model cannot be trained as asked: a setting is out of range, or model, method and setting do not go together."""
 
 
 class RequestTooLong(PosEncError, ValueError):

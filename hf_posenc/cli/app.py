@@ -8,11 +8,14 @@ import typer
 
 import hf_posenc
 from hf_posenc.cli import DEBUG, output
+from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.check import check
 from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
+from hf_posenc.cli.commands.export import export
+from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.list import list_command
 
@@ -53,6 +56,13 @@ app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model be
 )
 app.command("info", epilog=examples("hf-posenc info yarn", "hf-posenc info rerope --json"))(info)
 app.command(
+    "advise",
+    epilog=examples(
+        "hf-posenc advise --model starter:llama --target 2k",
+        "hf-posenc advise --model starter:bert --target 1024 --json",
+    ),
+)(advise)
+app.command(
     "check",
     epilog=examples(
         "hf-posenc check --model starter:llama --scheme yarn --factor 4",
@@ -75,5 +85,20 @@ app.command(
         "hf-posenc compare -m starter:bert -s unscaled,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
     ),
 )(compare)
+app.command(
+    "finetune",
+    epilog=examples(
+        "hf-posenc finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8",
+        "hf-posenc finetune -m M -s yarn -f 4 --text book.txt --steps 200 --learning-rate 2e-4 --bf16 --out runs/m",
+        "hf-posenc finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume",
+    ),
+)(finetune)
+app.command(
+    "export",
+    epilog=examples(
+        "hf-posenc export --model starter:llama --scheme yarn --factor 8 --out plain-yarn",
+        "hf-posenc export --model starter:llama --scheme ntk --factor 4 --out plain-ntk --json",
+    ),
+)(export)
 app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
 app.command("env", epilog=examples("hf-posenc env", "hf-posenc env --json"))(env)

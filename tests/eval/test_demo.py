@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from types import ModuleType
 
 import pytest
 from rich.console import Console
@@ -12,22 +10,21 @@ from rich.console import Console
 import hf_posenc
 from hf_posenc.eval import demo
 from hf_posenc.eval.screen import results_table
+from hf_posenc.training import Tuned
 
 from .conftest import TRAINED
 
 
 def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None:
     pytest.importorskip("matplotlib")
-    tuning = ModuleType("hf_posenc.finetune")
     calls = []
 
-    def finetune_lora(model, tokenizer, *, length, steps, texts, progress):
-        calls.append((length, steps, len(texts)))
-        progress(1.0, "")
-        return model
+    def finetune(model, tokenizer, texts, training, *, progress):
+        calls.append((training.length, training.steps, len(texts)))
+        progress(1.0, 0.0)
+        return Tuned(model, [])
 
-    tuning.finetune_lora = finetune_lora  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "hf_posenc.finetune", tuning)
+    monkeypatch.setattr("hf_posenc.training.finetune", finetune)
     monkeypatch.setattr(hf_posenc, "load_starter", lambda name: (llama, tokenizer), raising=False)
     small = demo.Plan(("unscaled", "pi", "yarn"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
     monkeypatch.setattr(demo, "QUICK", small)

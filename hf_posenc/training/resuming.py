@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
@@ -25,7 +26,10 @@ class Manifest(TrainerCallback):
     """Writes the manifest of every checkpoint, after its last file."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """`Trainer` has written everything else."""
+        """`Trainer` has written everything else, in every process."""
+        PartialState().wait_for_everyone()
+        if not state.is_world_process_zero:
+            return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         write_json(folder / MANIFEST, sizes(folder))
 

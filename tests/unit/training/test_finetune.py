@@ -21,12 +21,13 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import CheckpointMismatch, LengthContradiction
+from hf_posenc.errors import CheckpointMismatch, LengthContradiction, TrainingImpossible
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
-from hf_posenc.finetune import finetune_lora, lora
 from hf_posenc.peft_adapters import load_peft_adapter
+from hf_posenc.training import METHODS, Training, finetune
+from hf_posenc.training.methods import lora
 
 TRAINED, FACTOR = 16, 4
 TARGET = FACTOR * TRAINED
@@ -79,9 +80,18 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+RUN = ("held_out", "output", "resume", "progress", "callbacks", "arguments")
+
+
+def run(model, tokenizer, texts=TEXTS, **more):
+    """`finetune` with settings and the other keywords mixed."""
+    apart = {name: more.pop(name) for name in RUN if name in more}
+    training = Training(**{"length": TARGET, "steps": 6, "learning_rate": 1e-2, "rank": 2, **more})
+    return finetune(model, tokenizer, texts, training, **apart)
+
+
 def tune(model, tokenizer, **more):
-    settings = {"texts": TEXTS, "length": TARGET, "steps": 6, "learning_rate": 1e-2, "rank": 2, **more}
-    return finetune_lora(model, tokenizer, **settings)
+    return run(model, tokenizer, **more).model
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("llama", "yarn"), ("llama", "t5"), ("gpt2", "t5"), ("bert", "t5")])
@@ -207,6 +217,112 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
         tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, output=killed, resume=True)
     shutil.rmtree(killed)
     tune(model, tokenizer, output=killed, steps=1, resume=True)  # nothing to resume: a fresh start
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    rate = 1.0 if METHODS[method].virtual_tokens else 1e-2  # two tokens can do little to an untrained model
+    tuned = run(model, tokenizer, method=method, steps=20, batch=8, length=TARGET - 2, learning_rate=rate)
+    losses = [point.loss for point in tuned.curve]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.02
+    frozen = {name: p for name, p in tuned.model.named_parameters() if not p.requires_grad}
+    assert bool(frozen) == (method != "full")
+    for name, value in frozen.items():
+        name = name.removeprefix("base_model.").removeprefix("model.").replace(".base_layer", "")
+        name = name.replace(".original_module", "")
+        assert torch.equal(value, before[name] if name in before else before["model." + name]), name
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"method": "lorra"}, "Did you mean 'lora'"),
+        ({"steps": 0}, "steps=0"),
+        ({"packing": "seperate"}, "Did you mean 'separate'"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"method": "prefix", "length": 62, "packing": "separate"}, "virtual tokens"),
+    ],
+)
+def test_settings_that_cannot_be(more, words, tokenizer) -> None:
+    with pytest.raises(TrainingImpossible, match=words):
+        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, **more)
+
+
+def test_what_does_not_go_together(tokenizer) -> None:
+    with pytest.raises(TrainingImpossible, match="wants training"):
+        run(patch_model(llama(), "t5", factor=FACTOR), tokenizer, method="prompt", length=32)
+    with pytest.raises(TrainingImpossible, match="encoder"):
+        run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, packing="separate")
+    with pytest.raises(TrainingImpossible, match="masked"):
+        run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, chunked_loss=True)
+    with pytest.raises(LengthContradiction, match="Rows of 66"):  # virtual tokens stand in the window, too
+        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, method="prompt")
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp_path) -> None:
+    model = patch_model(HOSTS[kind](), "alibi", factor=FACTOR)
+    tuned = run(
+        model, tokenizer, held_out=TEXTS[:1], eval_every=2, eval_windows=3, steps=4, chunked_loss=False, output=tmp_path
+    )
+    measured = {point.step: point.held_out for point in tuned.curve if point.held_out}
+    assert list(measured) == [0, 2, 4]
+    assert list(measured[0]) == [TRAINED, 2 * TRAINED, TARGET]
+    assert json.loads((tmp_path / "curve.json").read_text())[-1]["held_out"].keys() == {"16", "32", "64"}
+    if kind != "bert":  # by hand: the mean loss of the last 8 tokens of three windows
+        tokens = torch.tensor([*tokenizer(TEXTS[0])["input_ids"], 1])
+        ends = (TARGET, (TARGET + len(tokens)) // 2, len(tokens))
+        for length in measured[4]:
+            losses = []
+            for end in ends:
+                window = tokens[None, end - length : end]
+                with torch.no_grad():
+                    logits = tuned.model(window).logits[0, -9:-1]
+                losses.append(torch.nn.functional.cross_entropy(logits, window[0, -8:]).item())
+            assert measured[4][length] == pytest.approx(sum(losses) / 3, abs=1e-5)
+
+
+def test_held_out_text_must_reach_the_longest_length(tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    with pytest.raises(LengthContradiction, match="held-out texts have 3"):
+        run(model, tokenizer, held_out=["w1 w2"])
+    with pytest.raises(LengthContradiction, match=r"\[16, 128\] were"):
+        run(model, tokenizer, held_out=TEXTS, eval_lengths=(128, 16))
+
+
+def test_separate_documents_do_not_see_each_other(tokenizer) -> None:
+    """A row of documents has the loss of its documents one by one."""
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    short = [" ".join(f"w{(i * j) % 28}" for i in range(20)) for j in range(1, 4)]  # with the end, 21 tokens each
+    seen: list[float] = []
+    run(
+        model, tokenizer, texts=short, length=63, packing="separate", steps=1, learning_rate=1e-9,
+        progress=lambda _, loss: seen.append(loss),
+    )  # fmt: skip
+    losses = []
+    for text in short:
+        ids = torch.tensor([[*tokenizer(text)["input_ids"], 1]])
+        with torch.no_grad():
+            losses.append(model(ids, labels=ids).loss.item())
+    assert seen[0] == pytest.approx(sum(losses) / 3, abs=1e-5)
+    with torch.no_grad():  # control: joined, they see their predecessors
+        ids = torch.tensor([[t for text in short for t in (*tokenizer(text)["input_ids"], 1)]])
+        assert abs(model(ids, labels=ids).loss.item() - seen[0]) > 1e-4
+
+
+def test_rows_of_ones_own(tokenizer) -> None:
+    class Same(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            ids = torch.arange(4, 24)
+            return {"input_ids": ids, "labels": ids}
+
+    tuned = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, texts=Same(), steps=20, method="full")
+    assert tuned.curve[-1].loss < tuned.curve[0].loss / 2
 
 
 def test_lengths_that_cannot_be(tokenizer) -> None:

@@ -1,0 +1,12 @@
+"""Brief fine-tuning of a patched model: rows of text, ways to train, a loss that never holds all logits, runs that can
+be killed.
+
+`Trainer`, PEFT and accelerate do the work; here are their orders.
+"""
+
+from hf_posenc.training.curve import Point
+from hf_posenc.training.finetune import Tuned, finetune, reach_of
+from hf_posenc.training.methods import METHODS
+from hf_posenc.training.settings import Training
+
+__all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "reach_of"]

@@ -1,0 +1,166 @@
+"""The loss of a language model without the logits of all its tokens.
+
+Logits of L tokens over V words in float32, with their gradient, are the largest tensors of a long row: 2 · 4 · L · V
+bytes. Here output layer and loss are taken together, some tokens at a time, and the gradient with them, so that nothing
+is computed twice (Liger, arXiv:2410.10989, section 3.2). torch 2.13 has the same as ``linear_cross_entropy``, but in
+bfloat16 its mean is off by 2 %, and older versions lack it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from hf_posenc.errors import TrainingImpossible
+from hf_posenc.training.rows import IGNORED
+
+FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
+
+
+@contextmanager
+def chunked_loss(model: Any, wanted: bool | None, *, causal: bool) -> Iterator[bool]:
+    """While this lasts, ``model(…, labels=…)`` computes its loss in chunks, and its ``logits`` are hidden states.
+
+    Args:
+        model: with a language-model head; inside PEFT, the model that was wrapped.
+        wanted: None for wherever it can be.
+        causal: whether labels are the next tokens.
+
+    Yields:
+        Whether it is so.
+
+    Raises:
+        TrainingImpossible: it was asked for and cannot be.
+    """
+    head = plain_head(model)
+    hindrance = why_not(head, causal)
+    if wanted and hindrance:
+        raise TrainingImpossible(f"chunked_loss=True was asked for, but {hindrance}. Choose chunked_loss=None.")
+    if wanted is False or hindrance:
+        yield False
+        return
+    outer, earlier = model.get_output_embeddings(), vars(model).get("_loss_function")
+    outer.forward = lambda hidden, *args, **kwargs: hidden
+    model._loss_function = Loss(head)
+    try:
+        yield True
+    finally:
+        del outer.forward, model._loss_function
+        if earlier is not None:
+            model._loss_function = earlier
+
+
+class Loss:
+    """What transformers calls with "logits", here the hidden states in front of the output layer ``head``."""
+
+    def __init__(self, head: Any) -> None:
+        self.head = head
+
+    def __call__(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        vocab_size: int,
+        num_items_in_batch: Any = None,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Mean over the labels that count, or their sum over ``num_items_in_batch``; labels are the next tokens.
+
+        Who holds only a part of a text, as under context parallelism, passes them as ``shift_labels``.
+        """
+        if shift_labels is None:
+            shift_labels = functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+        asked = shift_labels.flatten().to(logits.device)
+        hidden, weight, bias = logits.flatten(0, -2), self.head.weight, self.head.bias
+        if torch.is_autocast_enabled(hidden.device.type):
+            dtype = torch.get_autocast_dtype(hidden.device.type)
+            hidden, weight = hidden.to(dtype), weight.to(dtype)
+        counted = asked != IGNORED
+        total = cross_entropy_in_chunks(hidden[counted], weight, bias, asked[counted])
+        count = counted.sum() if num_items_in_batch is None else num_items_in_batch
+        return total / (count.to(total.device) if isinstance(count, Tensor) else count)
+
+
+def cross_entropy_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+    """Summed cross entropy of ``hidden @ weight.T + bias``, in float32; differentiable once.
+
+    Args:
+        hidden: ``[token, channel]``.
+        weight: ``[word, channel]``, of the same type.
+        bias: ``[word]`` or None.
+        labels: ``[token]``.
+    """
+    return _CrossEntropy.apply(hidden, weight, bias, labels)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+        by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        by_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        by_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for part in chunks(hidden, weight):
+                states, asked = hidden[part], labels[part, None]
+                logits = functional.linear(states, weight, bias if bias is None else bias.to(weight.dtype)).float()
+                norm = logits.logsumexp(-1, keepdim=True)
+                total += (norm - logits.gather(1, asked)).sum()
+                by_logits = logits.sub_(norm).exp_()  # the softmax; less 1 at the label it is the gradient
+                by_logits.scatter_add_(1, asked, torch.full_like(asked, -1, dtype=by_logits.dtype))
+                if by_bias is not None:
+                    by_bias += by_logits.sum(0)
+                rounded = by_logits.to(weight.dtype)
+                if by_hidden is not None:
+                    torch.mm(rounded, weight, out=by_hidden[part])
+                if by_weight is not None:
+                    by_weight += rounded.T @ states
+        ctx.save_for_backward(by_hidden, by_weight, by_bias)
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        by_hidden, by_weight, by_bias = ctx.saved_tensors
+        return (
+            None if by_hidden is None else by_hidden * gradient,
+            None if by_weight is None else (by_weight * gradient).to(ctx.dtypes[0]),
+            None if by_bias is None else (by_bias * gradient).to(ctx.dtypes[1]),
+            None,
+        )
+
+
+def chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
+    """Tokens that are taken together: their logits are about as large as the hidden states of all."""
+    tokens, channels = hidden.shape
+    size = max(FEWEST, tokens * channels // len(weight))
+    return [slice(start, start + size) for start in range(0, tokens, size)]
+
+
+def plain_head(model: Any) -> nn.Module | None:
+    """The output layer, inside what PEFT may have put around a copy of it."""
+    head = model.get_output_embeddings()
+    copies = getattr(head, "modules_to_save", None)
+    if copies is not None:
+        head = copies[head.active_adapter if isinstance(head.active_adapter, str) else head.active_adapter[0]]
+    return head
+
+
+def why_not(head: nn.Module | None, causal: bool) -> str:
+    """What stands against chunks, in words; empty where nothing does."""
+    if not causal:
+        return "a masked language model computes its loss by itself"
+    if type(head) is not nn.Linear:
+        return f"the output layer is {'missing' if head is None else f'a {type(head).__name__}, not a plain nn.Linear'}"
+    if is_deepspeed_zero3_enabled():
+        return "DeepSpeed ZeRO-3 shows the output layer's weight only inside its forward"
+    return ""

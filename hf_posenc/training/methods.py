@@ -1,0 +1,166 @@
+"""Ways to train: everything, or what PEFT offers.
+
+Beside their own parameters, LoRA and its kin train whole copies of norms, input embeddings and position parameters:
+LoRA alone does not reach the target length, and with these it comes close to full training (Chen et al. 2023,
+"LongLoRA", arXiv:2309.12307, section 3.3). Prompts and prefixes train nothing of the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from hf_posenc.errors import TrainingImpossible, nearest
+from hf_posenc.patching import host_of
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftConfig
+    from torch.optim import Optimizer
+
+Configure = Callable[[nn.Module, int], "PeftConfig"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to train.
+
+    Attributes:
+        configure: from the model and the rank to what PEFT puts around it; None trains the model itself.
+        optimiser: from the trainable model and the learning rate; None leaves the choice to `Trainer`.
+        virtual_tokens: whether text grows by ``rank`` tokens that only the model sees.
+    """
+
+    configure: Configure | None
+    optimiser: Callable[[Any, float], Optimizer] | None = None
+    virtual_tokens: bool = False
+
+
+def lora(model: nn.Module, rank: int, **more: Any) -> LoraConfig:
+    """LoRA on every linear layer of the base (Hu et al. 2021, arXiv:2106.09685)."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=linear_layers(model),
+        exclude_modules=r".*\bposenc\b.*", fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
+        **whole(model), **more,
+    )  # fmt: skip
+
+
+def dora(model: nn.Module, rank: int) -> LoraConfig:
+    """LoRA of the direction, with the magnitude trained by itself (Liu et al. 2024, arXiv:2402.09353)."""
+    return lora(model, rank, use_dora=True)
+
+
+def ia3(model: nn.Module, rank: int) -> PeftConfig:
+    """One factor a channel of keys, values and the feed-forward layer (Liu et al. 2022, arXiv:2205.05638)."""
+    from peft import IA3Config
+
+    kept = norms(model) | ({"posenc"} if position_parameters(model) else set())
+    return IA3Config(  # which cannot keep a tied layer tied: embeddings are left out
+        modules_to_save=sorted(kept), fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules())
+    )
+
+
+def prompt(model: nn.Module, rank: int) -> PeftConfig:
+    """Trained embeddings in front of the text (Lester et al. 2021, arXiv:2104.08691)."""
+    from peft import PromptTuningConfig
+
+    return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=rank)
+
+
+def prefix(model: nn.Module, rank: int) -> PeftConfig:
+    """Trained keys and values in front of the text, in every layer (Li and Liang 2021, arXiv:2101.00190)."""
+    from peft import PrefixTuningConfig
+
+    return PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=rank)
+
+
+def two_rates(model: Any, learning_rate: float) -> Optimizer:
+    """AdamW that trains LoRA's B sixteen times as fast as its A (Hayou et al. 2024, "LoRA+", arXiv:2402.12354)."""
+    from peft.optimizers import create_loraplus_optimizer
+
+    return create_loraplus_optimizer(
+        model, torch.optim.AdamW, lr=learning_rate, loraplus_lr_ratio=16, loraplus_weight_decay=0.0
+    )
+
+
+METHODS = {
+    "full": Method(None),
+    "lora": Method(lora),
+    "dora": Method(dora),
+    "lora_plus": Method(lora, optimiser=two_rates),
+    "ia3": Method(ia3),
+    "prompt": Method(prompt, virtual_tokens=True),
+    "prefix": Method(prefix, virtual_tokens=True),
+}
+
+
+def method_of(name: str, model: nn.Module, *, causal: bool) -> Method:
+    """The method called ``name``.
+
+    Raises:
+        TrainingImpossible: there is none, or it cannot train this model.
+    """
+    if name not in METHODS:
+        raise TrainingImpossible(
+            f"There is no method {name!r}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
+        )
+    method = METHODS[name]
+    if method.virtual_tokens and not causal:
+        raise TrainingImpossible(f"PEFT trains no {name} for a masked language model. Choose lora.")
+    if method.virtual_tokens and (learned := position_parameters(model)):
+        raise TrainingImpossible(
+            f"Method {name!r} trains nothing of the model, and the position parameter {learned[0]!r} wants training. "
+            "Choose lora, or another scheme."
+        )
+    return method
+
+
+def linear_layers(model: nn.Module) -> list[str]:
+    """Names of the base's linear layers, without those of schemes."""
+    return sorted({leaf(name) for name, module in inner(model) if isinstance(module, (nn.Linear, Conv1D))})
+
+
+def whole(model: nn.Module) -> dict[str, Any]:
+    """What is trained as a whole beside an adapter, as LoRA's configuration wants it.
+
+    A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
+    to an output layer and could not be kept so: PEFT knows how for those called ``embed_tokens``.
+    """
+    from peft.utils.constants import EMBEDDING_LAYER_NAMES
+
+    base, _ = host_of(model)
+    names = norms(model)
+    embeddings = next(leaf(name) for name, module in inner(model) if module is base.get_input_embeddings())
+    tied = bool(getattr(base.config, "tie_word_embeddings", False))
+    if not tied or embeddings in EMBEDDING_LAYER_NAMES:
+        names.add(embeddings)
+    if position_parameters(model):
+        names.add("posenc")
+    return {"modules_to_save": sorted(names), "ensure_weight_tying": tied and embeddings in names}
+
+
+def norms(model: nn.Module) -> set[str]:
+    """Names of the base's normalisation layers."""
+    return {leaf(name) for name, module in inner(model) if "Norm" in type(module).__name__}
+
+
+def position_parameters(model: nn.Module) -> list[str]:
+    """Names of the parameters that belong to schemes."""
+    return [name for name, _ in host_of(model)[0].named_parameters() if "posenc" in name.split(".")]
+
+
+def inner(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules of the base model by name, without those of schemes."""
+    base, _ = host_of(model)
+    return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
+
+
+def leaf(name: str) -> str:
+    """The last part of a module's name."""
+    return name.rpartition(".")[2]

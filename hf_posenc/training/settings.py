@@ -1,0 +1,77 @@
+"""What a run of fine-tuning does: the settings that stand in its folder, and that a resumed run must share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from hf_posenc.errors import TrainingImpossible, nearest
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of `hf_posenc.training.finetune`.
+
+    Attributes:
+        length: tokens a row, at most the model's target length.
+        steps: optimiser steps, with a cosine schedule from ``learning_rate`` to 0.
+        method: what is trained; see `hf_posenc.training.methods`.
+        batch: rows that one process reads at a time.
+        accumulate: batches a step.
+        learning_rate: peak, of AdamW; large models and long runs want less (2e-5 … 2e-4).
+        rank: of the matrices of LoRA and its kin; of prompts and prefixes, the number of virtual tokens.
+        warmup: share of the steps before the peak.
+        seed: of the method's fresh parameters, of the order of rows and of masks.
+        packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
+            document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
+        gradient_checkpointing: trade time for memory.
+        bf16: compute in bfloat16 (autocast); parameters that are trained stay as they are.
+        chunked_loss: never hold the logits of all tokens. None: for causal models with a plain output layer.
+        save_every, eval_every: steps between checkpoints, and between measurements on held-out text.
+        eval_lengths: tokens before and including the last that is measured; by default the trained length, doubled up
+            to the target length.
+        eval_windows: windows of held-out text at each length.
+
+    Raises:
+        TrainingImpossible: a number is out of range, or a name is unknown.
+    """
+
+    length: int
+    steps: int
+    method: str = "lora"
+    batch: int = 1
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    rank: int = 16
+    warmup: float = 0.1
+    seed: int = 0
+    packing: Literal["joined", "separate"] = "joined"
+    gradient_checkpointing: bool = False
+    bf16: bool = False
+    chunked_loss: bool | None = None
+    save_every: int = 50
+    eval_every: int = 10
+    eval_lengths: tuple[int, ...] = ()
+    eval_windows: int = 8
+
+    def __post_init__(self) -> None:
+        least = {"length": 2} | dict.fromkeys(
+            ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
+        )
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise TrainingImpossible(f"{name}={getattr(self, name)} was asked for. Choose {bound} or more.")
+        if not 0 < self.learning_rate < float("inf") or not 0 <= self.warmup < 1:
+            raise TrainingImpossible(
+                f"learning_rate={self.learning_rate}, warmup={self.warmup} were asked for. "
+                "Choose a positive learning rate, and a warmup from 0 to less than 1."
+            )
+        if self.packing not in ("joined", "separate"):
+            raise TrainingImpossible(
+                f"There is no packing {self.packing!r}.{nearest(self.packing, ('joined', 'separate'))} "
+                "Choose joined or separate."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

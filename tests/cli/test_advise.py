@@ -1,0 +1,78 @@
+"""``hf-posenc advise``: answers, exit codes, and that the commands it prints can be typed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from hf_posenc.cli.app import app
+
+
+def test_text(call: Callable) -> None:
+    answer = call("advise", "-m", "starter:llama", "-t", "2k")
+    assert answer.code == 0
+    assert answer.out.startswith("starter:llama (llama) at 2,048 tokens\n")
+    assert 'patch_model(model, "self_extend", target_length=2048, group=' in answer.out
+    assert answer.err == ""
+
+
+def test_json_holds_every_line(call: Callable) -> None:
+    told = call("advise", "-m", "starter:bert", "--target", "1024", "--json").data
+    assert (told["trained_length"], told["target_length"], told["supported"]) == (256, 1024, True)
+    assert told["zero_shot"] == []
+    assert {"alibi", "rope", "t5", "learned_hier"} <= {one["scheme"] for one in told["training"]}
+    assert all(one["patch"].startswith(f'patch_model(model, "{one["scheme"]}", ') for one in told["training"])
+
+
+@pytest.mark.parametrize("starter", ["llama", "gpt2", "bert"])
+def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
+    """Parsed by the very commands they name, without running them."""
+    told = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
+    known = typer.main.get_command(app).commands
+    lines = [
+        one[name] for one in told["zero_shot"] + told["training"] for name in ("compare", "finetune") if name in one
+    ]
+    assert lines
+    for line in lines:
+        program, name, *words = shlex.split(line)
+        assert program == "hf-posenc"
+        if name in known:
+            known[name].make_context(name, words)
+
+
+@pytest.mark.parametrize("starter", ["llama", "gpt2", "bert"])
+def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
+    pytest.importorskip("lm_eval", reason="an extra")
+    from hf_posenc.eval.entries import entries_of
+
+    told = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
+    for one in told["zero_shot"] + told["training"]:
+        words = shlex.split(one["compare"])
+        unscaled, entry = entries_of(words[words.index("--schemes") + 1])
+        assert unscaled.scheme is None
+        assert (entry.scheme, entry.own_options) == (one["scheme"], one["options"])
+
+
+@pytest.mark.parametrize("target", ["much", "-1", "0", "1.3"])
+def test_a_target_that_is_none(call: Callable, target: str) -> None:
+    answer = call("advise", "-m", "starter:llama", "--target", target)
+    assert answer.code == 2
+    assert "whole number of tokens" in answer.err
+
+
+def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral", "max_position_embeddings": 4096}))
+    answer = call("advise", "-m", str(tmp_path), "-t", "16k")
+    assert answer.code == 3
+    assert "bert, gpt2, llama" in answer.out
+
+
+def test_a_folder_without_a_model(call: Callable, tmp_path: Path) -> None:
+    answer = call("advise", "-m", str(tmp_path), "-t", "16k")
+    assert answer.code == 1
+    assert "Traceback" not in answer.err

@@ -1,0 +1,147 @@
+"""The loss in chunks: equal to the whole one in value and gradients, and small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+pytest.importorskip("accelerate", reason="fine-tuning needs the extra `train`")
+
+from hf_posenc.errors import TrainingImpossible
+from hf_posenc.training.chunked_loss import chunked_loss, cross_entropy_in_chunks
+
+WORDS, LENGTH = 211, 700  # several chunks, the last not full
+
+
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+            tie_word_embeddings=True, initializer_range=0.2,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=1, n_head=4, initializer_range=0.2)).eval()
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    ids = torch.randint(WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    return {"input_ids": ids, "labels": ids.masked_fill(ids % 5 == 0, -100)}
+
+
+@pytest.mark.parametrize("make", [llama, gpt2])
+@pytest.mark.parametrize("more", [{}, {"num_items_in_batch": torch.tensor(3000)}, {"num_items_in_batch": 3000}])
+def test_a_model_has_the_same_loss_and_gradients(make, more, batch) -> None:
+    whole, ours = make(), make()
+    expected = whole(**batch, **more).loss
+    expected.backward()
+    with chunked_loss(ours, True, causal=True) as chunked:
+        assert chunked
+        loss = ours(**batch, **more).loss
+        loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    for (name, parameter), other in zip(whole.named_parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, parameter.grad, rtol=1e-4, atol=1e-7, msg=name)
+    assert ours(**batch).logits.shape == (2, LENGTH, WORDS)  # all is as it was
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("trained", ["hidden", "weight"])
+def test_gradients_against_float64(bias, trained) -> None:
+    torch.manual_seed(0)
+    hidden, weight, offset = torch.randn(LENGTH, 16), torch.randn(WORDS, 16), torch.randn(WORDS) if bias else None
+    labels = torch.randint(WORDS, (LENGTH,))
+    wanted = {"hidden": hidden, "weight": weight}[trained].requires_grad_()
+    cross_entropy_in_chunks(hidden, weight, offset, labels).mul(0.5).backward()
+    exact = wanted.detach().double().requires_grad_()
+    given = {"hidden": hidden.detach().double(), "weight": weight.detach().double(), trained: exact}
+    logits = functional.linear(given["hidden"], given["weight"], None if offset is None else offset.double())
+    functional.cross_entropy(logits, labels, reduction="sum").mul(0.5).backward()
+    torch.testing.assert_close(wanted.grad, exact.grad.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_bf16_is_as_exact_as_the_whole_loss() -> None:
+    """Logits are summed in float32: torch's own op in chunks is off by 2 % here."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(LENGTH, 64).bfloat16(), torch.randn(WORDS, 64).bfloat16().requires_grad_()
+    labels = torch.randint(WORDS, (LENGTH,))
+    exact = weight.detach().double().requires_grad_()
+    whole = weight.detach().clone().requires_grad_()
+    loss = cross_entropy_in_chunks(hidden, weight, None, labels)
+    reference = functional.cross_entropy((hidden.double() @ exact.T), labels, reduction="sum")
+    stock = functional.cross_entropy(functional.linear(hidden, whole).float(), labels, reduction="sum")
+    for value in (loss, reference, stock):
+        value.backward()
+    assert abs(loss.item() / reference.item() - 1) < 2e-4
+    assert error(weight.grad, exact.grad) < 1.5 * error(whole.grad, exact.grad)
+
+
+def error(value: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((value.double() - exact).norm() / exact.norm()).item()
+
+
+def test_autocast_is_followed(batch) -> None:
+    model = llama()
+    with torch.autocast("cpu", torch.bfloat16), chunked_loss(model, True, causal=True):
+        loss = model(**batch).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(**batch).loss
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_where_it_cannot_be(batch) -> None:
+    bert = BertForMaskedLM(
+        BertConfig(vocab_size=WORDS, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
+    )
+    with pytest.raises(TrainingImpossible, match="masked"), chunked_loss(bert, True, causal=False):
+        pass
+    model = llama()
+    model.lm_head = nn.Sequential(model.lm_head)
+    with pytest.raises(TrainingImpossible, match="Sequential"), chunked_loss(model, True, causal=True):
+        pass
+    with chunked_loss(model, None, causal=True) as chunked:
+        assert not chunked
+        assert model(**batch).loss.isfinite()
+
+
+MEMORY = """
+import torch
+from pathlib import Path
+from torch.nn import functional
+from hf_posenc.training.chunked_loss import cross_entropy_in_chunks
+
+def grown(loss_of):  # peak in MiB above what is held before
+    held = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    loss_of(hidden, weight, labels).backward()
+    hidden.grad = weight.grad = None
+    return status("VmHWM") - held
+
+def status(name):
+    return int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) / 1024
+
+torch.set_num_threads(1)
+hidden, weight = torch.randn(2048, 64, requires_grad=True), torch.randn(32000, 64, requires_grad=True)
+labels = torch.randint(32000, (2048,))
+print(grown(lambda h, w, t: cross_entropy_in_chunks(h, w, None, t)))
+print(grown(lambda h, w, t: functional.cross_entropy(functional.linear(h, w), t, reduction="sum")))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
+def test_memory_is_less_than_a_third() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    chunked, whole = map(float, done.stdout.split())
+    assert chunked < whole / 3, (chunked, whole)
