@@ -27,6 +27,7 @@ from hf_posenc.eval.live_models import OTHER_WEIGHTS, hold, refuse_unused, ties_
 from hf_posenc.eval.response_cache import digest_of, separate
 from hf_posenc.eval.scorer import Scored, Scorer, TokenRequest
 from hf_posenc.eval.scoring import unwrapped
+from hf_posenc.restoring import read_config
 
 __all__ = ["PosEncLM", "Scored", "TokenRequest"]
 
@@ -83,6 +84,10 @@ class PosEncLM(Scorer):
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
         if together is not None:
             launch.share(self, together)
+
+    def _get_config(self, pretrained: str, **loading: Any) -> None:
+        """A checkpoint that carries a scheme has a guard, which `HFLM` would meet before any model."""
+        self._config = read_config(pretrained, **loading)
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
         """Load by `hf_posenc.from_pretrained`, which puts scheme and PEFT adapter on in the right order."""

@@ -191,9 +191,9 @@ def default_lengths(lm: Any) -> list[int]:
 def is_masked(model: Any) -> bool:
     """Whether a model's own class, or a checkpoint's, is a masked language model."""
     if isinstance(model, str):
-        from transformers import AutoConfig
+        from hf_posenc.restoring import read_config
 
-        classes = AutoConfig.from_pretrained(model).architectures or []
+        classes = read_config(model).architectures or []
     else:
         from hf_posenc.eval.scoring import unwrapped
 

@@ -1,7 +1,8 @@
 """Let transformers' own classes restore schemes: ``AutoModel…from_pretrained``, pipelines, all that loads through them.
 
 The only global this package ever touches, and only between `enable_auto` and `disable_auto`: two class methods of
-`PreTrainedModel` that hand over where a configuration carries a scheme and are transformers' own everywhere else.
+`PreTrainedModel` that hand over where a configuration carries a scheme and are transformers' own everywhere else, and
+one of `PreTrainedConfig` that reads past the guard of `hf_posenc.guard`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.block import Block
 from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.guard import unguard
 from hf_posenc.restoring import RESTORING, config_of, load, restoring
 from hf_posenc.side_car import side_car_of
 
@@ -22,16 +24,16 @@ _ORIGINALS: dict[str, Any] = {}
 def enable_auto() -> None:
     """From now on every model and Auto class restores the scheme of a checkpoint. Calling it again does nothing."""
     if not _ORIGINALS:
-        for name, hook in (("from_pretrained", _from_pretrained), ("_from_config", _from_config)):
-            _ORIGINALS[name] = PreTrainedModel.__dict__[name]
-            setattr(PreTrainedModel, name, classmethod(hook))
+        for name, (owner, hook) in HOOKS.items():
+            _ORIGINALS[name] = owner.__dict__[name]
+            setattr(owner, name, classmethod(hook))
 
 
 def disable_auto() -> None:
     """Undo `enable_auto`; models that were loaded keep their schemes."""
     while _ORIGINALS:
         name, original = _ORIGINALS.popitem()
-        setattr(PreTrainedModel, name, original)
+        setattr(HOOKS[name][0], name, original)
 
 
 def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any) -> Any:
@@ -62,9 +64,23 @@ def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
     return model
 
 
+def _get_config_dict(
+    cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    content, rest = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
+    return unguard(content, str(pretrained_model_name_or_path)), rest
+
+
 def _refuse_adapter(folder: Any) -> None:
     if os.path.isdir(folder) and side_car_of(folder) is not None:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
             f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."
         )
+
+
+HOOKS: dict[str, tuple[type, Any]] = {
+    "from_pretrained": (PreTrainedModel, _from_pretrained),
+    "_from_config": (PreTrainedModel, _from_config),
+    "get_config_dict": (PreTrainedConfig, _get_config_dict),
+}

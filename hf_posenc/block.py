@@ -15,8 +15,9 @@ from torch import nn
 
 from hf_posenc.building import Layout, Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest
+from hf_posenc.guard import BLOCK
 from hf_posenc.lengths import whole
-from hf_posenc.patching import BLOCK, FORMAT, host_of, is_patched, patch_model
+from hf_posenc.patching import FORMAT, host_of, is_patched, patch_model
 
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")

@@ -1,23 +1,31 @@
 """A patched model as a plain checkpoint: where transformers has a RoPE type for the scheme, nobody needs this package.
 
 Any program that reads Llama checkpoints then computes the same: transformers itself, vLLM, and lm-eval through it.
+
+Two schemes go by the length of a text, and transformers has them, too, but turns all rows of a text by its whole length
+and a cached key by the length it came at. Up to the trained length both compute the same (transformers' ``dynamic``
+until it has read a longer text, which it remembers in one of exactly the trained length); `export_native` warns.
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import warnings
 from typing import Any
 
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc.errors import NotExpressible
+from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.expecting import same_rotation
-from hf_posenc.geometry import HostRotary
-from hf_posenc.patching import BLOCK, describe, host_of, scheme_of
+from hf_posenc.geometry import HostRotary, Rotation
+from hf_posenc.guard import BLOCK
+from hf_posenc.patching import describe, host_of, scheme_of
 from hf_posenc.schemes.base import Scheme, overrides
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
+BY_LENGTH = ("regions", "row_rotation")
 
 
 def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -30,21 +38,29 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Returns:
         The ``rope_parameters`` written into its ``config.json``.
 
+    Warns:
+        OnlyWithinTrainedLength: logits are the same up to the trained length, and others beyond.
+
     Raises:
         NotPatched: the model carries no scheme.
         NotExpressible: transformers has no RoPE type that computes this scheme.
     """
     _, adapter = host_of(model)
-    name = describe(model).scheme
-    parameters = native_parameters(scheme_of(model), name, layers=bool(describe(model).layers))
+    report, scheme = describe(model), scheme_of(model)
+    parameters, short = native_parameters(scheme, report.scheme, layers=bool(report.layers))
     config = copy.deepcopy(model.config)
     delattr(config, BLOCK)
     config.rope_parameters = parameters
-    scheme = scheme_of(model)
-    rotary = adapter.geometry(config, trained_length=1, target_length=1).rotary
-    if rotary is None or not _same(rotary, scheme):
+    if short and "original_max_position_embeddings" not in parameters:
+        config.max_position_embeddings = report.trained_length  # where transformers looks for it
+    rotary = (
+        rotary_within(config, report.trained_length)
+        if short
+        else adapter.geometry(config, trained_length=1, target_length=1).rotary
+    )
+    if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
         raise NotExpressible(
-            f"transformers computes another rotation than scheme {name!r} from {parameters}. Save it with "
+            f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
             "model.save_pretrained and load it with hf_posenc.from_pretrained."
         )
     with torch.device("meta"):
@@ -53,24 +69,45 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     plain.save_pretrained(folder)
-    return parameters
-
-
-def native_parameters(scheme: Scheme, name: str, *, layers: bool = False) -> dict[str, Any]:
-    """``rope_parameters`` for a scheme.
-
-    Raises:
-        NotExpressible: it has none, or does more than rotate.
-    """
-    parameters = None if layers or len(scheme.schemes) > 1 else scheme.native()
-    if parameters is None or any(overrides(scheme, hook) for hook in HOOKS):
-        raise NotExpressible(
-            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
-            "and load it with hf_posenc.from_pretrained."
+    if short:
+        warnings.warn(
+            f"In texts longer than {report.trained_length} tokens transformers computes something else than scheme "
+            f"{report.scheme!r}. Keep to that length there, or save with model.save_pretrained and load with "
+            "hf_posenc.from_pretrained.",
+            OnlyWithinTrainedLength,
+            stacklevel=2,
         )
     return parameters
 
 
-def _same(rotary: HostRotary, scheme: Scheme) -> bool:
-    apart = abs(rotary.logit_scale - scheme.logit_scale())
-    return same_rotation(rotary.rotation, scheme.rotation()) and apart <= 1e-6 * rotary.logit_scale
+def native_parameters(scheme: Scheme, name: str, *, layers: bool = False) -> tuple[dict[str, Any], bool]:
+    """``rope_parameters`` for a scheme, and whether they are the same up to the trained length only.
+
+    Raises:
+        NotExpressible: it has none, or does more than rotate.
+    """
+    alone = not layers and len(scheme.schemes) == 1
+    everywhere = scheme.native() if alone else None
+    within = scheme.native_within_trained() if alone and everywhere is None else None
+    more = [hook for hook in HOOKS if overrides(scheme, hook) and not (within and hook in BY_LENGTH)]
+    parameters = everywhere or within
+    if parameters is None or more:
+        raise NotExpressible(
+            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
+            "and load it with hf_posenc.from_pretrained."
+        )
+    return parameters, everywhere is None
+
+
+def rotary_within(config: Any, length: int) -> HostRotary:
+    """What transformers computes in texts of ``length``, from a configuration that goes by the length."""
+    parameters = config.rope_parameters
+    frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    return HostRotary(Rotation(tuple(frequencies.double().tolist())), parameters["rope_theta"], factor**2)
+
+
+def _same(rotary: HostRotary, scheme: Any, length: int | None) -> bool:
+    own = scheme.rotation() if length is None else scheme.rotation_of(length)
+    return same_rotation(rotary.rotation, own) and abs(rotary.logit_scale - scheme.logit_scale()) <= (
+        1e-6 * rotary.logit_scale
+    )

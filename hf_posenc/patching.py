@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ from hf_posenc.errors import (
     NotPatched,
     UnsupportedModel,
 )
+from hf_posenc.guard import BLOCK, guarded
 from hf_posenc.lengths import resolve
 from hf_posenc.patches.announcing import ATTENTIONS, announce
 from hf_posenc.proof import Probe, Proof
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 STASH = "posenc_patch"
-BLOCK = "position_scheme"  # of config.json
 LENGTH_ALIASES = {
     "original_max": "trained_length",
     "pretraining_length": "trained_length",
@@ -55,6 +56,7 @@ M = TypeVar("M", bound=nn.Module)
 class Patch:
     """What it takes to undo a patch, and what to tell of it."""
 
+    whole: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
@@ -108,7 +110,7 @@ def patch_model(
     _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
     _check_foreign(adapter, base)
     probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
-    patch = Patch()
+    patch = Patch(whole=model)
     try:
         _swap(patch, adapter, base, schemes)
         _write_config(patch, model, base, chosen, geometry)
@@ -251,7 +253,7 @@ def _check_foreign(adapter: Adapter, base: nn.Module) -> None:
 
 
 def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
-    parameter = next(base.parameters())
+    parameter = next(weight for weight in base.parameters() if weight.is_floating_point())  # not a packed one
     attentions = list(adapter.attentions(base))
     one = all(s is schemes[0] for s in schemes)
     for scheme in dict.fromkeys(schemes):  # in the order of the layers, so that a seed decides what is drawn
@@ -274,6 +276,7 @@ def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]
             weight.requires_grad_(False)
             patch.frozen.append(weight)
     base.register_forward_pre_hook(announce, with_kwargs=True)
+    base.register_state_dict_pre_hook(carry)
 
 
 def _become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
@@ -294,11 +297,22 @@ def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layou
         "host_length": old.max_position_embeddings,
     }
     setattr(new, BLOCK, block)
+    new.__class__ = guarded(new.__class__)
     new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:
             patch.configs.append((module, old))
             module.config = new
+
+
+def carry(base: nn.Module, *_: Any) -> None:
+    """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
+    patch = base.__dict__.get(STASH)
+    if patch is None:
+        return
+    for holder in (patch.whole, *(module for module, _ in patch.configs)):
+        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+            import_module("hf_posenc.side_car").carry(base, peft_configs)  # a layer above this one
 
 
 def _undo(base: nn.Module, patch: Patch) -> None:
@@ -316,6 +330,9 @@ def _undo(base: nn.Module, patch: Patch) -> None:
         if hook is announce:
             base._forward_pre_hooks.pop(number)
             base._forward_pre_hooks_with_kwargs.pop(number, None)
+    for number, hook in list(base._state_dict_pre_hooks.items()):
+        if hook is carry:
+            base._state_dict_pre_hooks.pop(number)
     base.__dict__.pop(ATTENTIONS, None)
     base.__dict__.pop(STASH, None)
 

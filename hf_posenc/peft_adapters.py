@@ -1,7 +1,8 @@
 """PEFT adapters that know the scheme they were trained under, and refuse to work on another.
 
-A saved adapter carries the scheme (see `hf_posenc.side_car`) when it was saved by `save_peft_adapter`, which is also
-what ``save_pretrained`` does on PEFT models made by `get_peft_model` or `load_peft_adapter` of this module.
+A saved adapter carries the scheme (see `hf_posenc.side_car`) whoever saves it: PEFT, transformers or `Trainer`, in
+whatever order the model was patched and adapted. The one exception are prompts and prefixes, which leave no trace in
+the model they stand before: wrap it with `get_peft_model` of this module, or save with `save_peft_adapter`.
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from hf_posenc.atomic import write_json
 from hf_posenc.block import Block
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching import host_of, unpatch_model
+from hf_posenc.patching import host_of, is_patched, unpatch_model
 from hf_posenc.side_car import (
     PEFT_CONFIG,
+    carry,
     load_parameters,
     local_folder,
+    loose_parameters,
     read_json,
     saved_parameters,
     side_car_of,
-    write_side_car,
+    unguard,
 )
 
 if TYPE_CHECKING:
@@ -67,12 +73,8 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
         save_directory: the folder.
         **kwargs: of PEFT's ``save_pretrained``.
     """
-    folder = Path(save_directory)
-    type(model).save_pretrained(model, str(folder), **kwargs)
-    if not kwargs.get("is_main_process", True):
-        return
-    for name in kwargs.get("selected_adapters") or model.peft_config:
-        write_side_car(model, folder if name == "default" else folder / name)
+    carry(host_of(model)[0] if is_patched(model) else model, model.peft_config)
+    type(model).save_pretrained(model, str(save_directory), **kwargs)
 
 
 def load_peft_adapter(
@@ -80,34 +82,44 @@ def load_peft_adapter(
     folder: str | os.PathLike[str],
     *,
     patch: Literal["refuse", "apply"] = "refuse",
+    adapter_name: str = "default",
     **kwargs: Any,
 ) -> PeftModel:
     """Put a saved PEFT adapter on the base it was trained on.
 
     Args:
-        model: the base, patched with the adapter's scheme.
+        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets one adapter more.
         folder: of the adapter, or its Hub name.
         patch: what to do with a base under another scheme or none: refuse it, or patch it as the adapter says.
+        adapter_name: what the adapter is called in the model; make it the active one with ``set_adapter``.
         **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable``.
 
     Returns:
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
-        PeftAdapterMismatch: base and adapter have different schemes or lengths, the base has an adapter already, or the
-            folder is damaged, incomplete or not safe to read.
+        PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
+            or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
+            read.
     """
     from peft import PeftModel
 
-    if isinstance(model, PeftModel):
-        raise PeftAdapterMismatch("This model carries a PEFT adapter already. Pass its base: model.unload().")
     folder = local_folder(folder)
-    _check_peft_config(folder)
+    config = _peft_config(folder)
     weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
-    _fit(model, wanted, folder, apply=patch == "apply")
+    if parameters and getattr(config, "modules_to_save", None):  # named before there was one, so that PEFT saved none
+        config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
+    if isinstance(model, PeftModel):
+        _check_company(model, adapter_name, parameters, folder)
+    _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
     with without_peft_noise():
-        adapted = PeftModel.from_pretrained(model, str(folder), **kwargs)  # type: ignore[arg-type]
-    _check_complete(adapted, weights, folder)
+        if isinstance(model, PeftModel):
+            model.add_adapter(adapter_name, config)
+            model.load_adapter(str(folder), adapter_name, **kwargs)
+            adapted = model
+        else:
+            adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
+    _check_complete(adapted, weights, folder, adapter_name)
     if wanted is not None:
         load_parameters(adapted, parameters, folder)
     return carrying(adapted)
@@ -140,14 +152,40 @@ def _fit(model: nn.Module, wanted: Block | None, folder: Path, *, apply: bool) -
     wanted.put_on(model)
 
 
-def _check_peft_config(folder: Path) -> None:
-    """Refuse what PEFT would import a module for, and weights that are pickled."""
-    config = read_json(folder / PEFT_CONFIG)
+def _check_company(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse a second adapter under one name, and one that was trained with other shared position parameters."""
+    if name in model.peft_config:
+        raise PeftAdapterMismatch(
+            f"This model carries a PEFT adapter called {name!r} already. Pass another adapter_name, or the base: "
+            "model.unload()."
+        )
+    live = loose_parameters(model)
+    for key, value in parameters.items():
+        if key in live and not torch.equal(live[key].detach().cpu(), value):
+            raise PeftAdapterMismatch(
+                f"The PEFT adapter in {folder} was trained with another {key!r} than this model's adapters share. "
+                'Load it on a base of its own, or train such adapters with modules_to_save=["posenc"].'
+            )
+
+
+def _peft_config(folder: Path) -> PeftConfig:
+    """The adapter's configuration, past the guard; refused where PEFT would import a module for it."""
+    from peft import PeftConfig
+
+    config = unguard(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
     library = (config.get("auto_mapping") or {}).get("parent_library") or "transformers"
     if str(library).partition(".")[0] != "transformers" or config.get("megatron_core") not in (None, "megatron.core"):
         raise PeftAdapterMismatch(
             f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
         )
+    with TemporaryDirectory() as plain:  # PEFT reads configurations from files only
+        write_json(Path(plain) / PEFT_CONFIG, config)
+        try:
+            return PeftConfig.from_pretrained(plain)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeftAdapterMismatch(
+                f"{folder / PEFT_CONFIG} cannot be read: {error}. Copy or save the adapter again."
+            ) from error
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -164,10 +202,11 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path) -> None:
+def _check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
     """PEFT makes up what a file lacks and only warns."""
     from peft import get_peft_model_state_dict
 
-    missing = sorted(get_peft_model_state_dict(model, save_embedding_layers=False).keys() - weights.keys())
+    wanted = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    missing = sorted(wanted.keys() - weights.keys())
     if missing:
         raise PeftAdapterMismatch(f"{folder / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again.")

@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching import BLOCK, Patch, host_of, patch_of, scheme_of
+from hf_posenc.guard import BLOCK, GUARD, guarded, unguard
+from hf_posenc.patching import Patch, host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
@@ -70,9 +71,20 @@ def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]
     """The content of a checkpoint's configuration, or of the one the caller passes."""
     given = hf_kwargs.get("config")
     if isinstance(given, PreTrainedConfig):
-        return vars(given)
+        return {"model_type": given.model_type, **vars(given)}
     hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
-    return PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0]
+    return unguard(PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0], name_or_path)
+
+
+def read_config(name_or_path: str, **hf_kwargs: Any) -> PreTrainedConfig:
+    """``AutoConfig.from_pretrained``, past the guard of a checkpoint that carries a scheme; takes what that takes."""
+    hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
+    if hf_kwargs.get("gguf_file") is None:
+        content = PreTrainedConfig.get_config_dict(name_or_path, **hub)[0]
+        if GUARD in content:
+            content = unguard(content, name_or_path)
+            return CONFIG_MAPPING[content["model_type"]].from_dict(content)
+    return AutoConfig.from_pretrained(name_or_path, **hf_kwargs)
 
 
 def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]:
@@ -86,8 +98,8 @@ def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]
         cls.__init__(self, config, *args, **kwargs)
         block.put_on(self)
 
-    same_name = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (cls,), {"__init__": __init__, RESTORING: True, **same_name})
+    own = {"__init__": __init__, "config_class": guarded(cls.config_class), RESTORING: True}
+    return type(cls.__name__, (cls,), {**own, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
 
 
 def settle(model: nn.Module, missing: Iterable[str]) -> None:

@@ -3,6 +3,12 @@
 ``position_scheme.json`` is the block of `hf_posenc.block`. Where the scheme has learned parameters that PEFT does not
 save (it saves what is in ``modules_to_save``), ``position_scheme.safetensors`` holds them. The JSON is written last and
 names the digest of the other, so that a save cut short is noticed.
+
+PEFT would load such an adapter on any base, patched or not, and compute something else. In ``adapter_config.json`` the
+kind of adapter is therefore a sentence that says what to do; what stood there is kept under ``position_scheme_guard``.
+
+All three are written by the adapter's own configuration, whose ``save_pretrained`` every way of saving calls: PEFT's,
+transformers', `Trainer`'s.
 """
 
 from __future__ import annotations
@@ -10,7 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +28,14 @@ from torch import Tensor, nn
 from hf_posenc.atomic import write_bytes, write_json
 from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
-from hf_posenc.patching import host_of
+from hf_posenc.guard import GUARD
+from hf_posenc.patching import host_of, is_patched
 
 SIDE_CAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
 DIGEST = "parameters_sha256"
+CARRIES = "posenc_base"  # of a PEFT configuration: whose scheme it writes
+KIND = "peft_type"
+NEEDED = "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
 LARGEST = 1 << 20  # bytes of a JSON file; more is damage or an attack
 
 
@@ -42,6 +54,62 @@ def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
         return Block.read(content, str(file))
     except CheckpointMismatch as error:
         raise PeftAdapterMismatch(str(error)) from error
+
+
+def carry(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
+    """Make these PEFT configurations write the scheme of ``base`` wherever they are saved."""
+    for config in peft_configs.values():
+        config.__class__ = carrying_class(config.__class__)
+        config.__dict__[CARRIES] = weakref.ref(base)
+
+
+@lru_cache(maxsize=64)
+def carrying_class(cls: Any) -> Any:
+    """A class of PEFT configurations that write a scheme, too; ``cls`` itself where it does."""
+    if vars(cls).get(CARRIES):
+        return cls
+
+    def save_pretrained(self: Any, save_directory: str, **kwargs: Any) -> None:
+        """PEFT's, and beside it the scheme of the base."""
+        cls.save_pretrained(self, save_directory, **kwargs)
+        base = self.__dict__[CARRIES]()
+        if base is not None:
+            write_side_car(base, Path(save_directory))
+            if is_patched(base):
+                write_json(Path(save_directory) / PEFT_CONFIG, guard(read_json(Path(save_directory) / PEFT_CONFIG)))
+
+    def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
+        """Copies and pickles name PEFT's class, and carry nothing until they are part of a model."""
+        state = {name: value for name, value in self.__dict__.items() if name != CARRIES}
+        return cls.__new__, (cls,), state
+
+    place = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    own = {"save_pretrained": save_pretrained, "__reduce_ex__": reduced, CARRIES: True}
+    return type(cls.__name__, (cls,), {**own, **place})
+
+
+def guard(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of an ``adapter_config.json`` that only this package can load."""
+    if GUARD in content:
+        return dict(content)
+    kind = content.get(KIND)
+    return {**content, KIND: NEEDED.format(kind=kind), GUARD: {KIND: kind}}
+
+
+def unguard(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What `guard` was given.
+
+    Raises:
+        PeftAdapterMismatch: the guard is damaged.
+    """
+    plain, kept = {name: value for name, value in content.items() if name != GUARD}, content.get(GUARD)
+    if kept is None:
+        return plain
+    if not isinstance(kept, Mapping) or kept.keys() != {KIND} or not isinstance(kept[KIND], str):
+        raise PeftAdapterMismatch(
+            f"The {GUARD} of {where} cannot be read: it is {str(kept)[:80]!r}. Copy or save the adapter again."
+        )
+    return {**plain, **kept}
 
 
 def write_side_car(model: nn.Module, folder: Path) -> None:

@@ -17,6 +17,7 @@ from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
 from hf_posenc.patches.evicting import make_forgetful
 from hf_posenc.patches.rereading import make_rereading
+from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.schemes.base import Scheme
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
@@ -81,6 +82,8 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
         )
     if moved is positions:
         return None
+    if in_parts():
+        refuse_parts(scheme)
     if scheme.geometry.table is not None:  # the host reads its table by these
         _put_moved(kwargs, positions, moved)
     return moved

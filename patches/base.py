@@ -16,7 +16,9 @@ from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
 from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
+from hf_posenc.patches.foreign import widen
 from hf_posenc.patches.rereading import reader_of
+from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.patches.turning import copies_of, scaled, turned
 from hf_posenc.positions import PositionContext
 from hf_posenc.terms import Terms
@@ -94,11 +96,14 @@ class Positioned(nn.Module):
         if has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
             mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:
+            widen(cache, self.layer_idx, key.shape[-1])
             key, v = cache.update(key, v, self.layer_idx)
         if beside is not None:
             seen = ctx.key_positions.shape[1]
             key, ctx = key[..., :width], replace(ctx, carried=key[:, :, :seen, width:].float())
         terms = scheme.terms(ctx)
+        if in_parts() and (scheme.needs_whole_text or not terms.plain or mask is not None):
+            refuse_parts(scheme)
         queries, terms = scaled(queries, terms)
         if terms.plain:
             return self._by_host(queries[0], key, v, terms, mask, host)

@@ -130,6 +130,10 @@ class Scheme(nn.Module):
         """transformers' own ``rope_parameters`` for the same rotation; None where it has none."""
         return None
 
+    def native_within_trained(self) -> dict[str, Any] | None:
+        """transformers' own ``rope_parameters`` for the same rotation up to the trained length, and another beyond."""
+        return None
+
     @property
     def kept_keys(self) -> tuple[int, int] | None:
         """``(first, last)``: how many of the oldest and of the newest keys a cache needs to hold; None for all."""

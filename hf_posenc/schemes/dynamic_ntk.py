@@ -12,6 +12,8 @@ emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from hf_posenc.geometry import Geometry, Rotation
@@ -47,7 +49,7 @@ class DynamicNTK(Scheme):
         super().__init__(geometry)
         self.multiplier, self.granularity = multiplier, granularity
         rope = Rotary(geometry, base=base)
-        self.unscaled, self.frequencies = rope.rotation(), rope.frequencies()
+        self.base, self.unscaled, self.frequencies = rope.base, rope.rotation(), rope.frequencies()
 
     def row_rotation(self) -> RowRotation:
         """The rotation of every length a row can have."""
@@ -64,6 +66,10 @@ class DynamicNTK(Scheme):
         """The rotation of rows of some length."""
         stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
         return Rotation(stretched(self.frequencies, stretch), self.unscaled.layout)
+
+    def native_within_trained(self) -> dict[str, Any]:
+        """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
+        return {"rope_type": "dynamic", "rope_theta": self.base, "factor": self.multiplier}
 
     @property
     def unchanged_below(self) -> int:

@@ -45,8 +45,8 @@ class FIRE(Scheme):
         super().__init__(geometry)
         self.shared = share_layers  # type: ignore[misc]
         self.first_c, self.tau, self.eps = c, tau, eps
-        self.c = nn.Parameter(torch.empty(()))
-        self.multiplier = nn.Parameter(torch.empty(()))
+        self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP2 shards along it
+        self.multiplier = nn.Parameter(torch.empty(1))
         self.inner = nn.Linear(1, width)
         self.outer = nn.Linear(width, geometry.heads)
         self.reset_parameters()

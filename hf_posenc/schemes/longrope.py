@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hf_posenc.bands import ONE_REGION, Band, Region
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange
@@ -111,6 +112,14 @@ class LongRoPE(Rotary):
             return 0
         as_host = host.rotation == self.short and host.logit_scale == self.logit_scale()
         return self.geometry.trained_length if as_host else 0
+
+    def native_within_trained(self) -> dict[str, Any]:
+        """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
+        return self.scaled_as(
+            "longrope", short_factor=list(self.short_factor), long_factor=list(self.long_factor),
+            factor=self.geometry.factor, attention_factor=self.attention_factor,
+            original_max_position_embeddings=self.geometry.trained_length,
+        )  # fmt: skip
 
     def _checked(self, name: str, factors: Sequence[float] | None) -> tuple[float, ...]:
         pairs = self.dims // 2

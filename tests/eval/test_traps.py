@@ -214,8 +214,8 @@ def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 
     expected = scores(PosEncLM(llama, tokenizer=tokenizer))
     llama.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    stock = HFLM(str(tmp_path), device="cpu")
-    assert scores(stock) != pytest.approx(expected, rel=1e-3)  # stock: another model, and not a word
+    with pytest.raises(ValueError, match="hf_posenc"):  # stock: another model, and not a word, but for our guard
+        HFLM(str(tmp_path), device="cpu")
     ours = PosEncLM(str(tmp_path), device="cpu")
     assert (ours.scheme_name, ours.max_length) == ("yarn", 4 * TRAINED)
     assert scores(ours) == pytest.approx(expected, rel=1e-6)
@@ -234,7 +234,8 @@ def test_an_adapter_of_another_scheme_is_refused(llama, tokenizer, tmp_path) -> 
     tuned = peft.get_peft_model(patch_model(base, "yarn", factor=4), lora)
     save_peft_adapter(tuned, tmp_path / "adapter")
     options = {"peft": str(tmp_path / "adapter"), "device": "cpu"}
-    assert scores(HFLM(str(tmp_path / "base"), **options))[0] < 0  # stock: no scheme, and not a word
+    with pytest.raises(KeyError, match="hf_posenc"):  # stock: no scheme, and not a word, but for our guard
+        HFLM(str(tmp_path / "base"), **options)
     with pytest.raises(PosEncError, match="yarn"):
         PosEncLM(str(tmp_path / "base"), scheme="alibi", **options)
     assert PosEncLM(str(tmp_path / "base"), **options).scheme_name == "yarn"  # the adapter knows it

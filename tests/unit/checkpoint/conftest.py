@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +19,8 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
 )
+
+from hf_posenc.laws.pair import Pair, widest
 
 TRAINED, FACTOR = 16, 4
 WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
@@ -87,3 +92,32 @@ def stir() -> Callable[[nn.Module], None]:
                 parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
 
     return of
+
+
+ONE_A_HOOK = [
+    ("llama", "yarn"), ("llama", "alibi"), ("llama", "binary"), ("llama", "cable"), ("llama", "dca"),
+    ("llama", "deberta"), ("llama", "drope"), ("llama", "dynamic_ntk"), ("llama", "llama4_temp"),
+    ("llama", "lm_infinite"), ("llama", "none"), ("llama", "shaw"), ("llama", "sinks"), ("llama", "ssmax"),
+    ("llama", "window"), ("llama", "xpos"), ("llama", "t5"),
+    ("gpt2", "learned"), ("gpt2", "learned_hier"), ("gpt2", "pose"), ("gpt2", "longrope"), ("gpt2", "fox"),
+    ("bert", "t5"), ("bert", "learned_hier"), ("bert", "dynamic_ntk"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    """One scheme for every hook."""
+    return [widest(kind, scheme) for kind, scheme in ONE_A_HOOK]
+
+
+@pytest.fixture
+def elsewhere(tmp_path) -> Callable[[str], None]:
+    """Run a program in a fresh process, in the test's folder."""
+
+    def run(program: str) -> None:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    return run

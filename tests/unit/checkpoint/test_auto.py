@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, GPT2LMHeadModel, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, GPT2LMHeadModel, PreTrainedConfig, PreTrainedModel
 
 from hf_posenc import describe, enable_auto, is_patched, patch_model
 from hf_posenc.auto import disable_auto
 
-HOOKED = ("from_pretrained", "_from_config")
-TRANSFORMERS_OWN = {name: PreTrainedModel.__dict__[name] for name in HOOKED}
+HOOKED = {"from_pretrained": PreTrainedModel, "_from_config": PreTrainedModel, "get_config_dict": PreTrainedConfig}
+TRANSFORMERS_OWN = {name: owner.__dict__[name] for name, owner in HOOKED.items()}
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def test_enabling_twice_and_disabling_leaves_nothing_behind(host, tmp_path) -> N
     enable_auto()
     enable_auto()
     disable_auto()
-    assert {name: PreTrainedModel.__dict__[name] for name in HOOKED} == TRANSFORMERS_OWN
+    assert {name: owner.__dict__[name] for name, owner in HOOKED.items()} == TRANSFORMERS_OWN
     patch_model(host("llama"), "yarn", factor=4).save_pretrained(tmp_path)
-    assert not is_patched(AutoModelForCausalLM.from_pretrained(tmp_path))
+    with pytest.raises(ValueError, match="hf_posenc"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)

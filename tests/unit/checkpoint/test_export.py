@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
 
 from hf_posenc import export_native, patch_model
-from hf_posenc.errors import NotExpressible, NotPatched
+from hf_posenc.errors import NotExpressible, NotPatched, OnlyWithinTrainedLength
 from hf_posenc.laws.hosts import TRAINED, host
 
 EXPRESSIBLE = [
@@ -23,39 +21,51 @@ EXPRESSIBLE = [
 TEXT = torch.randint(3, 96, (1, 3 * TRAINED), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("scheme", "options"), EXPRESSIBLE, ids=str)
-def test_plain_transformers_computes_the_same(scheme: str, options: dict, tmp_path) -> None:
-    model = patch_model(host("llama"), scheme, factor=4, **options)
-    parameters = export_native(model, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert "position_scheme" not in config
-    assert config["max_position_embeddings"] == 4 * TRAINED
-    assert config["rope_parameters"]["rope_type"] == parameters["rope_type"]
-    plain = LlamaForCausalLM.from_pretrained(tmp_path).eval()
-    with torch.no_grad():
-        apart = (plain(TEXT).logits - model(TEXT).logits).abs().max()
-        assert apart < 1e-4  # frequencies are float32 there, float64 here
-        assert (host("llama")(TEXT).logits - model(TEXT).logits).abs().max() > 100 * 1e-4  # control
+WITHOUT = """
+import sys; sys.modules["hf_posenc"] = None
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+for folder in Path(".").glob("*"):
+    if folder.is_dir():
+        model, texts = AutoModelForCausalLM.from_pretrained(folder).eval(), load_file("texts.safetensors")
+        in_turn = sorted(texts, key=lambda name: texts[name].shape[1])  # its dynamic NTK remembers longer texts
+        save_file({name: model(texts[name]).logits.detach() for name in in_turn}, folder / "logits.safetensors")
+"""
+LENGTHS = {"trained": TRAINED, "beyond": 3 * TRAINED, "target": 4 * TRAINED}
+TEXTS = {name: torch.cat((TEXT, TEXT.flip(1)), 1)[:, :length].clone() for name, length in LENGTHS.items()}
+BY_LENGTH = [("longrope", {}), ("dynamic_ntk", {}), ("dynamic_ntk", {"multiplier": 2.0, "granularity": 8})]
 
 
-def test_without_the_package(tmp_path) -> None:
-    model = patch_model(host("llama"), "yarn", factor=4)
-    export_native(model, tmp_path / "plain")
-    code = (
-        "import sys, torch; sys.modules['hf_posenc'] = None\n"
-        "from safetensors.torch import load_file, save_file\n"
-        "from transformers import AutoModelForCausalLM\n"
-        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1] + '/plain').eval()\n"
-        "text = load_file(sys.argv[1] + '/text.safetensors')['text']\n"
-        "save_file({'logits': model(text).logits.detach()}, sys.argv[1] + '/logits.safetensors')\n"
-    )
-    save_file({"text": TEXT}, tmp_path / "text.safetensors")
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, timeout=300)
-    with torch.no_grad():
-        assert (load_file(tmp_path / "logits.safetensors")["logits"] - model(TEXT).logits).abs().max() < 1e-4
+def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
+    """Without this package, at the trained and at the target length; by-length schemes at the trained one only."""
+    save_file(TEXTS, tmp_path / "texts.safetensors")
+    models = {}
+    for number, (scheme, options) in enumerate([*EXPRESSIBLE, *BY_LENGTH]):
+        model = models[f"{number}-{scheme}"] = patch_model(host("llama"), scheme, factor=4, **options)
+        by_length = (scheme, options) in BY_LENGTH
+        with pytest.warns(OnlyWithinTrainedLength, match="32 tokens") if by_length else nullcontext():
+            parameters = export_native(model, tmp_path / f"{number}-{scheme}")
+        config = json.loads((tmp_path / f"{number}-{scheme}" / "config.json").read_text())
+        assert "position_scheme" not in config
+        assert config["max_position_embeddings"] == (TRAINED if scheme == "dynamic_ntk" else 4 * TRAINED)
+        assert config["rope_parameters"]["rope_type"] == parameters["rope_type"]
+    elsewhere(WITHOUT)
+    for folder, model in models.items():
+        stored = load_file(tmp_path / folder / "logits.safetensors")
+        by_length = folder.partition("-")[2] in ("longrope", "dynamic_ntk")
+        with torch.no_grad():
+            for name, text in TEXTS.items():
+                apart = (stored[name] - model(text).logits).abs().max().item()
+                if by_length and name != "trained":
+                    assert apart > 0.1, (folder, name, apart)  # control: the warning says the truth
+                else:
+                    assert apart < 1e-4, (folder, name, apart)  # frequencies are float32 there, float64 here
+            if folder.partition("-")[2] != "dynamic_ntk":  # it is the host itself up to the trained length
+                assert (host("llama")(TEXTS["trained"]).logits - stored["trained"]).abs().max() > 0.01  # control
 
 
-@pytest.mark.parametrize("scheme", ["alibi", "self_extend", "yarn+logn", "longrope", "dynamic_ntk", "xpos", "sinks"])
+@pytest.mark.parametrize("scheme", ["alibi", "self_extend", "yarn+logn", "longrope+logn", "xpos", "sinks"])
 def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
     model = patch_model(host("llama"), scheme, factor=4)
     with pytest.raises(NotExpressible, match="save_pretrained"):

@@ -61,10 +61,15 @@ def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, h
     assert torch.equal(answer(on_patched), want)
 
 
-def test_peft_alone_loses_them(host, answer, adapter) -> None:
+def test_peft_alone_refuses_them_and_would_lose_them(host, answer, adapter) -> None:
     """Control: what `test_learned_positions_travel_in_every_order` compares does depend on the side-car."""
     folder, want = adapter("llama", "t5", peft_first)
+    with pytest.raises(KeyError, match=r"use hf_posenc\.load_peft_adapter"):
+        peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
+    rewrite("adapter_config.json", lambda c: c.update(peft_type="LORA"))(folder)
     alone = peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
+    assert (answer(alone) - want).abs().max() > 0.1
+    alone = peft.PeftModel.from_pretrained(host("llama"), folder)  # no scheme at all, and no word of it
     assert (answer(alone) - want).abs().max() > 0.1
 
 
