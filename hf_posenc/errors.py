@@ -22,6 +22,10 @@ class SchemeNotDefined(PosEncError, ValueError):
     """The scheme has no meaning on this kind of model."""
 
 
+class UnknownTopic(PosEncError, ValueError):
+    """No demonstration is registered under that name, or it does not take what it was given."""
+
+
 class UnknownOption(PosEncError, TypeError):
     """The scheme takes no option of that name."""
 

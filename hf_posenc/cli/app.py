@@ -14,10 +14,14 @@ from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
+from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.list import list_command
+from hf_posenc.cli.commands.probe import probe
+from hf_posenc.cli.commands.properties import properties
+from hf_posenc.cli.commands.show import show
 
 # Plain help: it loads without rich, which doubles the time to answer, and holds no escape codes.
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -56,6 +60,17 @@ app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model be
 )
 app.command("info", epilog=examples("hf-posenc info yarn", "hf-posenc info rerope --json"))(info)
 app.command(
+    "show",
+    epilog=examples(
+        "hf-posenc show rope",
+        "hf-posenc show pi ntk yarn llama3 --picture frequencies --factor 8",
+        "hf-posenc show self_extend dca rerope string --picture distance --out distances.svg",
+        "hf-posenc show rope rope_nd --picture grid",
+        "hf-posenc show sinusoidal --picture clock --animate position",
+        "hf-posenc show alibi --list",
+    ),
+)(show)
+app.command(
     "advise",
     epilog=examples(
         "hf-posenc advise --model starter:llama --target 2k",
@@ -86,6 +101,14 @@ app.command(
     ),
 )(compare)
 app.command(
+    "probe",
+    epilog=examples(
+        "hf-posenc probe --model starter:llama --out results/probe",
+        "hf-posenc probe --model starter:llama --scheme yarn --factor 4 --out results/yarn",
+        "hf-posenc probe --model starter:bert --length 256 --json",
+    ),
+)(probe)
+app.command(
     "finetune",
     epilog=examples(
         "hf-posenc finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8",
@@ -101,4 +124,21 @@ app.command(
     ),
 )(export)
 app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
+app.command(
+    "explain",
+    epilog=examples(
+        "hf-posenc explain",
+        "hf-posenc explain dog",
+        "hf-posenc explain dog --scheme kerple,rope+logn",
+        "hf-posenc explain window --json",
+    ),
+)(explain)
+app.command(
+    "properties",
+    epilog=examples(
+        "hf-posenc properties rope",
+        "hf-posenc properties integer sinusoidal sinusoidal:kind=sin rope alibi",
+        "hf-posenc properties rope integer --precision",
+    ),
+)(properties)
 app.command("env", epilog=examples("hf-posenc env", "hf-posenc env --json"))(env)

@@ -126,7 +126,8 @@ def command_line(context: Context) -> str:
         if value in (None, False, [], ()) or str(value) == str(parameter.default) or parameter.name in SHOWING:
             continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
-            words += [parameter.opts[0]] + ([] if single is True else [str(single)])
+            name = [parameter.opts[0]] if parameter.param_type_name == "option" else []
+            words += name + ([] if single is True else [str(single)])
     return shlex.join(words)
 
 

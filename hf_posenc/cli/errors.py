@@ -20,6 +20,7 @@ ASKED_FOR_WRONGLY = (
     BadArgument,
     errors.UnknownScheme,
     errors.UnknownOption,
+    errors.UnknownTopic,
     errors.OptionOutOfRange,
     errors.LengthContradiction,
     BadComparison,

@@ -1,0 +1,50 @@
+"""What a demonstration found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Value = str | float | int | bool | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers under heads.
+
+    Attributes:
+        columns: what each number is, with its unit.
+        rows: as many values each.
+        title: what the table is about, where there are several.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    title: str = ""
+
+    def column(self, name: str) -> list[Value]:
+        """The values under a head."""
+        return [row[self.columns.index(name)] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A demonstration's result.
+
+    Attributes:
+        topic: its name.
+        title: its question.
+        shows: what is done, for a reader who is new to it.
+        tables: what was measured.
+        conclusion: what the numbers say; made from them.
+    """
+
+    topic: str
+    title: str
+    shows: str
+    tables: tuple[Table, ...]
+    conclusion: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)

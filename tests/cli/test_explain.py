@@ -1,0 +1,43 @@
+"""``hf-posenc explain``: the list, a demonstration, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hf_posenc.explain import topics
+
+
+def test_without_a_topic_all_are_listed(call: Callable) -> None:
+    out = call("explain").out
+    assert all(any(line.split()[0] == name for line in out.splitlines() if line.strip()) for name in topics())
+    assert {row["topic"] for row in call("explain", "--json").data} == set(topics())
+
+
+def test_a_topic_says_what_is_done_and_what_was_found(call: Callable) -> None:
+    answer = call("explain", "dog", "--scheme", "rope,kerple")
+    assert answer.code == 0, answer.err
+    assert "the dog chased another dog" in answer.out
+    assert "both dogs are one under none" in " ".join(answer.out.split())
+    assert any(line.split()[:3] == ["bert", "(encoder)", "kerple"] for line in answer.out.splitlines())
+
+
+def test_as_json(call: Callable) -> None:
+    data = call("explain", "permutation", "--json").data
+    assert data["topic"] == "permutation"
+    assert data["tables"][0]["rows"][0][0] == "none"
+    assert data["conclusion"].startswith("Outputs follow the words under none")
+
+
+def test_refusals_end_with_2(call: Callable) -> None:
+    answer = call("explain", "dogs")
+    assert answer.code == 2
+    assert "Did you mean 'dog'?" in answer.err
+    assert call("explain", "dog", "--scheme", "roep").code == 2
+    assert call("explain", "readers", "--scheme", "rope").code == 2
+
+
+def test_help_ends_with_examples(call: Callable) -> None:
+    lines = call("explain", "--help").out.rstrip().splitlines()
+    examples = lines[lines.index("  Examples:") + 1 :]
+    assert examples
+    assert all(line.strip().startswith("hf-posenc explain") for line in examples)

@@ -1,0 +1,48 @@
+"""``hf-posenc properties``: one scheme in full, several side by side, low precision, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hf_posenc.properties import in_order
+
+
+def test_one_scheme_says_what_each_number_is(call: Callable) -> None:
+    out = call("properties", "none").out
+    assert "position does nothing to attention" in out
+    assert all(one.asks.split()[0] in out for one in in_order())
+
+
+def test_side_by_side(call: Callable) -> None:
+    out = call("properties", "integer", "alibi").out
+    line = next(line for line in out.splitlines() if line.startswith("Does it stay bounded"))
+    assert line.split()[-4:] == ["no", "64", "no", "2.6e+02"]
+
+
+def test_as_json(call: Callable) -> None:
+    data = call("properties", "sinusoidal,sinusoidal:kind=sin", "window", "--json").data
+    assert list(data) == ["sinusoidal", "sinusoidal:kind=sin", "window"]
+    assert data["sinusoidal"]["linear"]["holds"] is True
+    assert data["sinusoidal:kind=sin"]["linear"]["holds"] is False
+    assert data["window"]["linear"]["value"] == "inf"  # JSON has no number for it
+
+
+def test_precision(call: Callable) -> None:
+    rows = call("properties", "integer", "--precision", "--json").data
+    scores = {(row["kind"], row["start"]): row["scores"] for row in rows}
+    assert scores["fp16", 1_000_000] == "inf"
+    assert scores["fp32", 0] < 1e-5
+    assert "positions in bfloat16" in call("properties", "none", "--precision").out
+
+
+def test_refusals(call: Callable) -> None:
+    assert call("properties", "roep").code == 2
+    assert call("properties", "rope", "--model", "llma").code == 2
+    assert "needs a decoder" in call("properties", "self_extend", "--model", "bert").err
+
+
+def test_help_ends_with_examples(call: Callable) -> None:
+    lines = call("properties", "--help").out.rstrip().splitlines()
+    examples = lines[lines.index("  Examples:") + 1 :]
+    assert examples
+    assert all(line.strip().startswith("hf-posenc properties") for line in examples)

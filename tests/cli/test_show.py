@@ -1,0 +1,94 @@
+"""``hf-posenc show``: what it writes, what it says, how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="an extra")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_scheme_is_all_it_takes(call: Callable, here: Path) -> None:
+    answer = call("show", "rope")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == "Written to pictures/rope-clock.png\n"
+    assert (here / "pictures" / "rope-clock.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_instead_and_beside(call: Callable, here: Path) -> None:
+    words = ("show", "yarn", "pi:factor=2", "-p", "stretch", "--factor", "8", "--head-dim", "8", "--json")
+    answer = call(*words)
+    assert answer.code == 0
+    (found,) = answer.data
+    assert [scheme["label"] for scheme in found["schemes"]] == ["yarn", "pi:factor=2"]
+    yarn, pi = (scheme["numbers"]["stretch"][""] for scheme in found["schemes"])
+    assert pi == [2.0] * 4
+    assert yarn[0] == 1.0
+    assert yarn[-1] == pytest.approx(8.0)
+    assert found["files"] == []
+    assert not list(here.iterdir())
+    assert call(*words, "--out", "s.svg").data[0]["files"] == ["s.svg"]
+
+
+def test_options_go_to_the_schemes_that_take_them(call: Callable) -> None:
+    words = ("show", "rope", "rerope", "self_extend", "-o", "window=8", "-p", "distance_curve", "--json")
+    rope, rerope, extended = (scheme["numbers"]["used"] for scheme in call(*words).data[0]["schemes"])
+    assert max(rope) == 255
+    assert max(rerope) == 8
+    assert extended[:8] == rope[:8]
+    assert max(extended) <= 64 < 255
+    refused = call("show", "rope", "rerope", "-o", "windw=8")
+    assert refused.code == 2
+    assert "'window'" in refused.err
+
+
+def test_a_model_of_ones_own(call: Callable) -> None:
+    answer = call("show", "unscaled", "-m", "starter:gpt2", "-p", "code", "--channels", "0:3", "-l", "5", "--json")
+    assert answer.code == 0
+    code = answer.data[0]["schemes"][0]["numbers"]["code"]
+    assert [len(code), len(code[0])] == [5, 3]
+
+
+def test_lists(call: Callable) -> None:
+    every = [row["name"] for row in call("show", "--list", "--json").data]
+    mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
+    assert {"code", "clock", "distance", "grid", "visible"} <= set(every)
+    assert mine == ["bias", "bias_curve", "score", "score_curve"]
+    assert "Bias against distance" in call("show", "alibi", "--list").out
+
+
+def test_films_and_pages(call: Callable, here: Path) -> None:
+    film = call("show", "rope", "-p", "clock", "--animate", "own", "--frames", "2", "--position", "5")
+    assert film.out == "Written to pictures/rope-clock.gif\n"
+    assert call("show", "alibi", "-p", "all", "-l", "8", "--heads", "2", "--out", "a.html").code == 0
+    page = (here / "a.html").read_text(encoding="utf-8")
+    assert page.count("<figure>") == 4
+    assert "hf-posenc show alibi --picture all --out a.html --heads 2 --length 8" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ([], "--list"), (["ropee"], "'rope'"), (["rope", "-p", "clok"], "'clock'"), (["rope", "-p", "bias"], "'bias'"),
+        (["rope", "--out", "a.pdf"], ".svg"), (["rope", "--animate", "own", "--out", "a.png"], ".gif"),
+        (["rope", "--animate", "speed"], "position"), (["rope", "--channels", "a"], "--channels"),
+        (["rope", "-p", "clock", "--channels", "99"], "0 … 31"), (["alibi", "--head", "8"], "0 … 7"),
+        (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"), (["none"], "No picture"),
+        (["rope", "--factor", "0.5"], "at least 1"), (["rope", "-m", "starter:lama"], "'llama'"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_words(call: Callable, here: Path, words: list[str], hint: str) -> None:
+    answer = call("show", *words)
+    assert answer.code == 2, answer.err
+    assert hint in answer.err
+    assert "Traceback" not in answer.err
+    assert not list(here.iterdir())
