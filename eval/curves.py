@@ -37,6 +37,11 @@ def curve_picture(
     for number, length in enumerate(lengths):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         draw_length(axes, runs, length, f"{length:,} ({length / trained_length:g}×)", color=colour, marker=marker)
+    told = [value for run in runs for point in run for value in point.held_out.values()]
+    told += [] if goal is None else [goal]
+    if told:  # rows differ more from each other than training changes any of them
+        margin = 0.15 * max(max(told) - min(told), 0.2)
+        axes.set_ylim(min(told) - margin, max(told) + margin)
     if goal is not None:
         axes.axhline(goal, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1, label="as it came, at 1×")
     axes.set_xlabel("optimiser steps")

@@ -1,89 +1,95 @@
-"""Extend a causal model's context: patch it with a scheme, fine-tune it briefly with LoRA, measure before and after.
+"""Extend a model's context: patch it with a scheme, train it briefly with LoRA, measure on the way.
 
-    python examples/finetune_lora.py --output runs/yarn8          # the bundled starter Llama, minutes on a CPU
+    python examples/finetune_lora.py --output runs/lora                   # the bundled starter Llama, minutes on a CPU
+    python examples/finetune_lora.py --seeds 0 1 2 --output runs/lora3                # with mean and spread over seeds
     python examples/finetune_lora.py --model HuggingFaceTB/SmolLM2-135M --scheme yarn --factor 4 --text book.txt \\
-        --length 8192 --steps 200 --learning-rate 2e-4 --bf16 --output runs/smol
+        --held-out other.txt --steps 200 --learning-rate 2e-4 --gradient-checkpointing --bf16 --output runs/smol
 
-The folder gets checkpoints and the finished PEFT adapter with its scheme beside it. Killed? Add --resume. To load it:
+Beside the LoRA matrices, norms and embeddings are trained. Measured is the loss of the same last tokens of held-out
+text after 1×, 2×, 4× … the trained length: of the model as it came, patched, and trained. Each seed has its folder,
+with checkpoints, the curve and the finished adapter, its scheme beside it; above them lie results.md, results.json and
+curve.png. Killed? Add --resume. To load an adapter:
 
-    hf_posenc.from_pretrained(MODEL, peft_adapter="runs/yarn8")
+    hf_posenc.from_pretrained(MODEL, peft_adapter="runs/lora/seed-0")
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import nn
 from transformers import AutoTokenizer
 
 import hf_posenc
+from hf_posenc.atomic import write_bytes, write_json
 from hf_posenc.errors import PosEncError
+from hf_posenc.eval.curves import curve_picture
+from hf_posenc.eval.errors import MissingExtra
 from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
-from hf_posenc.finetune import finetune_lora
+from hf_posenc.training import METHODS, Point, Training, finetune, reach_of
+from hf_posenc.training.rows import documents, held_out_windows
 
-SCORED = 256  # tokens at the end of each window
-WINDOWS = 8
+WINDOWS = 8  # of held-out text, at each length
+
+Curve = Sequence[Point]
 
 
 def main() -> None:
-    """Run, and say in words what the caller can put right."""
-    arguments = parse()
+    """Fine-tune with rows of the target length."""
+    start(parser(__doc__), rows=max)
+
+
+def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """The command line; recipes that only differ in their defaults share it."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", default="llama", help="a starter's name, a folder or a Hub name (default: %(default)s)")
+    add("--scheme", default="dca", help="see `hf-posenc list` (default: %(default)s)")
+    add("--factor", type=float, default=8.0, help="target length / trained length (default: %(default)s)")
+    add("--length", type=int, help="tokens a training row (default: the one this recipe is about)")
+    add("--steps", type=int, default=40, help="optimiser steps (default: %(default)s)")
+    add("--batch", type=int, default=1, help="rows a step (default: %(default)s)")
+    add("--method", choices=sorted(METHODS), default="lora", help="what is trained (default: %(default)s)")
+    add("--learning-rate", type=float, default=1e-3, help="peak; large models want less (default: %(default)s)")
+    add("--rank", type=int, default=16, help="of the LoRA matrices (default: %(default)s)")
+    add("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
+    add("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
+    add("--held-out", type=Path, nargs="+", help="text files to measure on (default: likewise, others)")
+    add("--output", type=Path, required=True, help="folder of what is trained and of results")
+    add("--resume", action="store_true", help="go on with what is in --output")
+    add("--save-every", type=int, default=20, help="steps between checkpoints (default: %(default)s)")
+    add("--eval-every", type=int, default=10, help="steps between measurements (default: %(default)s)")
+    add("--gradient-checkpointing", action="store_true", help="less memory, more time")
+    add("--bf16", action="store_true", help="compute in bfloat16")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def start(parser: argparse.ArgumentParser, *, rows: Callable[[Sequence[int]], int]) -> None:
+    """Run, and say in words what the caller can put right; ``rows`` chooses their length, from 1× to the target."""
+    arguments = parser.parse_args()
     try:
-        run(arguments)
+        run(arguments, rows)
     except (PosEncError, OSError) as error:
         raise SystemExit(str(error)) from error
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="llama", help="a starter's name, a folder or a Hub name (default: llama)")
-    parser.add_argument("--scheme", default="yarn", help="see `hf-posenc list` (default: yarn)")
-    parser.add_argument("--factor", type=float, default=8.0, help="target length / trained length (default: 8)")
-    parser.add_argument("--length", type=int, help="tokens a training row (default: the target length)")
-    parser.add_argument("--steps", type=int, default=30, help="optimiser steps (default: 30)")
-    parser.add_argument("--batch", type=int, default=1, help="rows a step (default: 1)")
-    parser.add_argument(
-        "--learning-rate", type=float, default=1e-3, help="peak (default: 1e-3; large models want less)"
-    )
-    parser.add_argument("--rank", type=int, default=16, help="of the LoRA matrices (default: 16)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
-    parser.add_argument("--held-out", type=Path, nargs="+", help="text files to measure on (default: likewise, others)")
-    parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and of the adapter")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --output")
-    parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints (default: 20)")
-    parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
-    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
-    return parser.parse_args()
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Patch, measure, train, measure."""
+def run(arguments: argparse.Namespace, rows: Callable[[Sequence[int]], int]) -> None:
+    """Measure the model as it came, train once a seed, report."""
     model, tokenizer = load(arguments.model)
-    trained = hf_posenc.describe(hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor))
-    print(trained)
-    target = trained.target_length
-    texts, held_out = read(arguments.text, TRAINING), read(arguments.held_out, HELD_OUT)
-    windows = cut(tokenizer, held_out, target)
-    before = loss(model, windows)
-    print(f"before: {before:.3f} nats a token at {target} tokens, held out")
-    with bar() as progress:
-        task = progress.add_task("training", total=1.0, loss="")
-        adapted = finetune_lora(
-            model, tokenizer, texts=texts, length=arguments.length or target, steps=arguments.steps,
-            batch=arguments.batch, learning_rate=arguments.learning_rate, rank=arguments.rank, seed=arguments.seed,
-            gradient_checkpointing=arguments.gradient_checkpointing, bf16=arguments.bf16, output=arguments.output,
-            resume=arguments.resume, save_every=arguments.save_every,
-            progress=lambda share, value: progress.update(task, completed=share, loss=f"loss {value:.3f}"),
-        )  # fmt: skip
-    after = loss(adapted, windows)
-    print(f"after:  {after:.3f} nats a token, {before - after:+.3f} better")
-    print(f"adapter: {arguments.output}")
+    hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
+    lengths = doubled(*reach_of(model))
+    hf_posenc.unpatch_model(model)
+    came = losses(model, tokenizer, read(arguments.held_out, HELD_OUT), lengths)
+    curves = [one_seed(seed, lengths, rows(lengths), arguments) for seed in arguments.seeds]
+    report(arguments, came, curves)
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -93,33 +99,81 @@ def load(name: str) -> tuple[Any, Any]:
     return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
 
 
-def read(files: list[Path] | None, modules: tuple[str, ...]) -> list[str]:
+def doubled(trained: int, target: int) -> list[int]:
+    """``trained``, doubled while it stays below ``target``, and ``target``."""
+    return [*(trained * 2**n for n in range(math.ceil(math.log2(target / trained)))), target]
+
+
+def read(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
     """The files, or modules of the standard library."""
     if files is None:
-        return [module_text(name) for name in modules]
+        return [text for name in modules if (text := module_text(name))]
     return [file.read_text(encoding="utf-8") for file in files]
 
 
-def cut(tokenizer: Any, texts: list[str], length: int) -> torch.Tensor:
-    """Windows of ``length`` tokens, spread over the text, ``[window, length]``."""
-    tokens = torch.tensor(tokenizer("\n".join(texts), add_special_tokens=False, verbose=False)["input_ids"])
-    if len(tokens) < length:
-        raise SystemExit(f"The held-out text has {len(tokens)} tokens, less than {length}. Give more with --held-out.")
-    starts = torch.linspace(0, len(tokens) - length, WINDOWS).long().tolist()
-    return torch.stack([tokens[start : start + length] for start in starts])
-
-
 @torch.no_grad()
-def loss(model: nn.Module, windows: torch.Tensor) -> float:
-    """Nats a token over the last tokens of every window."""
-    model.eval()
-    device = next(model.parameters()).device
-    scored = min(SCORED, windows.shape[1] - 1)
-    losses = []
-    for window in windows.to(device):
-        logits = model(window[None], logits_to_keep=scored + 1).logits[0, :-1].float()
-        losses.append(nn.functional.cross_entropy(logits, window[-scored:]).item())
-    return sum(losses) / len(losses)
+def losses(model: Any, tokenizer: Any, texts: list[str], lengths: Sequence[int]) -> dict[int, float]:
+    """Nats a token by length, of the very tokens that training measures; a table of positions ends at the first."""
+    windows = held_out_windows(documents(tokenizer, texts), lengths, count=WINDOWS)
+    found = {}
+    for length in lengths if hasattr(model.config, "rope_parameters") else lengths[:1]:
+        rows = (windows[str(length)][number] for number in range(WINDOWS))
+        found[length] = mean(model(**{k: v[None].to(model.device) for k, v in row.items()}).loss.item() for row in rows)
+    return found
+
+
+def one_seed(seed: int, lengths: Sequence[int], length: int, arguments: argparse.Namespace) -> Curve:
+    """Patch, train, measure on the way."""
+    model, tokenizer = load(arguments.model)
+    torch.manual_seed(seed)  # schemes with parameters draw them
+    hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
+    training = Training(
+        length=arguments.length or length, steps=arguments.steps, method=arguments.method, batch=arguments.batch,
+        learning_rate=arguments.learning_rate, rank=arguments.rank, seed=seed, bf16=arguments.bf16,
+        gradient_checkpointing=arguments.gradient_checkpointing, save_every=arguments.save_every,
+        eval_every=arguments.eval_every, eval_lengths=tuple(lengths), eval_windows=WINDOWS,
+    )  # fmt: skip
+    with bar() as progress:
+        task = progress.add_task(f"seed {seed}", total=1.0, loss="")
+        return finetune(
+            model, tokenizer, read(arguments.text, TRAINING), training, held_out=read(arguments.held_out, HELD_OUT),
+            output=arguments.output / f"seed-{seed}", resume=arguments.resume,
+            progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
+        ).curve  # fmt: skip
+
+
+def report(arguments: argparse.Namespace, came: dict[int, float], curves: Sequence[Curve]) -> None:
+    """Print a table of mean and deviation over seeds; write it, all numbers, and the curve."""
+    measured = [[point.held_out for point in curve if point.held_out] for curve in curves]
+    trained = min(came)
+    rows: list[dict[str, Any]] = []
+    for length in measured[0][-1]:
+        after = [run[-1][length] for run in measured]
+        rows.append(
+            {
+                "length": length,
+                "times": length / trained,
+                "as it came": came.get(length),
+                "patched": mean(run[0][length] for run in measured),
+                "trained": mean(after),
+                "spread": stdev(after) if len(after) > 1 else None,
+            }
+        )
+    lines = ["| length | as it came | patched | trained |", "|---|---:|---:|---:|", *map(line, rows)]
+    print("\n".join(lines) + f"\n\nWritten to {arguments.output}: results.md, results.json, curve.png, seed-*")
+    write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
+    about = {name: str(value) for name, value in vars(arguments).items()}
+    points = [[point.to_dict() for point in curve] for curve in curves]
+    write_json(arguments.output / "results.json", {"about": about, "rows": rows, "curves": points})
+    with suppress(MissingExtra):
+        curve_picture(curves, trained, arguments.output / "curve.png", goal=came[trained])
+
+
+def line(row: dict[str, Any]) -> str:
+    """One length of the table."""
+    came = "–" if row["as it came"] is None else f"{row['as it came']:.3f}"
+    spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
+    return f"| {row['length']:,} ({row['times']:g}×) | {came} | {row['patched']:.3f} | {row['trained']:.3f}{spread} |"
 
 
 def bar() -> Progress:

@@ -157,6 +157,19 @@ class Positioned(nn.Module):
 ENGINE_BACKENDS = ("eager", "sdpa")
 
 
+def eager_mask(attention: Any, hidden: Tensor) -> Tensor | None:
+    """What transformers' eager attention of a decoder needs to be told, ``[1, 1, token, token]``; other backends know.
+
+    Args:
+        attention: a module, patched or not.
+        hidden: ``[1, token, width]``.
+    """
+    if not attention.is_causal or attention.config._attn_implementation != "eager":
+        return None
+    length = hidden.shape[1]
+    return torch.full((1, 1, length, length), torch.finfo(hidden.dtype).min, device=hidden.device).triu(1)
+
+
 class LayerProjections:
     """A layer's own query and key projections, without the scheme knowing the layer."""
 

@@ -20,7 +20,7 @@ from transformers.models.bert.modeling_bert import (
 )
 
 from hf_posenc.geometry import Geometry
-from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.patches.base import Adapter, Positioned, eager_mask
 from hf_posenc.patches.table import PositionedTable
 from hf_posenc.registry import register_adapter
 from hf_posenc.schemes.base import Scheme
@@ -111,4 +111,5 @@ class BertAdapter(Adapter):
     def probe(self, base: BertModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
         embeddings = base.embeddings
         start = embeddings.LayerNorm(hidden + embeddings.position_embeddings(positions))
-        return base.encoder.layer[layer].attention.self(start, position_ids=positions)[0]
+        probed = base.encoder.layer[layer].attention.self
+        return probed(start, attention_mask=eager_mask(probed, hidden), position_ids=positions)[0]

@@ -8,7 +8,7 @@ from transformers.cache_utils import Cache
 
 
 def widen(cache: Cache, layer: int | None, width: int) -> None:
-    """Make cached keys of one head's width as wide as this scheme's: the same in every region, with nothing beside them.
+    """Make cached keys of one head's width as wide as the scheme's: the same in every region, with nothing beside them.
 
     Args:
         cache: that takes new keys next; ``[batch, heads, key, width]`` if it holds any of ours.

@@ -10,7 +10,7 @@ from transformers import GPT2Config, PreTrainedConfig
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Model, eager_attention_forward
 
 from hf_posenc.geometry import Geometry
-from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.patches.base import Adapter, Positioned, eager_mask
 from hf_posenc.patches.table import PositionedTable
 from hf_posenc.registry import register_adapter
 from hf_posenc.schemes.base import Scheme
@@ -78,4 +78,5 @@ class GPT2Adapter(Adapter):
 
     def probe(self, base: GPT2Model, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
         block = base.h[layer]
-        return block.attn(block.ln_1(hidden + base.wpe(positions)), position_ids=positions)[0]
+        mask = eager_mask(block.attn, hidden)
+        return block.attn(block.ln_1(hidden + base.wpe(positions)), attention_mask=mask, position_ids=positions)[0]

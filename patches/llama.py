@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from hf_posenc.geometry import Geometry, HostRotary, Rotation, geometric
-from hf_posenc.patches.base import Adapter, Positioned
+from hf_posenc.patches.base import Adapter, Positioned, eager_mask
 from hf_posenc.patches.context import KEYWORD
 from hf_posenc.registry import register_adapter
 from hf_posenc.schemes.base import Scheme, has
@@ -115,7 +115,9 @@ class LlamaAdapter(Adapter):
             code = base.layers[0].self_attn.scheme.embed(positions)
             hidden = hidden if code is None else hidden + code.to(hidden.dtype)
         turns, probed = base.rotary_emb(hidden, positions), base.layers[layer]
-        return probed.self_attn(probed.input_layernorm(hidden), position_embeddings=turns, position_ids=positions)[0]
+        told = {"position_embeddings": turns, "position_ids": positions}
+        mask = eager_mask(probed.self_attn, hidden)
+        return probed.self_attn(probed.input_layernorm(hidden), attention_mask=mask, **told)[0]
 
 
 def host_rotary(config: LlamaConfig, head_dim: int) -> HostRotary:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.curve import Point, points
 from hf_posenc.training.masking import Collator, masked_loss
 from hf_posenc.training.methods import Method, method_of
-from hf_posenc.training.resuming import Manifest, last_complete, start_run
+from hf_posenc.training.resuming import UNFINISHED, End, Finished, Manifest, last_complete, move_in, start_run
 from hf_posenc.training.rows import Joined, Separate, documents, held_out_windows, refuse_packing
 from hf_posenc.training.settings import Training
 
@@ -113,12 +114,16 @@ def finetune(
             data_collator=collate,
             train_dataset=rows,
             eval_dataset=windows,
-            callbacks=[Report(progress), Manifest(), collate, *callbacks],
+            callbacks=[Report(progress), Manifest(), End(), collate, *callbacks],
             compute_loss_func=None if causal else masked_loss,
             optimizers=(method.optimiser(trained, training.learning_rate) if method.optimiser else None, None),
         )
         trainer.remove_callback(PrinterCallback)
-        with checkpointed(trained, model, training), chunked_loss(model, training.chunked_loss, causal=causal):
+        with (
+            checkpointed(trained, model, training),
+            chunked_loss(model, training.chunked_loss, causal=causal),
+            suppress(Finished),
+        ):
             trainer.train(resume_from_checkpoint=checkpoint)
         curve = points(trainer.state.log_history)
         if output is not None:
@@ -261,9 +266,13 @@ def checkpointed(trained: Any, model: Any, training: Training) -> Iterator[None]
 
 def save(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
     """Write what was trained, gathered from all processes, and last the curve, by which a finished run is known."""
-    trainer.save_model(str(folder))
-    if trainer.is_world_process_zero():
-        (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+    first, staged = trainer.is_world_process_zero(), folder / UNFINISHED
+    if first:
+        shutil.rmtree(staged, ignore_errors=True)
+    trainer.save_model(str(staged))
+    if first:
+        (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+        move_in(staged, folder)
         write_json(folder / CURVE, [point.to_dict() for point in curve])
 
 

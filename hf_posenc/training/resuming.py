@@ -7,6 +7,7 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, who
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hf_posenc.atomic import write_json
 from hf_posenc.errors import CheckpointMismatch
 
 RUN, MANIFEST = "run.json", "complete.json"
+UNFINISHED = "unfinished"
+OPENERS = ("adapter_config.json", "config.json")  # without these nothing loads
 logger = logging.get_logger(__name__)
 
 
@@ -32,6 +35,23 @@ class Manifest(TrainerCallback):
             return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         write_json(folder / MANIFEST, sizes(folder))
+
+
+class Finished(Exception):
+    """All steps of a run are done."""
+
+
+class End(TrainerCallback):
+    """Ends a run that was killed behind its last step: `Trainer` would take one more."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before every step.
+
+        Raises:
+            Finished: there is no step left.
+        """
+        if state.global_step >= state.max_steps:
+            raise Finished
 
 
 def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
@@ -71,6 +91,16 @@ def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
     found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
     return sorted(found, key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def move_in(staged: Path, folder: Path) -> None:
+    """Move a finished result to where it is looked for, so that half of it never loads."""
+    files = [file for file in staged.rglob("*") if file.is_file()]
+    for file in sorted(files, key=lambda file: file.name in OPENERS):
+        place = folder / file.relative_to(staged)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(place)
+    shutil.rmtree(staged)
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -96,3 +96,14 @@ def test_report_prints_and_is_plain_data() -> None:
 def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
     """The first layer is the host's own; the second is not, and that is what the report must say."""
     assert describe(patch_model(host("llama"), "rope", layers=layers)).proof.verdict == "moved"
+
+
+@pytest.mark.parametrize("scheme", ["rerope", "window", "yarn", "alibi"])
+def test_an_eager_decoder_is_probed_as_a_decoder(scheme) -> None:
+    """Eager attention sees the future unless a mask forbids it, so near tokens seemed to move."""
+    from hf_posenc import load_starter
+
+    model, _ = load_starter("llama")
+    model.set_attn_implementation("eager")
+    patch_model(model, scheme, factor=4)
+    assert describe(model).proof.verdict == "moved"

@@ -1,0 +1,61 @@
+"""The recipes for Llamas, as a user runs them: small, resumable, and what they write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FACTOR, SMALL = 2, ("--factor", "2", "--steps", "2", "--batch", "1", "--save-every", "1", "--eval-every", "2")
+
+
+def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, EXAMPLES / script, *words], capture_output=True, text=True, check=False)
+
+
+def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("def double(number):\n    return 2 * number\n\n\n" * 400)
+    files = ("--text", str(text), "--held-out", str(text))
+    done = run("finetune_lora.py", *SMALL, *files, "--seeds", "0", "1", "--output", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "| 512 (2×) |" in done.stdout
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert [row["length"] for row in results["rows"]] == [256, 512]
+    assert [len(curve) for curve in results["curves"]] == [3, 3]  # before, and after each step
+    assert results["rows"][0]["spread"] > 0
+    assert (tmp_path / "run" / "curve.png").stat().st_size > 10_000
+    again = run("finetune_lora.py", *SMALL, *files, "--seeds", "0", "1", "--output", str(tmp_path / "run"))
+    assert again.returncode == 1
+    assert "Pass resume=True" in again.stderr
+    from hf_posenc import describe, from_pretrained, starters
+
+    adapted = from_pretrained(starters.starter_path("llama"), peft_adapter=tmp_path / "run" / "seed-1")
+    assert describe(adapted).scheme == "dca"
+
+
+@pytest.mark.parametrize(("script", "scheme"), [("pose.py", "yarn+pose"), ("drope.py", "drope")])
+def test_recipes_that_train_at_the_trained_length(script, scheme, tmp_path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("def double(number):\n    return 2 * number\n\n\n" * 400)
+    files = ("--text", str(text), "--held-out", str(text))
+    done = run(script, *SMALL, *files, "--output", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "run" / "seed-0" / "run.json").read_text())
+    assert kept["length"] == 256
+    assert kept["scheme"]["target_length"] == FACTOR * 256
+    assert "+".join(part["name"] for part in kept["scheme"]["scheme"]) == scheme
+
+
+def test_the_way_there_is_in_the_help() -> None:
+    for script in ("finetune_lora.py", "pose.py", "drope.py"):
+        shown = run(script, "--help")
+        assert f"python examples/{script}" in shown.stdout
+        assert "(default: " in shown.stdout
