@@ -111,7 +111,7 @@ class MissingPackage(PosEncError, ImportError):
 
 
 class TrainingImpossible(PosEncError, ValueError):
-    """A model cannot be trained as asked: a setting is out of range, or model, method and setting do not go together."""
+    """A model cannot be trained as asked: a setting is out of range, or settings and model do not go together."""
 
 
 class RequestTooLong(PosEncError, ValueError):

@@ -106,7 +106,9 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
         by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         by_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        by_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        by_bias = None
+        if bias is not None and ctx.needs_input_grad[2]:
+            by_bias = torch.zeros_like(bias, dtype=torch.float32)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
             for part in chunks(hidden, weight):

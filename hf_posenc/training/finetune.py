@@ -149,7 +149,7 @@ def reach_of(model: nn.Module) -> tuple[int, int]:
     if is_patched(model):
         report = describe(model)
         return report.trained_length, report.target_length
-    length = host_of(model)[0].config.max_position_embeddings
+    length: Any = host_of(model)[0].config.max_position_embeddings
     return length, length
 
 

@@ -80,11 +80,11 @@ def finetune(
     from hf_posenc.training import finetune as train
 
     path = model_path(model)
-    lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
     with output.progress() as tell:
         patched = from_pretrained(
-            path, scheme=scheme, dtype=dtype_of(model, dtype), **lengths, **scheme_options(scheme, option)
-        )
+            path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
+            dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
+        )  # fmt: skip
         trained, target = reach_of(patched)
         training = Training(
             length=length or target, steps=steps, method=method, batch=batch, accumulate=accumulate,

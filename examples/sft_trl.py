@@ -1,0 +1,193 @@
+"""Supervised fine-tuning of a patched model with TRL: conversations too long for the model as it came.
+
+    python examples/sft_trl.py --output runs/sft                          # the bundled starter Llama, minutes on a CPU
+    python examples/sft_trl.py --model HuggingFaceTB/SmolLM2-135M-Instruct --scheme yarn --factor 4 --length 8192 \\
+        --data chats.jsonl --steps 200 --learning-rate 2e-4 --bf16 --gradient-checkpointing --output runs/smol-sft
+
+Needs TRL: pip install trl. Patch the model, then hand it to SFTTrainer as any other: with TRL's own PEFT wrapping, loss
+and packing. The adapter that is saved carries the scheme, learned positions included. To load it:
+
+    hf_posenc.from_pretrained(MODEL, peft_adapter="runs/sft")
+
+--data is a file of JSON lines, each {"prompt": [{"role": "user", "content": …}], "completion": [{"role": "assistant",
+"content": …}]}. Without it, conversations are made of the standard library: a stretch of source code, a question about
+the last function in it, and the beginning of that function's docstring. Killed? Add --resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import AutoTokenizer
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_callback import PrinterCallback
+
+import hf_posenc
+from hf_posenc.errors import PosEncError
+from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
+from hf_posenc.training.finetune import Report
+from hf_posenc.training.methods import lora
+from hf_posenc.training.resuming import UNFINISHED, End, Finished, Manifest, last_complete, move_in, start_run
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)  # for tokenizers that have none
+KEPT = 400  # conversations to train on
+MEASURED = 16
+Conversation = dict[str, list[dict[str, str]]]
+
+
+def main() -> None:
+    """Run, and say in words what the caller can put right."""
+    arguments = parse()
+    try:
+        run(arguments)
+    except (PosEncError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="llama", help="a starter's name, a folder or a Hub name (default: llama)")
+    parser.add_argument("--scheme", default="yarn", help="see `hf-posenc list` (default: yarn)")
+    parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
+    parser.add_argument("--length", type=int, help="tokens of the longest conversation (default: the target length)")
+    parser.add_argument("--steps", type=int, default=40, help="optimiser steps (default: 40)")
+    parser.add_argument("--batch", type=int, default=1, help="conversations a step, of each process (default: 1)")
+    parser.add_argument("--packing", action="store_true", help="several conversations a row, each read for itself")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak (default: 1e-3; large ones want less)")
+    parser.add_argument("--rank", type=int, default=16, help="of the LoRA matrices (default: 16)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path, help="JSON lines to train on (default: from the standard library)")
+    parser.add_argument("--held-out", type=Path, help="JSON lines to measure on (default: likewise, other modules)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and of the adapter")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --output")
+    parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints (default: 20)")
+    parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Patch, measure, train, measure."""
+    try:
+        from trl import SFTConfig, SFTTrainer
+    except ImportError as error:
+        raise SystemExit(f"TRL is not there: {error}. Install it with pip install trl.") from error
+    model, tokenizer = load(arguments.model)
+    torch.manual_seed(arguments.seed)  # schemes with parameters draw them
+    report = hf_posenc.describe(hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor))
+    length = arguments.length or report.target_length
+    settings = {name: str(value) for name, value in vars(arguments).items() if name not in ("output", "resume")}
+    start_run(arguments.output, settings, resume=arguments.resume)
+    resumed = last_complete(arguments.output) if arguments.resume else None
+    with bar() as progress:
+        task = progress.add_task("training", total=1.0, loss="")
+        trainer = SFTTrainer(
+            model,
+            SFTConfig(
+                output_dir=str(arguments.output), max_steps=arguments.steps, max_length=length,
+                packing=arguments.packing, eval_packing=False, per_device_train_batch_size=arguments.batch,
+                per_device_eval_batch_size=1, learning_rate=arguments.learning_rate, lr_scheduler_type="cosine",
+                warmup_steps=round(0.1 * arguments.steps), bf16=arguments.bf16, seed=arguments.seed,
+                gradient_checkpointing=arguments.gradient_checkpointing, save_steps=arguments.save_every,
+                save_total_limit=2, logging_steps=1, report_to="none", disable_tqdm=True, eval_strategy="no",
+                use_cpu=not torch.accelerator.is_available(), dataloader_pin_memory=torch.accelerator.is_available(),
+            ),
+            train_dataset=dataset(arguments.data, TRAINING, KEPT, tokenizer, length, arguments.seed),
+            eval_dataset=dataset(arguments.held_out, HELD_OUT, MEASURED, tokenizer, length, arguments.seed),
+            processing_class=tokenizer,
+            peft_config=lora(model, arguments.rank),
+            callbacks=[Report(lambda done, loss: progress.update(task, completed=done, loss=f"{loss:.2f}"))],
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(Manifest())
+        trainer.add_callback(End())
+        first = trainer.is_world_process_zero()
+        if first:
+            print(report)
+        before = None if resumed else trainer.evaluate()["eval_loss"]
+        with suppress(Finished):
+            trainer.train(resume_from_checkpoint=resumed)
+        after = trainer.evaluate()["eval_loss"]
+        staged = arguments.output / UNFINISHED
+        trainer.save_model(str(staged))
+    if first:
+        (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+        move_in(staged, arguments.output)
+        told = "" if before is None else f"before: {before:.3f} nats a token of the answers, held out\n"
+        print(f"{told}after:  {after:.3f}\nadapter: {arguments.output}")
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """A starter, or a model and its tokenizer from a folder or the Hub; the tokenizer with a template for chats."""
+    if name in ("llama", "gpt2"):
+        model, tokenizer = hf_posenc.load_starter(name)  # type: ignore[arg-type]
+    else:
+        model, tokenizer = hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
+    return model, tokenizer
+
+
+def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any, length: int, seed: int) -> Any:
+    """Conversations of at most ``length`` tokens: those of a file, or ``most`` about the standard library."""
+    from datasets import Dataset, disable_progress_bars
+
+    disable_progress_bars()
+    if file is None:
+        found = [chat for name in modules for chat in about(module_text(name), characters=2 * length)]
+        random.Random(seed).shuffle(found)
+    else:
+        found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        most = len(found)
+    kept: list[Conversation] = []
+    for chat in found:
+        if len(kept) == most:
+            break
+        told = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
+        if len(tokenizer(told, add_special_tokens=False, verbose=False)["input_ids"]) <= length:
+            kept.append(chat)
+    if not kept:
+        raise SystemExit(f"No conversation of {file or 'the standard library'} fits {length} tokens. Raise --length.")
+    return Dataset.from_list(kept)
+
+
+def about(source: str, *, characters: int) -> Iterator[Conversation]:
+    """Conversations about the functions of a source text, each behind the ``characters`` in front of its end."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return
+    ends = [0]
+    for line in source.splitlines(keepends=True):
+        ends.append(ends[-1] + len(line))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and (told := ast.get_docstring(node)):
+            end = ends[node.end_lineno or 0]
+            question = f"{source[max(0, end - characters) : end]}\nWhat does {node.name} do?"
+            yield {
+                "prompt": [{"role": "user", "content": question}],
+                "completion": [{"role": "assistant", "content": told.split("\n\n")[0]}],
+            }
+
+
+def bar() -> Progress:
+    """Share done, time left and the step's loss."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
+    )
+
+
+if __name__ == "__main__":
+    main()
