@@ -1,0 +1,54 @@
+"""The reference of the command line: what every command's ``--help`` says, before Sphinx reads its sources."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.cli import main
+
+INTRODUCTION = """# Command line
+
+Every command answers `--help`; this page is those answers. A model is a folder, a name on the hub, or one of the
+bundled starters (`starter:llama`, `starter:gpt2`, `starter:bert`). With `--json` a command writes JSON to stdout and
+nothing else; progress and errors go to stderr. `--debug`, anywhere, lets errors through as tracebacks.
+
+| exit code | means |
+|---|---|
+| 0 | done |
+| 1 | failed |
+| 2 | asked for something that is not there |
+| 3 | done, but a part of it was refused |
+| 4 | a law of the contract is broken (`check`) |
+| 130 | interrupted |
+"""
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", lambda app: write_page(Path(app.srcdir) / "commands.md"))
+    return {"version": "1", "parallel_read_safe": True}
+
+
+def write_page(file: Path) -> None:
+    """The page, unless it is there as it should be."""
+    text = "\n".join([INTRODUCTION, *(f"## {name}\n\n```text\n{helps(name)}```\n" for name in command_names())])
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.write_text(text, encoding="utf-8")
+
+
+def command_names() -> list[str]:
+    """The commands, in the order of the first help text."""
+    _, _, listed = helps().partition("Commands:\n")
+    return re.findall(r"^  ([a-z-]+)  ", listed.partition("\n\n")[0], re.MULTILINE)
+
+
+def helps(*command: str) -> str:
+    """What ``hf-posenc COMMAND --help`` says."""
+    said = io.StringIO()
+    with redirect_stdout(said), suppress(SystemExit):
+        main([*command, "--help"])
+    return said.getvalue().strip("\n") + "\n"

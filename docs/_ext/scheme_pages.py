@@ -1,0 +1,149 @@
+"""One page a scheme, written from its record before Sphinx reads its sources; and the table that leads to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docstrings import code, page, prose, table
+
+from hf_posenc.cli.commands.info import CACHES, USES, paper_address
+from hf_posenc.cli.readme import paper_name
+from hf_posenc.registry import SchemeRecord, list_schemes, scheme_class
+from hf_posenc.schemes.base import Scheme
+
+FOLDER = "schemes"
+HOOKS = {
+    "embed": "adds a code to the embeddings",
+    "read_table": "reads the host's table in its own way",
+    "reposition": "moves tokens to other positions",
+    "rotation": "turns queries and keys",
+    "row_rotation": "turns them by the length of the text so far",
+    "prepare": "changes queries and keys before they are turned",
+    "regions": "gives sets of pairs places of their own",
+    "bias": "adds a bias to the scores",
+    "values": "adds to the mixed values",
+    "query_scale": "scales queries by their position",
+    "row_scale": "scales rows of logits",
+    "logit_scale": "scales all logits",
+    "sink": "adds a key without a value",
+    "visible": "hides some keys",
+    "carry": "caches something beside every key",
+}
+USE = """```python
+from hf_posenc import describe, load_starter, patch_model
+
+model, tokenizer = load_starter("{model}")  # or any model of yours
+patch_model(model, "{name}", factor=4)
+print(describe(model))
+```
+
+```console
+$ hf-posenc check --model starter:{model} --scheme {name} --factor 4
+```
+"""
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir) / FOLDER))
+    return {"version": "1", "parallel_read_safe": True}
+
+
+def built_in() -> list[SchemeRecord]:
+    """The schemes of this package, recipes last."""
+    records = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
+    return sorted(records, key=lambda record: (record.recipe, record.name))
+
+
+def write_pages(folder: Path) -> None:
+    """All pages and their index; files that would not change keep their date, so that nothing is built again."""
+    pages = {record.name: scheme_page(record, folder) for record in built_in()}
+    folder.mkdir(exist_ok=True)
+    for name, text in {**pages, "index": index(built_in())}.items():
+        file = folder / f"{name}.md"
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+    for file in folder.glob("*.md"):
+        if file.stem not in {*pages, "index"}:
+            file.unlink()
+
+
+def scheme_page(record: SchemeRecord, folder: Path) -> str:
+    """The page of one scheme."""
+    module, _, name = record.target.partition(":")
+    source = module.removeprefix("hf_posenc.").replace(".", "/") + ".py"
+    parts = [
+        f"# {record.name}\n",
+        prose(record.title) + "\n",
+        facts(record),
+        picture(record, folder.parent),
+        f"## Formula\n\n{page(record.text.partition(chr(10))[2].strip(chr(10)))}",
+        f"## Options\n\n{page(record.about)}\n{options(record)}",
+        f"## Use\n\n{USE.format(model=record.models[0], name=record.name)}",
+        f"## Code\n\nClass `{name}`, as models run it:\n\n"
+        f"```{{literalinclude}} ../../hf_posenc/{source}\n:language: python\n```\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def facts(record: SchemeRecord) -> str:
+    """What is known of a scheme, as a table of two columns."""
+    also = ", ".join(map(code, record.aliases))
+    rows = [
+        ("also called", also),
+        ("on a pretrained model", USES[record.use]),
+        ("trained", "has parameters to train" if record.learned else "has no parameters by default"),
+        ("defined for", ", ".join(record.models) + (f"; elsewhere {record.undefined}" if record.undefined else "")),
+        ("what it does", "; ".join(f"{what} ([`{hook}`](#{anchor(hook)}))" for hook, what in hooks(record).items())),
+        ("key cache", "holds " + CACHES.get(record.cache, record.cache)),
+        ("paper", f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""),
+    ]
+    return table(("", ""), [row for row in rows if row[1]])
+
+
+def hooks(record: SchemeRecord) -> dict[str, str]:
+    """The hooks a scheme's class has of its own."""
+    cls = scheme_class(record.name)
+    return {hook: what for hook, what in HOOKS.items() if getattr(cls, hook) is not getattr(Scheme, hook)}
+
+
+def anchor(hook: str) -> str:
+    """Where the hook is explained."""
+    return f"hf_posenc.Scheme.{hook}"
+
+
+def picture(record: SchemeRecord, docs: Path) -> str:
+    """The scheme's picture, where it has been made."""
+    return f"```{{picture}} scheme-{record.name}\n```\n" if record.name else ""
+
+
+def options(record: SchemeRecord) -> str:
+    """Options with their ranges and defaults."""
+    if not record.options:
+        return "There are no options.\n"
+    rows = [(code(name), kind.replace("|", "\\|"), code(default) or "required")
+            for name, (kind, default) in record.options.items()]  # fmt: skip
+    return table(("option", "value", "default"), rows)
+
+
+def index(records: list[SchemeRecord]) -> str:
+    """All schemes, by what it takes to use them."""
+    groups = {
+        "Zero-shot": ("zero-shot", "A pretrained RoPE model can use these untrained."),
+        "Training": ("training", "These change what a model was trained with, and want a fine-tune."),
+        "Recipes": ("recipe", "These move positions about while a model is trained, on top of whatever it has."),
+    }
+    parts = ["# Schemes\n", INTRODUCTION]
+    for title, (use, about) in groups.items():
+        rows = [(f"[{r.name}]({r.name}.md)", prose(r.summary), ", ".join(r.models), "yes" if r.learned else "")
+                for r in records if r.use == use]  # fmt: skip
+        parts.append(f"## {title}\n\n{about}\n\n{table(('scheme', 'what it is', 'defined for', 'learned'), rows)}")
+    parts.append("```{toctree}\n:hidden:\n\n" + "\n".join(record.name for record in records) + "\n```\n")
+    return "\n".join(parts)
+
+
+INTRODUCTION = """Every page is made from the scheme's own record and source, which is also what `hf-posenc list` and
+`hf-posenc info NAME` show. Schemes compose with `+`: a scaling with a temperature, with a remap, with a window
+(`"yarn+logn"`, `"llama3+dca"`); what cannot go together is refused. The options of all parts are given together.
+"""

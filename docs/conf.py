@@ -1,0 +1,64 @@
+"""How the documentation is built: ``python -m sphinx -W -n docs docs/_build``. Nothing is fetched."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "_ext")]
+
+import hf_posenc  # noqa: E402
+
+project = "hf-posenc"
+author = "the hf-posenc authors"
+copyright = author
+version = release = hf_posenc.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "scheme_pages",
+    "command_page",
+    "picture",
+]
+exclude_patterns = ["_build", "_ext", "pictures"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+# Single backticks in docstrings are code; what is public is linked from the text and from annotations.
+default_role = "code"
+smartquotes = False  # options and formulas are copied from here
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+napoleon_custom_sections = [("Class attributes", "params_style")]
+nitpicky = True
+# No inventory of other people's can be fetched while building offline; of ours every name must be there, but for type
+# variables.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!~?hf_posenc\.).*"),
+    (r"py:.*", r"hf_posenc\.[\w.]+\.[A-Z]"),
+]
+
+html_theme = "furo"
+html_title = f"hf-posenc {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "friendly"
+
+
+def setup(app):
+    """Sphinx calls this."""
+    app.connect("autodoc-process-docstring", whole_sentence, priority=600)  # after napoleon's 500
+
+
+def whole_sentence(app, what, name, obj, options, lines):
+    """Give a property's docstring back what stood before its first colon, which napoleon takes for a type."""
+    for number, line in enumerate(lines):
+        if what == "property" and line.startswith(":type: "):
+            del lines[number]
+            lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
+            return

@@ -1,0 +1,67 @@
+"""``hf-posenc probe``: what it says, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = ("--samples", "2", "--rows", "16", "--length", "128")
+
+
+def test_json_is_complete(call: Callable) -> None:
+    answer = call("probe", "--model", "starter:llama", "--scheme", "yarn", "--factor", "2", *SMALL, "--json")
+    assert answer.code == 0
+    found = answer.data
+    assert [side["label"] for side in found["sides"]] == ["as it comes", "yarn"]
+    side = found["sides"][0]
+    assert len(side["heads"]) == 30
+    assert len(side["mass"]) == 5
+    for layer in side["mass"]:
+        for head in layer:
+            assert sum(head) == pytest.approx(1.0, abs=1e-5)
+    assert side["reading"]["effective_length"] in (64, 128)
+    assert len(found["moved"]) == 5
+
+
+def test_tables_and_pictures(call: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need the extra plot")
+    answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))
+    assert answer.code == 0
+    assert "heads use position" in answer.out
+    assert "effective length" in answer.out
+    for name in ("distance", "heads", "sinks", "loss"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256
+
+
+def test_without_matplotlib_it_says_so_before_it_works(
+    call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    answer = call("probe", "--model", "starter:llama", "--out", str(tmp_path / "out"))
+    assert answer.code == 1
+    assert "hf-posenc[plot]" in answer.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["--factor", "4"], ["--scheme", "yarm"], ["--option", "window=3"]], ids=str)
+def test_refused(call: Callable, words: list[str]) -> None:
+    answer = call("probe", "--model", "starter:llama", *words)
+    assert answer.code == 2
+    assert answer.err.startswith("Error: ")
+
+
+def test_help_ends_with_examples(call: Callable) -> None:
+    assert "hf-posenc probe --model starter:llama --out results/probe" in call("probe", "--help").out

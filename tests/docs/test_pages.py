@@ -1,0 +1,152 @@
+"""The documentation is true: its code runs, its commands exist, its pages say what the records say."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import hf_posenc
+from hf_posenc import registry
+from hf_posenc.cli.app import app
+from hf_posenc.explain import topics
+from hf_posenc.pictures.registry import list_pictures
+
+DOCS = Path(__file__).parents[2] / "docs"
+sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
+
+import make_pictures  # noqa: E402
+import scheme_pages  # noqa: E402
+from command_page import command_names  # noqa: E402
+from docstrings import page  # noqa: E402
+
+PAGES = sorted(file for file in DOCS.rglob("*.md") if "schemes" not in file.parts and file.name != "commands.md")
+RECORDS = scheme_pages.built_in()
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+FAST = ("yarn", "alibi", "learned_interp", "pose")  # of each kind one; all of them in the full run
+
+
+def blocks(language: str) -> list[Any]:
+    """Blocks of code of one language, by page."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [
+        pytest.param(block, id=f"{file.relative_to(DOCS)}-{number}")
+        for file in PAGES
+        for number, block in enumerate(pattern.findall(file.read_text(encoding="utf-8")))
+    ]
+
+
+def commands() -> list[str]:
+    """Every command line of this package on a page, of a picture, and inside a text."""
+    texts = [file.read_text(encoding="utf-8") for file in PAGES]
+    shown = [line for text in texts for line in re.findall(r"^\$ (hf-posenc .*)$", text, re.MULTILINE)]
+    inside = [line for text in texts for line in re.findall(r"`(hf-posenc [a-z]+ [^`…]*)`", text)]
+    named = [line for line in inside if not re.search(r"\b(NAME|COMMAND)\b", line)]
+    return sorted({*shown, *named, *(made.line for made in make_pictures.PICTURES)})
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block registers ends with it."""
+    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_code_runs(block: str) -> None:
+    exec(compile(block, "docs", "exec"), {"__name__": "hf_posenc"})
+
+
+@pytest.mark.parametrize("block", blocks("pycon"))
+def test_doctests_say_what_they_say(block: str) -> None:
+    said: list[str] = []
+    runner = doctest.DocTestRunner()
+    runner.run(doctest.DocTestParser().get_doctest(block, {}, "docs", "docs", 0), out=said.append)
+    assert runner.tries > 0
+    assert runner.failures == 0, "".join(said)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_can_be_given(line: str) -> None:
+    """Every option exists and takes such a value; nothing is run."""
+    _, name, *words = shlex.split(line)
+    given = COMMANDS[name].make_context(name, words).params
+    if name == "explain" and words:
+        assert words[0] in topics()
+    for picture in given.get("picture") or ():
+        assert picture in {known.name for known in list_pictures()}
+
+
+def test_a_wrong_option_is_noticed() -> None:
+    """Control of the test above."""
+    with pytest.raises(Exception, match="no-such-option"):
+        COMMANDS["probe"].make_context("probe", ["--model", "starter:llama", "--no-such-option"])
+
+
+def test_every_command_is_in_the_reference() -> None:
+    assert command_names() == list(COMMANDS)
+
+
+def test_every_scheme_has_a_page_that_says_its_options(tmp_path: Path) -> None:
+    (tmp_path / "schemes").mkdir()
+    (tmp_path / "schemes" / "gone.md").write_text("of a scheme that is no more")
+    scheme_pages.write_pages(tmp_path / "schemes")
+    assert {file.stem for file in (tmp_path / "schemes").glob("*.md")} == {"index", *(r.name for r in RECORDS)}
+    for record in RECORDS:
+        text = (tmp_path / "schemes" / f"{record.name}.md").read_text(encoding="utf-8")
+        for option, (_, default) in record.options.items():
+            assert f"| `{option}` |" in text
+            assert default.replace("|", "\\|") in text
+        assert all(f"`{alias}`" in text for alias in record.aliases)
+        assert f'patch_model(model, "{record.name}"' in text
+
+
+def test_pages_are_written_once(tmp_path: Path) -> None:
+    folder = tmp_path / "schemes"
+    scheme_pages.write_pages(folder)
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    scheme_pages.write_pages(folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(r.name, marks=[] if r.name in FAST else pytest.mark.full) for r in RECORDS]
+)
+def test_a_scheme_s_example_runs(name: str) -> None:
+    record = registry.scheme_record(name)
+    block = scheme_pages.USE.format(model=record.models[0], name=name)
+    exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], {})
+
+
+def test_formulas_keep_their_columns_and_nothing_turns_into_markup() -> None:
+    text = "A *b* of [c], see arXiv:2309.00071 and `d_e`:\n\n    x_i  =  y*z\n        | w\n\nEnd_of it."
+    assert page(text) == (
+        "A \\*b\\* of \\[c\\], see [arXiv:2309.00071](https://arxiv.org/abs/2309.00071) and `d_e`:\n\n"
+        "```text\nx_i  =  y*z\n    | w\n```\n\nEnd\\_of it.\n"
+    )
+
+
+def test_files_that_pages_name_exist() -> None:
+    texts = [file.read_text(encoding="utf-8") for file in PAGES]
+    named = {path for text in texts for path in re.findall(r"\b((?:examples|patches)/[\w/.]*)", text)}
+    assert len(named) > 5
+    assert not [path for path in named if not (DOCS.parent / path).exists()]
+
+
+def test_all_that_is_public_is_in_the_reference() -> None:
+    reference = (DOCS / "api.md").read_text(encoding="utf-8")
+    missing = [name for name in hf_posenc.__all__ if not re.search(rf"(:: |\.){name}$", reference, re.MULTILINE)]
+    assert missing in ([], ["PosEncError"])  # which stands among the errors
+
+
+def test_pictures_on_pages_are_known_and_made() -> None:
+    used = [name for file in PAGES for name in re.findall(r"```\{picture\} (\S+)", file.read_text(encoding="utf-8"))]
+    assert sorted(used) == sorted(made.name for made in make_pictures.PICTURES)
+    missing = [made.file for made in make_pictures.PICTURES if not (make_pictures.FOLDER / made.file).exists()]
+    assert not missing, "Run: python docs/make_pictures.py"
