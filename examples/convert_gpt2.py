@@ -1,0 +1,191 @@
+"""Give GPT-2 another kind of position: its table leaves, RoPE or ALiBi takes its place, and a short run heals the cut.
+
+    python examples/convert_gpt2.py --output runs/gpt2-rope                # the bundled starter GPT-2, minutes on a CPU
+    python examples/convert_gpt2.py --scheme alibi --seeds 0 1 2 --output runs/gpt2-alibi
+    python examples/convert_gpt2.py --model openai-community/gpt2 --text book.txt --held-out other.txt --steps 2000 \\
+        --batch 8 --learning-rate 1e-4 --bf16 --output runs/gpt2-large-rope
+
+Every scheme of `hf-posenc list` that GPT-2 takes can be named. Nothing of what attention knew about positions fits the
+new kind, so all weights are trained; a table that is out of use is not. Measured is the loss of the same last tokens of
+held-out text after 1×, 2×, 4× … the trained length: as it came (which ends at 1×), patched and untrained, and trained.
+Each seed has its folder, with checkpoints and the finished model. Killed? Add --resume. To load a model:
+
+    hf_posenc.from_pretrained("runs/gpt2-rope/seed-0")
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import AutoTokenizer
+
+import hf_posenc
+from hf_posenc.atomic import write_bytes, write_json
+from hf_posenc.errors import PosEncError
+from hf_posenc.eval.run import evaluate
+from hf_posenc.eval.text import TRAINING, module_text
+from hf_posenc.training import METHODS, Training, finetune
+
+Losses = dict[int, float]
+
+
+def main() -> None:
+    """Run, and say in words what the caller can put right."""
+    arguments = parse()
+    try:
+        run(arguments)
+    except (PosEncError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="gpt2", help="the starter, a folder or a Hub name (default: gpt2)")
+    parser.add_argument("--scheme", default="rope", help="rope, alibi, or any of `hf-posenc list` (default: rope)")
+    parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
+    parser.add_argument("--length", type=int, help="tokens a training row (default: the target length)")
+    parser.add_argument("--steps", type=int, default=200, help="optimiser steps (default: 200)")
+    parser.add_argument("--batch", type=int, default=2, help="rows a step (default: 2)")
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, help="peak (default: 1e-3; large models want less)"
+    )
+    parser.add_argument("--method", choices=sorted(METHODS), default="full", help="what is trained (default: full)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
+    parser.add_argument("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
+    parser.add_argument("--held-out", type=Path, help="text file to measure on (default: likewise, other modules)")
+    parser.add_argument("--samples", type=int, default=32, help="windows of held-out text at each length (default: 32)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
+    parser.add_argument("--resume", action="store_true", help="go on with what is in --output")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default: 50)")
+    parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure the model as it came, convert it once a seed, report."""
+    claim(arguments)
+    model, tokenizer = load(arguments.model)
+    length = model.config.max_position_embeddings
+    target = round(arguments.factor * length)
+    unpatched = losses(model, tokenizer, [length], target, arguments)[length]
+    print(f"as it came: {unpatched:.3f} nats a token at {length} tokens")
+    found = {seed: one_seed(seed, length, target, arguments) for seed in arguments.seeds}
+    report(arguments, length, unpatched, found)
+
+
+def claim(arguments: argparse.Namespace) -> None:
+    """Make the folder this run's own.
+
+    Raises:
+        SystemExit: it is another's.
+    """
+    file = arguments.output / "settings.json"
+    free = ("output", "resume", "seeds", "save_every")  # what may change between a run and its continuation
+    settings = {name: value for name, value in vars(arguments).items() if name not in free}
+    settings = json.loads(json.dumps(settings, default=str))
+    if file.exists() and not arguments.resume:
+        raise SystemExit(f"{arguments.output} holds an earlier run. Add --resume, or choose another folder.")
+    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8"))) != settings:
+        changed = sorted(name for name in before.keys() | settings.keys() if before.get(name) != settings.get(name))
+        raise SystemExit(f"The run in {arguments.output} had other {', '.join(changed)}. Choose another folder.")
+    write_json(file, settings)
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """The starter, or a model and its tokenizer from a folder or the Hub."""
+    if name == "gpt2":
+        return hf_posenc.load_starter("gpt2")
+    return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+
+
+def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Patch, train, measure before and after; or what an earlier call found."""
+    folder = arguments.output / f"seed-{seed}"
+    done = folder / "losses.json"
+    if done.exists():
+        return json.loads(done.read_text(encoding="utf-8"))
+    model, tokenizer = load(arguments.model)
+    torch.manual_seed(seed)  # schemes with parameters draw them
+    print(hf_posenc.describe(hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)))
+    lengths = [length]
+    while lengths[-1] < target:
+        lengths.append(min(2 * lengths[-1], target))
+    before = losses(model, tokenizer, lengths, target, arguments)
+    training = Training(
+        length=arguments.length or target, steps=arguments.steps, method=arguments.method, batch=arguments.batch,
+        learning_rate=arguments.learning_rate, seed=seed, save_every=arguments.save_every, bf16=arguments.bf16,
+        gradient_checkpointing=arguments.gradient_checkpointing,
+    )  # fmt: skip
+    started = time.process_time()
+    with bar() as progress:
+        task = progress.add_task(f"seed {seed}", total=1.0, loss="")
+        tuned = finetune(
+            model, tokenizer, read(arguments.text), training, output=folder, resume=arguments.resume,
+            progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
+        )  # fmt: skip
+    seconds = time.process_time() - started
+    after = losses(tuned.model, tokenizer, lengths, target, arguments)
+    write_json(done, {"before": before, "after": after, "seconds": seconds})
+    return json.loads(done.read_text(encoding="utf-8"))
+
+
+def read(files: list[Path] | None) -> list[str]:
+    """The files, or modules of the standard library."""
+    if files is None:
+        return [text for name in TRAINING if (text := module_text(name))]
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+def losses(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Losses:
+    """Nats a token by length, of the same last tokens whatever ``lengths`` are."""
+    rows = evaluate(
+        model, tokenizer, tasks=["posenc_ppl"], lengths=lengths, longest=target, samples=arguments.samples,
+        text=arguments.held_out,
+    ).rows  # fmt: skip
+    return {row.length: row.value for row in rows if row.metric == "nll" and row.length is not None}
+
+
+def report(arguments: argparse.Namespace, length: int, unpatched: float, found: dict[int, dict[str, Any]]) -> None:
+    """Print a table of mean and spread over seeds, and write it and all numbers."""
+    runs = list(found.values())
+    lengths = list(runs[0]["after"])
+    lines = [
+        f"{arguments.scheme}, {arguments.steps} steps of {arguments.batch} rows, "
+        f"{mean(run['seconds'] for run in runs):.0f} s of processor time a seed; nats a token, mean ± deviation of "
+        f"{len(runs)} seed{'s' * (len(runs) > 1)}",
+        "",
+        "| | " + " | ".join(f"{n} ({int(n) / length:g}×)" for n in lengths) + " |",
+        "|---|" + "---|" * len(lengths),
+        f"| as it came | {unpatched:.3f} |" + " – |" * (len(lengths) - 1),
+    ]
+    for name, when in (("patched", "before"), ("trained", "after")):
+        lines.append(f"| {name} | " + " | ".join(spread([run[when][n] for run in runs]) for n in lengths) + " |")
+    print("\n" + "\n".join(lines))
+    write_json(arguments.output / "results.json", {"unpatched": unpatched, "seeds": found})
+    write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation."""
+    return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
+
+
+def bar() -> Progress:
+    """Share done, time left and the step's loss."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Read longer texts with BERT than its table of positions allows: patch it, then a short masked-LM run.
+
+    python examples/extend_bert.py --output runs/bert                      # the bundled starter BERT, minutes on a CPU
+    python examples/extend_bert.py --output runs/bert --seeds 0 1 2        # mean and spread
+    python examples/extend_bert.py --scheme alibi --learning-rate 1e-3 --output runs/bert-alibi
+    python examples/extend_bert.py --model google-bert/bert-base-uncased --text book.txt --held-out other.txt \\
+        --steps 500 --batch 8 --learning-rate 3e-5 --bf16 --output runs/bert-base
+
+``hierarchical``, the default, keeps the table and reads a position as two digits of base n (scheme ``learned_hier``).
+All layers but the middle one see a window as wide as the table, so that they meet what they know; the middle one sees
+the whole text, and its attention is sharpened as that grows (``logn``). ``tiled`` does the same with the table
+repeated. Any other scheme of `hf-posenc list` can be named: ``alibi``, ``rope`` and ``t5`` put the table out of use,
+and then attention has to be learned anew.
+
+Measured is the share of masked tokens recalled, the same tokens at every length: from their neighbourhood
+(posenc_mlm), and with a copy of the text they stand in at the far end (posenc_mlm_recall). The model as it came, at the
+length it was trained on, is the yardstick. Each seed has its folder, with checkpoints and the finished model. Killed?
+Add --resume. To load a model:
+
+    hf_posenc.from_pretrained("runs/bert/seed-0")
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import AutoTokenizer
+
+import hf_posenc
+from hf_posenc.atomic import write_bytes, write_json
+from hf_posenc.errors import PosEncError
+from hf_posenc.eval.run import evaluate, is_masked
+from hf_posenc.eval.text import TRAINING, module_text
+from hf_posenc.training import METHODS, Training, finetune
+
+TASKS = ("posenc_mlm", "posenc_mlm_recall")
+PASSAGE = (16, 96)  # tokens of a passage that a row holds twice
+KEPT = ("learned_hier", {"alpha": 0.1})  # the nearer alpha is to 0, the less the first layer has to learn
+REPEATED = ("learned_interp", {"mode": "tile"})
+Recall = dict[str, dict[int, float]]
+
+
+def main() -> None:
+    """Run, and say in words what the caller can put right."""
+    arguments = parse()
+    try:
+        run(arguments)
+    except (PosEncError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="bert", help="the starter, a folder or a Hub name (default: bert)")
+    parser.add_argument(
+        "--scheme", default="hierarchical", help="hierarchical, tiled, or any of `hf-posenc list` (default: the first)"
+    )
+    parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
+    parser.add_argument("--length", type=int, help="tokens a training row (default: the target length)")
+    parser.add_argument("--steps", type=int, default=240, help="optimiser steps (default: 240)")
+    parser.add_argument("--batch", type=int, default=2, help="rows a step (default: 2)")
+    parser.add_argument(
+        "--learning-rate", type=float, default=2e-4, help="peak (default: 2e-4; a new scheme wants 1e-3)"
+    )
+    parser.add_argument("--method", choices=sorted(METHODS), default="full", help="what is trained (default: full)")
+    parser.add_argument(
+        "--copies", type=float, default=0.5, help="share of rows with one passage at both ends (default: 0.5)"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
+    parser.add_argument("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
+    parser.add_argument("--held-out", type=Path, help="text file to measure on (default: likewise, other modules)")
+    parser.add_argument("--samples", type=int, default=64, help="windows of held-out text at each length (default: 64)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
+    parser.add_argument("--resume", action="store_true", help="go on with what is in --output")
+    parser.add_argument("--save-every", type=int, default=60, help="steps between checkpoints (default: 60)")
+    parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure the model as it came, extend it once a seed, report."""
+    claim(arguments)
+    model, tokenizer = load(arguments.model)
+    length = model.config.max_position_embeddings
+    target = round(arguments.factor * length)
+    measured = {"unpatched": recall(model, tokenizer, [length], target, arguments)}
+    print(f"as it came, at {length} tokens: {told(measured['unpatched'])}")
+    seconds = {}
+    for seed in arguments.seeds:
+        measured[f"seed {seed}"], seconds[f"seed {seed}"] = one_seed(seed, length, target, arguments)
+        print(f"seed {seed}: {told(measured[f'seed {seed}'])}")
+    report(arguments, length, target, measured, seconds)
+
+
+def claim(arguments: argparse.Namespace) -> None:
+    """Make the folder this run's own.
+
+    Raises:
+        SystemExit: it is another's.
+    """
+    file = arguments.output / "settings.json"
+    free = ("output", "resume", "seeds", "save_every")  # what may change between a run and its continuation
+    settings = {name: value for name, value in vars(arguments).items() if name not in free}
+    settings = json.loads(json.dumps(settings, default=str))
+    if file.exists() and not arguments.resume:
+        raise SystemExit(f"{arguments.output} holds an earlier run. Add --resume, or choose another folder.")
+    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8"))) != settings:
+        changed = sorted(name for name in before.keys() | settings.keys() if before.get(name) != settings.get(name))
+        raise SystemExit(f"The run in {arguments.output} had other {', '.join(changed)}. Choose another folder.")
+    write_json(file, settings)
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """The starter, or a masked language model and its tokenizer from a folder or the Hub."""
+    if name == "bert":
+        return hf_posenc.load_starter("bert")
+    model = hf_posenc.from_pretrained(name)
+    if not is_masked(model):
+        raise SystemExit(f"{name} is a {type(model).__name__}, which predicts no masked tokens. Name a …ForMaskedLM.")
+    return model, AutoTokenizer.from_pretrained(name)
+
+
+def patched(model: Any, scheme: str, factor: float) -> Any:
+    """The model under a scheme; of the two that keep the table, with windows in all layers but the middle one."""
+    table = {"hierarchical": KEPT, "tiled": REPEATED}.get(scheme)
+    if table is None:
+        return hf_posenc.patch_model(model, scheme, factor=factor)
+    window = ("window", {"size": model.config.max_position_embeddings // 2})  # so many to each side
+    middle = str(model.config.num_hidden_layers // 2)
+    return hf_posenc.patch_model(model, [table, window], factor=factor, layers={middle: [table, "logn"]})
+
+
+def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace) -> tuple[Recall, float]:
+    """Patch, train, measure; or what an earlier call found. With the seconds of processor time that training took."""
+    folder = arguments.output / f"seed-{seed}"
+    done = folder / "recall.json"
+    if done.exists():
+        found = json.loads(done.read_text(encoding="utf-8"))
+        return {name: {int(n): v for n, v in line.items()} for name, line in found["recall"].items()}, found["seconds"]
+    model, tokenizer = load(arguments.model)
+    torch.manual_seed(seed)  # schemes with parameters draw them
+    print(hf_posenc.describe(patched(model, arguments.scheme, arguments.factor)))
+    training = Training(
+        length=arguments.length or target, steps=arguments.steps, method=arguments.method, batch=arguments.batch,
+        learning_rate=arguments.learning_rate, seed=seed, save_every=arguments.save_every, bf16=arguments.bf16,
+        gradient_checkpointing=arguments.gradient_checkpointing,
+    )  # fmt: skip
+    rows = Rows(
+        tokenizer, read(arguments.text), training.length, training.steps * training.batch, arguments.copies, seed
+    )
+    started = time.process_time()
+    with bar() as progress:
+        task = progress.add_task(f"seed {seed}", total=1.0, loss="")
+        tuned = finetune(
+            model, tokenizer, rows, training, output=folder, resume=arguments.resume,
+            progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
+        )  # fmt: skip
+    seconds = time.process_time() - started
+    lengths = [length]
+    while lengths[-1] < target:
+        lengths.append(min(2 * lengths[-1], target))
+    found = recall(tuned.model, tokenizer, lengths, target, arguments)
+    write_json(done, {"recall": found, "seconds": seconds})
+    return found, seconds
+
+
+class Rows(Dataset):
+    """Pieces of text between the tokens that open and close one; row ``n`` is the same in every run of a seed.
+
+    In a share of the rows the last passage stands at the front as well: what is masked there can be looked up.
+    """
+
+    def __init__(self, tokenizer: Any, texts: Sequence[str], length: int, count: int, copies: float, seed: int) -> None:
+        encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        self.tokens = torch.tensor([token for text in encoded for token in text])
+        if len(self.tokens) < length:
+            raise SystemExit(f"The texts have {len(self.tokens)} tokens, less than a row of {length}. Give more text.")
+        self.edges = torch.tensor([tokenizer.cls_token_id]), torch.tensor([tokenizer.sep_token_id])
+        self.room, self.count, self.copies, self.seed = length - 2, count, copies, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        draw = random.Random(f"{self.seed}-{index}")
+        passage = self.piece(0, draw)
+        if draw.random() < self.copies:
+            passage = self.piece(min(draw.randint(*PASSAGE), self.room // 2), draw)
+        between = self.piece(self.room - 2 * len(passage), draw)
+        return {"input_ids": torch.cat([self.edges[0], passage, between, passage, self.edges[1]])}
+
+    def piece(self, length: int, draw: random.Random) -> Tensor:
+        """So many tokens from anywhere."""
+        start = draw.randrange(len(self.tokens) - length + 1)
+        return self.tokens[start : start + length]
+
+
+def read(files: list[Path] | None) -> list[str]:
+    """The files, or modules of the standard library."""
+    if files is None:
+        return [text for name in TRAINING if (text := module_text(name))]
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+def recall(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Recall:
+    """Share of masked tokens recalled, by task and length; the same tokens whatever ``lengths`` are."""
+    rows = evaluate(
+        model, tokenizer, tasks=TASKS, lengths=lengths, longest=target, samples=arguments.samples,
+        text=arguments.held_out,
+    ).rows  # fmt: skip
+    return {
+        task: {row.length: row.value for row in rows if (row.task, row.metric) == (task, "recall")} for task in TASKS
+    }
+
+
+def report(
+    arguments: argparse.Namespace, length: int, target: int, measured: dict[str, Recall], seconds: dict[str, float]
+) -> None:
+    """Print a table of mean and spread over seeds, and write it and all numbers."""
+    seeds = [name for name in measured if name != "unpatched"]
+    lines = [
+        f"{arguments.scheme}, {arguments.steps} steps of {arguments.batch} × {arguments.length or target} tokens, "
+        f"{mean(seconds.values()):.0f} s of processor time a seed; masked tokens recalled, mean ± deviation of "
+        f"{len(seeds)} seed{'s' * (len(seeds) > 1)}",
+        "",
+        f"| | as it came, {length} | " + " | ".join(f"{n}" for n in measured[seeds[0]][TASKS[0]]) + " |",
+        "|---|---|" + "---|" * len(measured[seeds[0]][TASKS[0]]),
+    ]
+    for task in TASKS:
+        before = measured["unpatched"][task][length]
+        columns = [[measured[seed][task][n] for seed in seeds] for n in measured[seeds[0]][task]]
+        lines.append(f"| {task} | {before:.3f} | {' | '.join(map(spread, columns))} |")
+    print("\n" + "\n".join(lines))
+    for task in TASKS:
+        before, after = measured["unpatched"][task][length], mean(measured[seed][task][target] for seed in seeds)
+        verdict = "at least as good" if after >= before else "not reached"
+        print(f"{task}: {after:.3f} at {target}, {before:.3f} at {length} as it came: {verdict}")
+    write_json(arguments.output / "results.json", {"recall": measured, "seconds": seconds})
+    write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation."""
+    return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
+
+
+def told(found: Recall) -> str:
+    """Recall in one line."""
+    return "; ".join(f"{task} " + ", ".join(f"{n}: {v:.3f}" for n, v in line.items()) for task, line in found.items())
+
+
+def bar() -> Progress:
+    """Share done, time left and the step's loss."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
+    )
+
+
+if __name__ == "__main__":
+    main()
