@@ -73,7 +73,7 @@ class Budget:
 BUDGETS = {
     "text": Budget(trained=128, asked=(64, 128, 256, 512), steps=500, batch=16, learning_rate=3e-3),
     "copy": Budget(trained=8, asked=(4, 6, 8, 9, 10, 12, 16), steps=1500, batch=32, learning_rate=3e-3),
-    "addition": Budget(trained=8, asked=(4, 6, 8, 9, 10, 12, 16), steps=1200, batch=64, learning_rate=3e-3),
+    "addition": Budget(trained=4, asked=(2, 3, 4, 5, 6, 8), steps=1200, batch=48, learning_rate=2e-3, layers=3),
 }
 
 
