@@ -69,10 +69,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--factor", type=float, default=4.0, help="target length / trained length (default: 4)")
     parser.add_argument("--length", type=int, help="tokens a training row (default: the target length)")
-    parser.add_argument("--steps", type=int, default=240, help="optimiser steps (default: 240)")
+    parser.add_argument("--steps", type=int, default=300, help="optimiser steps (default: 300)")
     parser.add_argument("--batch", type=int, default=2, help="rows a step (default: 2)")
     parser.add_argument(
-        "--learning-rate", type=float, default=2e-4, help="peak (default: 2e-4; a new scheme wants 1e-3)"
+        "--learning-rate", type=float, default=3e-4, help="peak (default: 3e-4; a new scheme wants 1e-3)"
     )
     parser.add_argument("--method", choices=sorted(METHODS), default="full", help="what is trained (default: full)")
     parser.add_argument(
