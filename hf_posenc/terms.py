@@ -27,9 +27,11 @@ class KeyBias:
 
     Attributes:
         values: ``[batch or 1, heads, key]``, in float64 where the device has that.
+        slopes: ``[heads]`` where the bias is −slope · (query − key) and nothing else; None where it is not linear.
     """
 
     values: Tensor
+    slopes: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,11 @@ class ToeplitzBias:
 
     Attributes:
         of_distance: maps integer distances of any shape ``[…]`` to ``[heads, …]``, float32, with autograd.
+        slopes: ``[heads]`` where the bias is −slope times the distance, of either sign, and nothing else; else None.
     """
 
     of_distance: Callable[[Tensor], Tensor]
+    slopes: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Block:
     Attributes:
         query: ``[batch, heads, n, head_dim]``, float32, rotated and scaled.
         key: ``[batch, kv_heads, key, head_dim]``, float32.
-        scores: q · k · scaling, ``[batch, heads, n, key]``.
+        scores: q · k · scaling, ``[batch, heads, n, key]``; empty where all biases say that they do not read it.
         scaling: factor of q · k.
         rows: which query rows of the call these are.
         query_positions: where they stand in their region, ``[batch or 1, n]``.
@@ -79,9 +83,12 @@ class BlockBias:
 
     Attributes:
         of_block: a `Block` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
+        reads_scores: whether it reads `Block.scores`, or what it returns is kept by somebody. A bias that says no to
+            both gets no scores where the engine can do without, and the engine writes into its result.
     """
 
     of_block: Callable[[Block], Tensor]
+    reads_scores: bool = True
 
 
 Bias = KeyBias | ToeplitzBias | BlockBias

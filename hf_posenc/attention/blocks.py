@@ -8,6 +8,7 @@ instead of being kept. With one block of all rows it is the reference that retur
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -19,7 +20,7 @@ from hf_posenc.attention.call import Call
 from hf_posenc.attention.key_bias import counted_from
 from hf_posenc.bands import Band
 from hf_posenc.heads import products
-from hf_posenc.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.terms import Bias, Block, KeyBias, ToeplitzBias
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
@@ -69,9 +70,9 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
         seen = seen & reduce(or_, claims)
     places = slice(call.first_row + rows.start, call.first_row + rows.stop)
     blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
-    logits = biased(blocks[0], terms.bias, places)
+    logits = biased(blocks[0].scores, blocks[0], terms.bias, places)
     for block, mine in zip(blocks[1:], claims[1:], strict=True):
-        logits = torch.where(mine, biased(block, terms.bias, places), logits)
+        logits = torch.where(mine, biased(block.scores, block, terms.bias, places), logits)
     logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
@@ -81,7 +82,7 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
     mixed = spread(weights, values)
     for value in terms.values:
-        mixed = mixed + value.of_weights(weights, blocks[0])
+        mixed = mixed + value.of_weights(weights.to(single(blocks[0]).query.dtype), single(blocks[0]))
     return mixed, weights
 
 
@@ -93,17 +94,25 @@ def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, see
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
 
 
-def biased(block: Block, biases: tuple[Bias, ...], places: slice) -> Tensor:
-    """Scores of a block, whose rows stand at ``places`` among the keys, with all biases, ``[batch, heads, n, key]``."""
-    logits = block.scores
+def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], places: slice) -> Tensor:
+    """Logits (None for nothing) of a block whose rows stand at ``places`` among the keys, with all biases,
+    ``[batch, heads, n, key]``."""
     for bias in biases:
         if isinstance(bias, KeyBias):
-            logits = logits + counted_from(bias.values, places)
+            added = counted_from(bias.values, places)[..., : block.key.shape[2]]
         elif isinstance(bias, ToeplitzBias):
-            logits = logits + bias.of_distance(block.distance).transpose(0, 1)
-        elif isinstance(bias, BlockBias):
-            logits = logits + bias.of_block(block)
-    return logits
+            added = bias.of_distance(block.distance).transpose(0, 1)
+        else:
+            added = bias.of_block(single(block))
+        logits = added if logits is None else logits + added
+    return logits  # type: ignore[return-value]
+
+
+def single(block: Block) -> Block:
+    """What biases of content are promised: float32, in a model of float64, too."""
+    if block.query.dtype != torch.float64:
+        return block
+    return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
 
 
 def held(band: Band, call: Call, rows: slice) -> Tensor:

@@ -70,6 +70,11 @@ class Call:
         return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
 
     @property
+    def last_rows(self) -> bool:
+        """Whether the queries are the last of the keys, with nothing masked and nothing dropped."""
+        return self.ctx.contiguous and self.mask is None and self.dropout == 0.0 and self.start is None
+
+    @property
     def first_row(self) -> int:
         """Place of the first query among the keys."""
         return self.key_length - self.query_length if self.start is None else self.start

@@ -32,9 +32,9 @@ def available() -> bool:
 
 
 def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether these tensors can go through the operator."""
-    on_cpu = query.device.type == "cpu"
-    return on_cpu and available() and query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype
+    """Whether these tensors can go through the operator, which takes a float32 mask beside any dtype but float64."""
+    fits = query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype != torch.float64
+    return query.device.type == "cpu" and fits and available()
 
 
 def attend(

@@ -1,16 +1,19 @@
-"""PyTorch's flex attention, for users who chose it: biases are looked up pair by pair inside the kernel.
+"""PyTorch's flex attention: biases are looked up pair by pair inside the kernel, so that nothing is held for a pair.
 
-    score[i, j] = q_i · k_j · scaling + c_j          or + t[i − j]
+    score[i, j] = q_i · k_j · scaling + (c_j − c_i) + t[i − j]
 
-The mask comes from transformers as a `BlockMask` and stays as it is; a band is put on top of it. Two regions are two
-calls merged by log-sum-exp. Learned tables get their gradients on CUDA; on the CPU flex has no backward pass.
+It is the route of structured biases on CUDA, and of everything for users who chose it as their backend; there the mask
+comes from transformers as a `BlockMask`, and a band is put on top of it. Regions are calls merged by log-sum-exp.
+Learned tables and key biases get their gradients on CUDA; on the CPU flex has no backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, reduce
-from operator import and_
+import math
+import warnings
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,20 +21,40 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask
 
+from hf_posenc.attention import blocks, tiles
 from hf_posenc.attention.call import Call
+from hf_posenc.attention.flash_cuda import ALLOWED
 from hf_posenc.bands import EVERYTHING, Band, Region
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.terms import BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.positions import PositionContext
+from hf_posenc.terms import BlockBias, KeyBias, Terms, ToeplitzBias
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Mask = BlockMask | Tensor | None
 
 
-def attend(call: Call, mask: BlockMask | None) -> Tensor:
+def accepts(call: Call) -> bool:
+    """Biases and bands on CUDA, under a mask of yes and no or none."""
+    return (
+        call.values.device.type == "cuda"
+        and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
+        and unable(call) is None
+        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), torch.compiler.is_compiling())
+    )
+
+
+def attend_under_tensor(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
+    return attend(call, call.mask)
+
+
+def attend(call: Call, mask: Mask) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``.
 
     Args:
         call: its own ``mask`` is not read.
-        mask: who sees whom, as transformers made it; None where causality (or nothing) is all there is.
+        mask: who sees whom, as transformers made it, or bool ``[batch or 1, 1, query or 1, key]``; None where causality
+            (or nothing) is all there is.
 
     Raises:
         BackendCannotCarry: flex attention cannot compute the call.
@@ -53,9 +76,18 @@ def refuse(call: Call) -> None:
     Raises:
         BackendCannotCarry: dropout, a bias or rotation that is no lookup, training on the CPU.
     """
+    reason = unable(call)
+    if reason is not None:
+        raise BackendCannotCarry(
+            f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
+        )
+
+
+def unable(call: Call) -> str | None:
+    """What of a call flex attention cannot compute; None if it can."""
     reasons: dict[str, Callable[[], bool]] = {
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
-        "what position adds to the values": lambda: bool(call.terms.values),
+        "what position adds to the values": lambda: len(call.terms.values) > 0,
         "a learned sink": lambda: call.terms.sink is not None,
         "a rotation that differs by row": lambda: call.terms.rows is not None,
         "dropout of attention weights": lambda: call.dropout > 0.0,
@@ -63,9 +95,8 @@ def refuse(call: Call) -> None:
     }
     for reason, holds in reasons.items():
         if holds():
-            raise BackendCannotCarry(
-                f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
-            )
+            return reason
+    return None
 
 
 def _trained(call: Call) -> bool:
@@ -75,10 +106,10 @@ def _trained(call: Call) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in held)
 
 
-def _region(call: Call, number: int, mask: BlockMask | None, *, with_lse: bool = False) -> Any:
+def _region(call: Call, number: int, mask: Mask, *, with_lse: bool = False) -> Any:
     region = call.terms.regions[number]
     try:
-        result = kernel()(
+        result = kernel(family_of(call, mask, region.band, with_lse=with_lse))(
             call.queries[number],
             call.keys[number],
             call.values,
@@ -101,14 +132,26 @@ def _region(call: Call, number: int, mask: BlockMask | None, *, with_lse: bool =
     return out, getattr(beside, "lse", beside)
 
 
-def kernel() -> Any:
+def kernel(family: tuple[Hashable, ...]) -> Any:
     """Flex attention compiled: left alone, it holds all scores. Under a trace it is compiled with everything else."""
-    return flex.flex_attention if torch.compiler.is_compiling() else _compiled()
+    return flex.flex_attention if torch.compiler.is_compiling() else _compiled(family)
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> Any:
-    return torch.compile(flex.flex_attention)
+def family_of(call: Call, mask: Mask, band: Band, *, with_lse: bool) -> tuple[Hashable, ...]:
+    """What needs a kernel of its own: everything but lengths, which one kernel takes all of from the second one on."""
+    kinds = frozenset(type(bias) for bias in call.terms.bias), call.terms.row_scale is None, type(mask)
+    shape = call.heads, *(call.values.shape[n] for n in (1, 3)), call.values.dtype, call.values.device
+    row = call.query_length == 1
+    return kinds, band, call.terms.visible, with_lse, row, shape, torch.is_grad_enabled()
+
+
+@lru_cache(maxsize=64)
+def _compiled(family: tuple[Hashable, ...]) -> Any:
+    """A copy of the function for each family: of one function torch keeps eight graphs, and then holds all scores."""
+    one = flex.flex_attention
+    copy = FunctionType(one.__code__.replace(), one.__globals__, one.__name__, one.__defaults__, one.__closure__)
+    copy.__kwdefaults__ = one.__kwdefaults__
+    return torch.compile(copy)
 
 
 # Torch before 2.9 has `return_lse`, later ones warn of it.
@@ -118,57 +161,171 @@ ASK_FOR_LSE: dict[str, Any] = (
 
 
 def score_of(call: Call, region: Region) -> Score | None:
-    """The biases of a call as a function of one pair of a region; None where it has none."""
-    by_key = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)]
-    by_distance = [bias for bias in call.terms.bias if isinstance(bias, ToeplitzBias)]
-    by_row = call.terms.row_scale
+    """The biases of a call as a function of one pair of a region; None where it has none.
+
+    It holds tensors only: a number in it would be compiled anew for every length.
+    """
     if not call.terms.bias:
         return None
-    batch, logit_scale = call.values.shape[0], call.terms.logit_scale
-    here = region.query_at(call.ctx.query_positions).expand(batch, -1)
-    there = region.key_at(call.ctx.key_positions).expand(batch, -1)
+    batch, device, logit_scale = call.values.shape[0], call.values.device, call.terms.logit_scale
+    by_row = call.terms.row_scale
     factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
-    reach = call.key_length
-    if region.remaps or not call.ctx.contiguous:
-        reach = int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
-    distances = torch.arange(-reach, reach + 1, device=here.device)
-    of_key: Any = from_newest(sum(by_key)).expand(batch, -1, -1) * logit_scale if by_key else None  # type: ignore[union-attr]
-    of_distance: Any = sum(b.of_distance(distances) for b in by_distance) * logit_scale if by_distance else None
+    of_key, of_distance = key_bias(call), [b for b in call.terms.bias if isinstance(b, ToeplitzBias)]
+    ahead = number(call.first_row, device)
+    table: Any = None
+    if of_distance:
+        here, there, reach = places(call, region)
+        distances = torch.arange(-reach, reach + 1, device=device)
+        table = sum(b.of_distance(distances) for b in of_distance) * logit_scale
+        middle = number(reach, device)
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         if of_key is not None:
-            score = score + of_key[b, h, kv]
-        if of_distance is not None:
-            score = score + of_distance[h, here[b, q] - there[b, kv] + reach]
+            high, low = of_key
+            row = q + ahead
+            score = score + ((high[b, h, kv] - high[b, h, row]) + (low[b, h, kv] - low[b, h, row]))
+        if table is not None:
+            score = score + table[h, here[b, q] - there[b, kv] + middle]
         return score if factor is None else score * factor[b, h, q]
 
     return score
 
 
-def from_newest(values: Any) -> Tensor:
-    """A bias of the key counted back from the last one, float32: what lies far back loses digits that do not matter."""
-    return (values - values[..., -1:]).float()
+def number(value: int, device: torch.device) -> Tensor:
+    """A whole number as a tensor without dimensions, written by the device itself."""
+    return torch.full((), value, dtype=torch.long, device=device)
 
 
-def mask_of(call: Call, mask: BlockMask | None, band: Band) -> BlockMask | None:
+def places(call: Call, region: Region) -> tuple[Tensor, Tensor, int]:
+    """Where queries and keys stand in a region, ``[batch, query]`` and ``[batch, key]``, and how far apart at most."""
+    batch = call.values.shape[0]
+    here = region.query_at(call.ctx.query_positions).expand(batch, -1)
+    there = region.key_at(call.ctx.key_positions).expand(batch, -1)
+    if not region.remaps and call.ctx.contiguous:
+        return here, there, call.key_length
+    return here, there, int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
+
+
+def key_bias(call: Call) -> tuple[Tensor, Tensor] | None:
+    """All key biases of a call, ``[batch, heads, key]``, as the sum of two float32 tensors; None where it has none.
+
+    Counted from one place it grows with the text. The difference of two near keys keeps its digits all the same: what
+    the first tensor rounds off is in the second.
+    """
+    biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)]
+    if not biases:
+        return None
+    exact = sum(biases) * call.terms.logit_scale
+    exact = exact.expand(call.values.shape[0], -1, -1)  # type: ignore[union-attr]
+    high = exact.float()
+    return high.contiguous(), (exact - high).float().contiguous()
+
+
+def mask_of(call: Call, mask: Mask, band: Band) -> BlockMask | None:
     """The caller's mask with a window and a band on top of it; made once a forward pass and shared by the layers."""
     bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
-    if mask is None and call.ctx.causal:
-        bands = (*bands, Band(0, None))
-    if not bands:
+    if isinstance(mask, BlockMask) and not bands:
         return mask
-    return call.ctx.once(("flex mask", bands, id(mask)), lambda: _banded(call, mask, bands))
+    if mask is None and not bands and not call.ctx.causal:
+        return None
+    key = ("flex mask", bands, id(mask), call.query_length, call.key_length)
+    return call.ctx.once(key, lambda: _masked(call, mask, bands))
 
 
-def _banded(call: Call, mask: BlockMask | None, bands: tuple[Band, ...]) -> BlockMask:
+def _masked(call: Call, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
+    size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else tiles.SIZE
+    query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
+    held = [tiles.of_band(band, query, key, size) for band in bands]
+    by_place = mask is None and call.ctx.causal  # not by position: a caller's own may start again
+    first = number(call.first_row, device)
+    if isinstance(mask, BlockMask):
+        held.append(tiles.of_block_mask(mask))
+    elif mask is not None:
+        mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
+        held.append(tiles.of_tensor(mask, size))
+    elif by_place:
+        rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
+        held.append(tiles.of_band(Band(0, None), (rows + first)[None], columns[None], size))
     batch = call.values.shape[0]
-    here, there = (p.expand(batch, -1) for p in (call.ctx.query_positions, call.ctx.key_positions))
+    here, there = query.expand(batch, -1), key.expand(batch, -1)
+    seen = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else looked_up(mask, batch))
 
-    def in_band(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return reduce(and_, (band.holds(here[b, q], there[b, kv]) for band in bands))
+    def pair(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        inside = q + first >= kv if by_place else q >= 0
+        for band in bands:
+            inside = inside & band.holds(here[b, q], there[b, kv])
+        return inside if seen is None else inside & seen(b, h, q, kv)
 
-    both = in_band if mask is None else flex.and_masks(mask.mask_mod, in_band)
-    on_cuda = call.values.device.type == "cuda"  # uncompiled, making a mask holds a number for every pair
-    return flex.create_block_mask(
-        both, batch, None, call.query_length, call.key_length, device=call.values.device, _compile=on_cuda
-    )
+    both = held[0]
+    for one in held[1:]:
+        both = both & one
+    return tiles.block_mask(both, pair, (call.query_length, call.key_length), size)
+
+
+def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """A mask ``[batch or 1, 1, query, key]`` as a function of one pair."""
+    held = mask.expand(batch, -1, -1, -1)
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return held[b, 0, q, kv]
+
+    return seen
+
+
+@torch.compiler.assume_constant_result
+def sound(dtype: torch.dtype, dim: int, device: str, tracing: bool) -> bool:
+    """Whether compiled flex attention gives what the formula gives, on a small example of this kind.
+
+    While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
+    """
+    kind = (dtype, dim, device)
+    if tracing:
+        return dtype in ALLOWED and kind not in FAILED
+    return dtype in ALLOWED and _checked(*kind)
+
+
+FAILED: set[tuple[torch.dtype, int, str]] = set()
+
+
+@lru_cache(maxsize=64)
+def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
+    try:
+        off = deviation(dtype, dim, device)
+        reason = None if off <= ALLOWED[dtype] else f"it is off by {off:.1e} on a small example"
+    except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+    if reason is not None:
+        FAILED.add((dtype, dim, device))
+        warnings.warn(
+            f"PyTorch's flex attention for {dtype} with {dim} channels a head on {device} is not used for biases: "
+            f"{reason}. A slower way with the same result is taken.",
+            stacklevel=2,
+        )
+    return reason is None
+
+
+def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
+    """How far output and gradients of a small call are from those of the general route, of the largest entry."""
+    draw, length = torch.Generator().manual_seed(0), 200
+    shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
+    q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
+    learned = torch.randn(4, 41, generator=draw).to(device)
+    positions = torch.arange(length, device=device)[None]
+    falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
+    leaves = [x.requires_grad_() for x in ((q, k, v, learned) if torch.device(device).type == "cuda" else ())]
+
+    def mixed(route: Callable[[Call], Tensor]) -> tuple[Tensor, ...]:
+        table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
+        terms = Terms(
+            bias=(KeyBias(falling[None]), table), regions=(Region(Band(None, 70)), Region(Band(70, None))),
+        )  # fmt: skip
+        call = Call((q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5)
+        out = route(call)
+        return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
+
+    with torch.set_grad_enabled(bool(leaves)):
+        ours, theirs = mixed(attend_under_tensor), mixed(blocks.attend_by_blocks)
+    gaps = [
+        float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
+    ]
+    return max(math.inf if math.isnan(gap) else gap for gap in gaps)

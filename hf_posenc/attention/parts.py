@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.attention import flash_cpu
+from hf_posenc.attention import kernels
+from hf_posenc.attention.kernels import Added
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class Part:
         rows: of the queries.
         keys: of the keys.
         causal: whether it is a square below its own diagonal.
-        mask: added to the scores, float32 ``[1, 1, rows, keys]``, or None.
+        mask: added to the scores, float32 ``[1, 1, rows, keys]``, a window (see `kernels`), or None.
     """
 
     region: int
     rows: slice
     keys: slice
     causal: bool = False
-    mask: Tensor | None = None
+    mask: Added = None
 
 
 def attend(
@@ -49,36 +50,44 @@ def attend(
         parts: disjoint sets of pairs.
         scale: factor of q · k.
     """
-    return Merged.apply(tuple(parts), scale, len(queries), values, *queries, *keys)
+    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask) for p in parts)
+    return merged(cuts, scale, len(queries), values, *queries, *keys)
 
 
-def merge_into(out: Tensor, lse: Tensor, rows: slice, more: Tensor, more_lse: Tensor) -> None:
-    """Add a part to some rows of ``out [batch, heads, query, dim]`` and ``lse [batch, heads, query]``, in place."""
-    old = lse[:, :, rows]
-    total = torch.logaddexp(old, more_lse)
-    kept, new = (old - total).exp_()[..., None], (more_lse - total).exp_()[..., None]
-    out[:, :, rows] = out[:, :, rows] * kept + more * new
-    lse[:, :, rows] = total
+@torch.compiler.allow_in_graph  # one operation to a compiler, which cannot read what is written in place
+def merged(cuts: tuple[tuple, ...], scale: float, count: int, values: Tensor, *turned: Tensor) -> Tensor:
+    """The same of the fields of parts: a graph holds no objects of ours."""
+    return Merged.apply(tuple(Part(*cut) for cut in cuts), scale, count, values, *turned)
+
+
+def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
+    """Add a part to ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``, float32, in place."""
+    # e^(more_lse − total), in a form that makes the merged output one interpolation: a single pass over it.
+    out.lerp_(more.float(), (more_lse - lse).sigmoid_()[..., None])
+    torch.logaddexp(lse, more_lse, out=lse)
 
 
 class Sum:
     """What the parts so far add up to; rows that no part has reached yet are simply set."""
 
     def __init__(self, like: Tensor) -> None:
-        self.out = like.new_empty(like.shape, dtype=torch.float32)
-        self.lse = like.new_empty(like.shape[:3], dtype=torch.float32)
-        self.reached = bytearray(like.shape[2])
+        batch, heads, rows, dim = like.shape
+        # The kernel's own order in memory: a merge runs straight through it, and so does whoever joins the heads.
+        self.out = like.new_empty(batch, rows, heads, dim, dtype=torch.float32).transpose(1, 2)
+        self.lse = like.new_empty(batch, rows, heads, dtype=torch.float32).transpose(1, 2)
+        self.reached = bytearray(rows)
 
-    def add(self, rows: slice, out: Tensor, lse: Tensor) -> None:
+    def add(self, rows: slice, more: Tensor, more_lse: Tensor) -> None:
         """Add a part's output ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]``."""
-        reached = self.reached[rows]
+        reached, out, lse = self.reached[rows], self.out[:, :, rows], self.lse[:, :, rows]
         if any(reached):
             if not all(reached):
                 unset = torch.tensor([not one for one in reached], device=lse.device)
-                self.out[:, :, rows][:, :, unset], self.lse[:, :, rows][:, :, unset] = 0.0, -torch.inf
-            merge_into(self.out, self.lse, rows, out, lse)
+                out[:, :, unset], lse[:, :, unset] = 0.0, -torch.inf
+            merge_into(out, lse, more, more_lse)
         else:
-            self.out[:, :, rows], self.lse[:, :, rows] = out, lse
+            out.copy_(more)
+            lse.copy_(more_lse)
         self.reached[rows] = b"\1" * len(reached)
 
 
@@ -92,7 +101,7 @@ class Merged(torch.autograd.Function):
         first = queries[0]
         total = Sum(first)
         for p in parts:
-            more, more_lse = flash_cpu.attend(
+            more, more_lse = kernels.attend(
                 queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
                 causal=p.causal, mask=p.mask, scale=scale,
             )  # fmt: skip
@@ -110,7 +119,7 @@ class Merged(torch.autograd.Function):
         d_values, *d_turned = (torch.zeros_like(t) for t in (values, *turned))
         for p in ctx.parts:
             rows, seen = p.rows, p.keys
-            dq, dk, dv = flash_cpu.gradient(
+            dq, dk, dv = kernels.gradient(
                 grad[:, :, rows], turned[p.region][:, :, rows], turned[count + p.region][:, :, seen],
                 values[:, :, seen], out[:, :, rows], lse[:, :, rows], causal=p.causal, mask=p.mask, scale=ctx.scale,
             )  # fmt: skip

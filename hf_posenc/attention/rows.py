@@ -1,7 +1,8 @@
 """A rotation that differs by query row: keys are cached raw and rotated as each row reads them.
 
-Rows of one length share a rotation, so a call is cut into runs of such rows and each run is an ordinary call. Rows of
-different samples may have different lengths at the same place (left padding); then samples go one by one.
+Rows of one length share a rotation, so a call is cut into runs of such rows, for the kernel where that can do it; else
+each run is an ordinary call. Rows of different samples may have different lengths at the same place (left padding);
+then samples go one by one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hf_posenc.attention import blocks
+from hf_posenc.attention import blocks, flash_cpu
 from hf_posenc.attention.call import Call
+from hf_posenc.attention.regions import one_start
+from hf_posenc.attention.runs import Runs, Turned
 from hf_posenc.rotate import rotate, table
 from hf_posenc.terms import KeyBias, RowRotation
 
-Compute = Callable[[Call], tuple[Tensor, ...]]
+Compute = Callable[[Call, Tensor], tuple[Tensor, ...]]  # a call, and the length of each of its rows
 
 
 def accepts(call: Call) -> bool:
@@ -28,25 +31,59 @@ def accepts(call: Call) -> bool:
 
 def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    return by_sample(call, lambda run: (blocks.attend_by_blocks(run),))[0]
+    return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
 
 
 def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
     """Mixed values and attention weights ``[batch, heads, query, key]``."""
-    mixed, weights = by_sample(call, blocks.attend_with_weights)
+    mixed, weights = by_sample(call, with_weights)
     return mixed, weights
+
+
+def takes_kernel(call: Call) -> bool:
+    """Whether nothing but the rotation is asked for, of tokens without gaps that start at one position."""
+    return (
+        call.last_rows
+        and call.terms.only("rows")
+        and one_start(call)
+        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+    )
 
 
 def by_sample(call: Call, compute: Compute) -> tuple[Tensor, ...]:
     """Samples together where their rows have the same lengths, else one by one."""
     lengths = call.terms.rows.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
-        return by_run(call, lengths[0], compute)
-    samples = [by_run(sample(call, b), lengths[b], compute) for b in range(len(lengths))]
+        return compute(call, lengths[0])
+    samples = [compute(sample(call, b), lengths[b]) for b in range(len(lengths))]
     return tuple(torch.cat(parts) for parts in zip(*samples, strict=True))
 
 
-def by_run(call: Call, lengths: Tensor, compute: Compute) -> tuple[Tensor, ...]:
+def by_kernel(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Rows of equal length as rectangles and squares, in the kernel."""
+    scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
+    if call.reread is not None and call.query_length == 1 and not torch.is_grad_enabled():
+        row = turned(call, *parts[0])
+        return flash_cpu.attend(
+            row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
+        )[:1]  # fmt: skip
+    rotations: RowRotation = call.terms.rows  # type: ignore[assignment]
+    first = int(call.ctx.key_positions[0, 0])
+    plan = Runs(rotations, parts, first, call.first_row, call.key_length, call.ctx.causal)
+    return (Turned.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
+
+
+def by_blocks(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Each run of rows as an ordinary call."""
+    return by_run(call, lengths, lambda run: (blocks.attend_by_blocks(run),))
+
+
+def with_weights(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+    """The same with the attention weights."""
+    return by_run(call, lengths, blocks.attend_with_weights)
+
+
+def by_run(call: Call, lengths: Tensor, compute: Callable[[Call], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """One call for each run of rows of equal length, joined along the rows."""
     training = torch.is_grad_enabled() and call.queries[0].requires_grad
     parts = []
@@ -99,7 +136,8 @@ def sample(call: Call, b: int) -> Call:
         keys=tuple(k[one] for k in call.keys),
         values=call.values[one],
         terms=replace(
-            call.terms, bias=tuple(KeyBias(pick(b.values)) if isinstance(b, KeyBias) else b for b in call.terms.bias)
+            call.terms,
+            bias=tuple(replace(b, values=pick(b.values)) if isinstance(b, KeyBias) else b for b in call.terms.bias),
         ),
         ctx=replace(
             call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)

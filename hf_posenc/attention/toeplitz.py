@@ -10,25 +10,33 @@ learned table gets its gradient by summing the score gradient along anti-diagona
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MethodType
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from hf_posenc.attention import flash_cpu
-from hf_posenc.attention.blocks import spread
 from hf_posenc.attention.call import Call
-from hf_posenc.heads import products
+from hf_posenc.attention.learned import ROWS as LEARNED_ROWS
+from hf_posenc.attention.learned import Gradients
+from hf_posenc.attention.parts import merge_into
 from hf_posenc.terms import ToeplitzBias
 
-ROWS = 256  # of 128, 256, 512 the fastest at 2k and 8k
+Rectangle: TypeAlias = tuple[slice, slice]  # rows and keys
+ROWS = 256  # of 128, 256, 512 the fastest at 2k
+# From 768 rows on the kernel takes them in larger tiles, which it does a fifth faster; but a rectangle of many rows
+# cannot stop at the diagonal. So many rows share what lies behind all of them, once that is long enough to be worth it.
+TOGETHER, LONG = 1024, 4096
 
 
 def accepts(call: Call) -> bool:
-    """A full square, or a decoding row, on the CPU, with distance biases and nothing else."""
+    """Prefill on the CPU, behind a cache or not, with distance biases and nothing else."""
     terms = call.terms
     return (
-        (call.triangle or (call.last_row and not torch.is_grad_enabled()))
+        call.last_rows
         and len(terms.bias) > 0
         and all(isinstance(b, ToeplitzBias) for b in terms.bias)
         and terms.only("bias")
@@ -40,14 +48,22 @@ def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     query, key, value = call.queries[0], call.keys[0], call.values
     scale = call.scaling * call.terms.logit_scale
-    if call.last_row and call.key_length > 1:
-        row = table_of(call, torch.arange(call.key_length - 1, -1, -1, device=query.device))
-        return flash_cpu.attend(query, key, value, causal=False, mask=row[None, :, None, :], scale=scale)[0]
     length = call.key_length
-    table = table_of(call, torch.arange(length - 1, -length, -1, device=query.device))  # distance falls: u
-    if table.requires_grad and torch.is_grad_enabled():
-        return LearnedTable.apply(query, key, value, table, call.ctx.causal, scale)
-    return _forward(query, key, value, table.detach(), call.ctx.causal, scale)[0]
+    farthest_ahead = call.query_length - 1  # row 0 stands that far before the last key
+
+    def table() -> Tensor:
+        distance = torch.arange(length - 1, -farthest_ahead - 1, -1, device=query.device)  # it falls: u
+        return table_of(call, distance)
+
+    if torch.is_grad_enabled():
+        return Tabled.apply(query, key, value, table(), call.ctx.causal, scale)
+    # Layers whose biases are the same method of a scheme share its table; other functions are each layer's own.
+    functions = tuple(b.of_distance for b in call.terms.bias if isinstance(b, ToeplitzBias))
+    use = ("table", functions, call.query_length, length, call.terms.logit_scale)
+    kept = call.ctx.once(use, table) if all(isinstance(f, MethodType) for f in functions) else table()
+    if call.query_length == 1 and call.ctx.causal:
+        return flash_cpu.attend(query, key, value, causal=False, mask=kept[None, :, None, :], scale=scale)[0]
+    return _forward(query, key, value, kept, call.ctx.causal, scale)[0]
 
 
 def table_of(call: Call, distance: Tensor) -> Tensor:
@@ -56,41 +72,78 @@ def table_of(call: Call, distance: Tensor) -> Tensor:
     return total * call.terms.logit_scale  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class Hankel:
+    """A table ``[heads, queries + keys − 1]``, largest distance first, as masks of reversed rows; the future is −∞."""
+
+    table: Tensor
+    queries: int
+    keys: int
+
+    @classmethod
+    def of(cls, table: Tensor, queries: int, keys: int, *, causal: bool) -> Hankel:
+        """A copy of the table."""
+        u = table.clone(memory_format=torch.contiguous_format)
+        if causal:
+            u[:, keys:] = -torch.inf
+        return cls(u, queries, keys)
+
+    def mask(self, rows: slice, keys: slice) -> Tensor:
+        """``[1, heads, rows, keys]``, a view."""
+        heads, width = self.table.shape
+        shape = (1, heads, rows.stop - rows.start, keys.stop - keys.start)
+        return self.table.as_strided(shape, (heads * width, width, 1, 1), self.queries - rows.stop + keys.start)
+
+
+def _pieces(queries: int, keys: int, causal: bool) -> Iterator[tuple[slice, list[Rectangle]]]:
+    """Blocks of rows, and the rectangles each consists of; the last may add to rows that others have set."""
+    if not causal:
+        # Nothing can be skipped, and one call does it all.
+        yield slice(0, queries), [(slice(0, queries), slice(0, keys))]
+        return
+    ahead, long = keys - queries, keys >= LONG
+    for start in range(0, queries, TOGETHER if long else ROWS):
+        end = min(start + (TOGETHER if long else ROWS), queries)
+        first = start + ahead if long else 0
+        stops = [*range(start + ROWS, end, ROWS), end]
+        near = [(slice(s, stop), slice(first, stop + ahead)) for s, stop in pairwise([start, *stops])]
+        yield slice(start, end), near + ([(slice(start, end), slice(0, first))] if first > 0 else [])
+
+
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, table: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp. Without causality there is nothing to skip, and one call does it all."""
-    parts = [
-        flash_cpu.attend(
-            query[:, :, start:end].flip(2), key[:, :, :seen], value[:, :, :seen], causal=False, mask=mask, scale=scale
-        )
-        for start, end, seen, mask in _blocks(table, causal, ROWS if causal else query.shape[2])
-    ]
-    return torch.cat([out.flip(2) for out, _ in parts], dim=2), torch.cat([lse.flip(2) for _, lse in parts], dim=2)
+    """Output and log-sum-exp."""
+    hankel = Hankel.of(table, query.shape[2], key.shape[2], causal=causal)
+    out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    for block, rectangles in _pieces(hankel.queries, hankel.keys, causal):
+        merging = rectangles[-1][1].start < rectangles[0][1].start
+        # Parts are merged in float32: where they stand, if that is what the output is.
+        mixed = out[:, :, block].float() if merging else out[:, :, block]
+        for rows, seen in rectangles:
+            more, more_lse = flash_cpu.attend(
+                query[:, :, rows].flip(2), key[:, :, seen], value[:, :, seen],
+                causal=False, mask=hankel.mask(rows, seen), scale=scale,
+            )  # fmt: skip
+            more, more_lse = more.flip(2), more_lse.flip(2)
+            if seen.start < rectangles[0][1].start:
+                merge_into(mixed, lse[:, :, rows], more, more_lse)
+            else:
+                mixed[:, :, rows.start - block.start : rows.stop - block.start], lse[:, :, rows] = more, more_lse
+        if mixed.dtype != out.dtype:
+            out[:, :, block] = mixed
+    return out, lse
 
 
-def _blocks(reversed_table: Tensor, causal: bool, rows: int) -> Iterator[tuple[int, int, int, Tensor]]:
-    """Rows ``start … end``, the number of keys they see, and their mask ``[1, heads, rows reversed, keys]``, a view."""
-    heads, width = reversed_table.shape
-    length = (width + 1) // 2
-    u = reversed_table.clone(memory_format=torch.contiguous_format)
-    if causal:
-        u[:, length:] = -torch.inf
-    for start in range(0, length, rows):
-        end = min(start + rows, length)
-        seen = end if causal else length
-        yield start, end, seen, u.as_strided((1, heads, end - start, seen), (heads * width, width, 1, 1), length - end)
-
-
-class LearnedTable(torch.autograd.Function):
-    """The same, with gradients for the table ``[heads, 2 · length − 1]``, largest distance first."""
+class Tabled(torch.autograd.Function):
+    """The same with gradients, also for the table ``[heads, queries + keys − 1]``, largest distance first."""
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, causal: bool, scale: float
     ) -> Tensor:
         """Mixed values; keeps what the backward pass reads."""
-        out, lse = _forward(query, key, value, table.detach(), causal, scale)
+        out, lse = _forward(query, key, value, table, causal, scale)
         ctx.save_for_backward(query, key, value, table, out, lse)
         ctx.causal, ctx.scale = causal, scale
         return out
@@ -99,35 +152,48 @@ class LearnedTable(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the tensors that `forward` was given."""
         query, key, value, table, out, lse = ctx.saved_tensors
-        length, scale = query.shape[2], ctx.scale
-        d_query, d_key, d_value = (
-            torch.empty_like(query),
-            torch.zeros_like(key).float(),
-            torch.zeros_like(value).float(),
-        )
-        d_table = torch.zeros_like(table, dtype=torch.float32)
-        share = (grad.float() * out.float()).sum(-1)
-        for start, end, seen, mask in _blocks(table.detach(), ctx.causal, ROWS):
-            rows = slice(start, end)
-            q, k, v = query[:, :, rows].flip(2).float(), key[:, :, :seen].float(), value[:, :, :seen].float()
-            g = grad[:, :, rows].flip(2).float()
-            weights = products(q, k).mul_(scale).add_(mask).sub_(lse[:, :, rows].flip(2)[..., None]).exp_()
-            padded = weights.new_zeros(*weights.shape[:3], seen + end - start)
-            d_scores = padded[..., :seen]
-            torch.sub(products(g, v), share[:, :, rows].flip(2)[..., None], out=d_scores).mul_(weights)
-            d_query[:, :, rows] = (spread(d_scores, k) * scale).flip(2).to(query.dtype)
-            d_key[:, :, :seen] += gathered(d_scores, q, key.shape[1]) * scale
-            d_value[:, :, :seen] += gathered(weights, g, key.shape[1])
-            first = length - end
-            d_table[:, first : first + end - start + seen - 1] += anti_diagonals(padded).sum(0)
-        return d_query, d_key.to(key.dtype), d_value.to(value.dtype), d_table.to(table.dtype), None, None
+        hankel = Hankel.of(table, query.shape[2], key.shape[2], causal=ctx.causal)
+        tensors = (query, key, value, out, lse, grad)
+        if ctx.needs_input_grad[3]:
+            return *_with_table(hankel, tensors, ctx.causal, ctx.scale), None, None
+        return *_by_kernel(hankel, tensors, ctx.causal, ctx.scale), None, None, None
 
 
-def gathered(weights: Tensor, rows: Tensor, kv_heads: int) -> Tensor:
-    """Σ_i w_ij x_i, summed over the query heads that share a key head: ``[batch, kv_heads, key, dim]``."""
-    groups = weights.shape[1] // kv_heads
-    weights, rows = weights.unflatten(1, (kv_heads, groups)), rows.unflatten(1, (kv_heads, groups))
-    return weights.flatten(2, 3).transpose(-1, -2) @ rows.flatten(2, 3)
+def _by_kernel(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale: float) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value under a fixed table."""
+    query, key, value, out, lse, grad = tensors
+    d_query, d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value))
+    for _, rectangles in _pieces(hankel.queries, hankel.keys, causal):
+        for rows, seen in rectangles:
+            g, q, o, total = (t[:, :, rows].flip(2) for t in (grad, query, out, lse))
+            dq, dk, dv = flash_cpu.gradient(
+                g, q, key[:, :, seen], value[:, :, seen], o, total,
+                causal=False, mask=hankel.mask(rows, seen), scale=scale,
+            )  # fmt: skip
+            d_query[:, :, rows] += dq.flip(2)
+            d_key[:, :, seen] += dk
+            d_value[:, :, seen] += dv
+    return tuple(d.to(t.dtype) for d, t in zip((d_query, d_key, d_value), (query, key, value), strict=True))
+
+
+def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale: float) -> tuple[Tensor, ...]:
+    """Gradients of query, key, value and table."""
+    queries, keys = hankel.queries, hankel.keys
+    ahead, d_table = keys - queries, torch.zeros_like(hankel.table)
+    blocks = []  # of reversed rows, counted from the last one
+    for start in range(0, queries, LEARNED_ROWS):
+        end = min(start + LEARNED_ROWS, queries)
+        blocks.append((slice(queries - end, queries - start), slice(0, end + ahead if causal else keys)))
+
+    def fill(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
+        there = slice(queries - rows.stop, queries - rows.start)
+        bias.copy_(hankel.mask(there, seen)[0, head])
+
+    def take(sample: int, head: int, rows: slice, seen: slice, padded: Tensor) -> None:
+        sums = anti_diagonals(padded)
+        d_table[head, rows.start : rows.start + len(sums)] += sums
+
+    return *Gradients(tensors, scale, flipped=True).run(blocks, fill, take), d_table
 
 
 def anti_diagonals(padded: Tensor) -> Tensor:

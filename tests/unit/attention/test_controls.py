@@ -47,9 +47,9 @@ def test_detached_table() -> None:
 def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("two regions")
     assert problem.gap() <= 1e-5
-    blocks_of_band = regions.blocks_of_band
-    wider = lambda band, *rest: blocks_of_band(Band(0, WINDOW + 1), *rest)  # noqa: E731
-    monkeypatch.setattr(regions, "blocks_of_band", wider)
+    along_diagonal = regions.along_diagonal
+    wider = lambda number, band, *rest: along_diagonal(number, Band(0, WINDOW + 1), *rest)  # noqa: E731
+    monkeypatch.setattr(regions, "along_diagonal", wider)
     assert problem.gap() > LARGE
 
 

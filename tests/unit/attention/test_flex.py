@@ -12,8 +12,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.attention import flex
+from hf_posenc.attention import flex, tiles
+from hf_posenc.attention.blocks import attend_by_blocks
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.positions import PositionContext
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
 
@@ -70,6 +72,30 @@ def test_without_a_mask(kind: str) -> None:
     assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
 
 
+@pytest.mark.parametrize("kind", ["toeplitz", "regions with a bias"])
+def test_positions_further_apart_than_the_text_is_long(kind: str) -> None:
+    """A caller's own may leave gaps; a table as long as the text would end too early."""
+    call = Problem(kind, queries=40).call()
+    spread = PositionContext(call.ctx.query_positions * 3, call.ctx.key_positions * 3, causal=True, contiguous=False)
+    call = replace(call, ctx=spread)
+    torch.testing.assert_close(flex.attend(call, None), attend_by_blocks(call), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(129, 129), (300, 300), (7, 300), (1, 257)])
+@pytest.mark.parametrize("kind", ["plain", "window", "two regions", "chunks"])
+def test_the_tiles_that_are_visited_hold_every_seen_pair(kind: str, queries: int, keys: int) -> None:
+    """Uncompiled, flex attention asks all pairs: a tile left out shows only here. Nothing is taken unasked either."""
+    call = Problem(kind, queries=queries, keys=keys).call()
+    i, j = call.ctx.query_positions[0, :, None], call.ctx.key_positions[0]
+    for region in call.terms.regions:
+        found = tiles.of_block_mask(flex.mask_of(call, None, region.band))
+        whole = torch.zeros(-(-queries // 128) * 128, -(-keys // 128) * 128, dtype=torch.bool)
+        whole[:queries, :keys] = region.band.holds(i, j) & call.terms.visible.holds(i, j) & (j <= i)
+        by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+        assert not (by_tile.any(3).any(1) & ~found.some[0, 0]).any()
+        assert not (found.every[0, 0] & ~by_tile.all(3).all(1)).any()
+
+
 @pytest.mark.parametrize(("queries", "unwritten"), [(1, 0), (7, 0), (1, 9), (7, 9)])
 @pytest.mark.parametrize("kind", CARRIED)
 def test_cache(kind: str, queries: int, unwritten: int) -> None:
@@ -120,7 +146,7 @@ def test_a_kernel_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*args: object, **settings: object) -> None:
         raise NotImplementedError("no backward here")
 
-    monkeypatch.setattr(flex, "kernel", lambda: failing)
+    monkeypatch.setattr(flex, "kernel", lambda family: failing)
     with pytest.raises(BackendCannotCarry, match="sdpa"):
         flex.attend(Problem("toeplitz").call(), None)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
+
+from hf_posenc.attention.blocks import attend_by_blocks
+from hf_posenc.terms import Block, BlockBias
 
 from .formula import ALL, BOTH_WAYS, Problem, one_for_each
 
@@ -88,3 +92,19 @@ def test_control_a_key_bias_in_half_precision_is_broken() -> None:
     assert rounded < 5e-2  # counted back from the newest query, rounding falls on keys that are silent already
     bias.values.copy_((bias.values + 1000.3).bfloat16())  # type: ignore[union-attr]
     assert float((problem.attend(call).double() - problem.expected()).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_bias_of_content_is_asked_in_float32(dtype: torch.dtype) -> None:
+    """What it is promised, whatever the model is; the logits of a float64 model keep their digits beside it."""
+    problem, asked = Problem("plain", dtype=dtype), set()
+
+    def nothing(block: Block) -> Tensor:
+        asked.update({block.query.dtype, block.key.dtype, block.scores.dtype})
+        return torch.zeros_like(block.scores)
+
+    call = problem.call()
+    biased = replace(call, terms=replace(call.terms, bias=(BlockBias(nothing),)))
+    off = (attend_by_blocks(biased).double() - problem.expected()).abs().max()
+    assert asked == {torch.float32}
+    assert off <= {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
