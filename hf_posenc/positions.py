@@ -42,6 +42,8 @@ class PositionContext:
         layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
         coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.
         remapped: whether distances are those of regions; then nothing may be said of a key alone.
+        first: position of the first query, where all samples count from it in steps of one and it is known without
+            waiting for a device; else None.
     """
 
     query_positions: Tensor
@@ -56,6 +58,7 @@ class PositionContext:
     layer: int | None = None
     coordinates: Tensor | None = None
     remapped: bool = False
+    first: int | None = None
 
     @property
     def device(self) -> torch.device:

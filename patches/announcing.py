@@ -6,27 +6,30 @@ It sees what they do not: the caller's 2-D mask, positions with gaps or several 
 from __future__ import annotations
 
 import inspect
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
-from hf_posenc.patches.evicting import make_forgetful
+from hf_posenc.patches.evicting import is_fresh, keep_padding, make_forgetful
+from hf_posenc.patches.growing import make_growing
+from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.schemes.base import Scheme
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
+_NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
 
 
 def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `Forward` down.
 
     Raises:
+        InvalidInput: no tokens, ids or positions that cannot be, or a row of padding alone.
         MaskMismatch: a 2-D mask is not as wide as the tokens it should mask.
         NeedsWholeText: a text is to be continued whose positions would all change.
     """
@@ -36,15 +39,19 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
     tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     length = 0 if tokens is None else tokens.shape[1]
+    check_tokens(module, kwargs.get("input_ids"), tokens)
+    check_positions(positions)
     plain = True
     padding = coordinates = None
     if positions is not None and positions.ndim == 3:
         coordinates, positions = positions.movedim(0, -1), None
         kwargs["position_ids"] = None
     if isinstance(mask, Tensor) and mask.ndim == 2:
-        _check_width(mask, length, cache)
+        check_mask(mask, length, cache)
         padding = mask.bool()
         plain = not torch.compiler.is_compiling() and bool(padding.all())
+        if cache is None and not torch.compiler.is_compiling():  # else text may come in a later chunk
+            check_rows(padding)
         if plain:
             padding = None
         elif positions is None:
@@ -113,33 +120,27 @@ def _tokens(kwargs: dict[str, Any]) -> Tensor:
 
 
 def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
-    """Where layers need less than a growing cache keeps, or more, change the layers of one that is still empty."""
+    """Where layers need less than a growing cache keeps, or more, or faster, change those of one still empty."""
     attentions, config = module.__dict__[ATTENTIONS], module.config
     if not attentions[0].is_causal:
-        return
-    kept = [attention.scheme.kept_keys for attention in attentions]
-    by_row = [attention.scheme.row_rotation() is not None for attention in attentions]
-    if not any(kept) and not any(by_row):
         return
     cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
-        cache = kwargs["past_key_values"] = DynamicCache(config=config)
+        cache = DynamicCache(config=config)
+        if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
+            cache = EncoderDecoderCache(cache, DynamicCache(config=config))
+        kwargs["past_key_values"] = cache
     own = self_attention_cache(cache)
-    make_rereading(own, by_row)
-    make_forgetful(own, kept, padding)
+    if is_fresh(own):
+        make_rereading(own, [attention.scheme.row_rotation() is not None for attention in attentions])
+        make_forgetful(own, [attention.scheme.kept_keys for attention in attentions], padding)
+        make_growing(own, len(attentions))
+    keep_padding(own, padding)
 
 
-def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
-    past = 0 if cache is None else cache.get_seq_length()
-    if isinstance(past, Tensor) or mask.shape[1] == past + length:  # a static cache may be masked in its full width
-        return
-    raise MaskMismatch(
-        f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
-        f"Pass a mask of width {past + length}."
-    )
-
-
-@lru_cache(maxsize=32)
 def _parameters(cls: type[nn.Module]) -> tuple[str, ...]:
-    return tuple(inspect.signature(cls.forward).parameters)[1:]
+    """Names of what a forward takes; kept in a dictionary because a compiler warns of a cache around a function."""
+    if cls not in _NAMES:
+        _NAMES[cls] = tuple(inspect.signature(cls.forward).parameters)[1:]
+    return _NAMES[cls]

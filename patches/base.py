@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc.attention import blocks, dispatch, flex, rows
+from hf_posenc.attention import blocks, dispatch, flash_package, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.patches.context import KEYWORD, context_of, self_attention_cache
+from hf_posenc.patches.context import KEYWORD, context_of, says_nothing, self_attention_cache
 from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
-from hf_posenc.patches.foreign import widen
+from hf_posenc.patches.packing import grows, packed, unpacked, widen
 from hf_posenc.patches.rereading import reader_of
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.patches.turning import copies_of, scaled, turned
@@ -80,35 +80,36 @@ class Positioned(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        scheme, cache = self.scheme, self_attention_cache(cache)
-        ctx = context_of(
-            q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal
-        )
+        scheme, cache, told = self.scheme, self_attention_cache(cache), host.pop(KEYWORD, None)
+        ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), told, causal=self.is_causal)
+        if self.config._attn_implementation == "sdpa" and says_nothing(mask, cache, self.layer_idx, told):
+            mask = None
         if mask is None and ctx.causal and 1 < q.shape[2] < ctx.key_positions.shape[1]:
             # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
             ctx = replace(ctx, key_positions=ctx.key_positions[:, : q.shape[2]])
         ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
         q, k = scheme.prepare(q, k)
-        queries, key, v = turned(scheme, q, k, v, ctx)
-        beside, width = scheme.carry(ctx), key.shape[-1]
-        if beside is not None:
-            key = torch.cat((key, beside.to(key.dtype)), dim=-1)
+        queries, keys, v = turned(scheme, q, k, v, ctx)
+        del q, k  # memory, where they were turned
+        beside = scheme.carry(ctx)
+        beside = None if beside is None else beside.to(keys[0].dtype)
         if has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
             mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:
-            widen(cache, self.layer_idx, key.shape[-1])
-            key, v = cache.update(key, v, self.layer_idx)
+            new = packed(keys, beside, cache, self.layer_idx)
+            widen(cache, self.layer_idx, new)
+            cached, v = cache.update(new, v, self.layer_idx)
+            keys, beside = unpacked(cached, keys, beside)
         if beside is not None:
-            seen = ctx.key_positions.shape[1]
-            key, ctx = key[..., :width], replace(ctx, carried=key[:, :, :seen, width:].float())
+            ctx = replace(ctx, carried=beside[:, :, : ctx.key_positions.shape[1]].float())
         terms = scheme.terms(ctx)
         if in_parts() and (scheme.needs_whole_text or not terms.plain or mask is not None):
             refuse_parts(scheme)
         queries, terms = scaled(queries, terms)
         if terms.plain:
-            return self._by_host(queries[0], key, v, terms, mask, host)
-        reread = reader_of(cache, self.layer_idx, rows=q.shape[2])
-        return self._by_engine(queries, key, v, terms, ctx, mask, host, reread)
+            return self._by_host(queries[0], keys[0], v, terms, mask, host)
+        keys = copies_of(keys, terms.regions)
+        return self._by_engine(queries, keys, v, terms, ctx, mask, host, cache)
 
     def _by_host(self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]) -> Attended:
         function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, type(self).host_eager)
@@ -118,34 +119,30 @@ class Positioned(nn.Module):
     def _by_engine(
         self,
         queries: tuple[Tensor, ...],
-        key: Tensor,
+        keys: tuple[Tensor, ...],
         v: Tensor,
         terms: Terms,
         ctx: PositionContext,
         mask: Any,
         host: dict,
-        reread: Any,
+        cache: Cache | None,
     ) -> Attended:
         backend = self.config._attn_implementation
         if backend == "flex_attention":
-            call = Call(
-                queries,
-                copies_of(key, terms.regions, v.shape[-1]),
-                v,
-                terms,
-                ctx,
-                None,
-                self.scaling,
-                self.live_dropout,
-            )
+            call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
             return flex.attend(call, mask).transpose(1, 2), None
+        if backend in flash_package.BACKENDS and (mask is None or mask.ndim == 2):
+            refuse_unwritten(cache, self.layer_idx, backend)
+            call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
+            return flash_package.attend(call, mask).transpose(1, 2), None
         if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
             raise BackendCannotCarry(
                 f"The attention backend {backend!r} cannot compute scheme {self.scheme.extra_repr()!r}. "
                 'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
             )
         seen = ctx.key_positions.shape[1]
-        keys, v = copies_of(key[:, :, :seen], terms.regions, v.shape[-1]), v[:, :, :seen]
+        keys, v = tuple(key[:, :, :seen] for key in keys), v[:, :, :seen]
+        reread = reader_of(cache, self.layer_idx, rows=queries[0].shape[2])
         call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
         if backend == "eager" or host.get("output_attentions"):
             reference = rows if terms.rows is not None else blocks
@@ -155,6 +152,19 @@ class Positioned(nn.Module):
 
 
 ENGINE_BACKENDS = ("eager", "sdpa")
+
+
+def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> None:
+    """Keys of a static cache that nothing was written to yet need a mask, which FlashAttention does not take.
+
+    Raises:
+        BackendCannotCarry: the cache is of that kind.
+    """
+    if cache is not None and not grows(cache, layer):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} would read keys of a static cache that are not written yet. "
+            'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
+        )
 
 
 def eager_mask(attention: Any, hidden: Tensor) -> Tensor | None:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from hf_posenc.patches.evicting import layer_of
+from hf_posenc.patches.evicting import ForgettingLayer, layer_of
+from hf_posenc.patches.packing import grows
 from hf_posenc.positions import PositionContext
 
 KEYWORD = "posenc_forward"
@@ -34,6 +36,8 @@ class Forward:
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
         moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
         memo: shared by the layers.
+        contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
+            would then wait for the garbage collector.
     """
 
     padding: Tensor | None
@@ -41,6 +45,7 @@ class Forward:
     coordinates: Tensor | None = None
     moved: Tensor | None = None
     memo: dict[Hashable, object] = field(default_factory=dict)
+    contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
 
 def context_of(
@@ -63,34 +68,76 @@ def context_of(
         causal: whether the module is a decoder's.
     """
     length, device = query.shape[2], query.device
+    if told is None:
+        told = Forward(None, position_ids is None or in_steps_of_one(position_ids))
     past, keys = past_and_keys(cache, layer, length)
+    forgetting = layer_of(cache, layer)
+    make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, told, causal)
+    if isinstance(past, Tensor):
+        return make()
+    state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
+    key = (device, past, keys, causal, cache is None, state)
+    if key not in told.contexts:
+        told.contexts[key] = make()
+    return told.contexts[key]
+
+
+def _context(
+    length: int,
+    device: torch.device,
+    past: int | Tensor,
+    keys: int,
+    uncached: bool,
+    forgetting: ForgettingLayer | None,
+    position_ids: Tensor | None,
+    told: Forward,
+    causal: bool,
+) -> PositionContext:
     index = torch.arange(length, device=device) + past
-    if told is not None and told.moved is not None:
+    if told.moved is not None:
         positions = told.moved.to(device)
     elif position_ids is not None:
         positions = position_ids.to(device).long()
-    elif told is not None and told.padding is not None:
+    elif told.padding is not None:
         positions = (told.padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
     else:
         positions = index[None]
-    if told is None:
-        told = Forward(None, position_ids is None or in_steps_of_one(position_ids))
-    real, forgetting = told.padding, layer_of(cache, layer)
-    whole = forgetting is None or not forgetting.gaps
-    if cache is None or told.moved is not None:
+    first = None
+    if told.contiguous and torch.compiler.is_compiling():
+        first = past if isinstance(past, int) else None  # then positions are the model's own
+    elif told.contiguous and device.type == "cpu" and length > 0:
+        positions, first = one_row(positions)
+    real = told.padding
+    complete = forgetting is None or not forgetting.gaps
+    if uncached or told.moved is not None:
         key_positions = positions
     else:
         numbered = _numbered_keys(told.padding, forgetting.total + length if forgetting else keys, device)
         newest = numbered[:, index[-1:]] if isinstance(past, Tensor) else numbered[:, past + length - 1, None]
-        if forgetting is not None and not whole:
+        if forgetting is not None and not complete:
             columns = forgetting.columns(length, device)
             numbered, real = numbered[:, columns], None if real is None else real[:, columns]
         key_positions = numbered + (positions[:, -1:] - newest)
         if not told.contiguous:  # what is new stands where the caller says; only of older keys it has to be inferred
-            key_positions = _with_own(key_positions, positions, past if whole else key_positions.shape[1] - length)
+            key_positions = _with_own(key_positions, positions, past if complete else key_positions.shape[1] - length)
     return PositionContext(
-        positions, key_positions, causal, told.contiguous and whole, real, told.memo, coordinates=told.coordinates
-    )
+        positions, key_positions, causal, told.contiguous and complete, real, told.memo, coordinates=told.coordinates,
+        first=first,
+    )  # fmt: skip
+
+
+def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
+    """Positions ``[batch or 1, query]`` as one row if all samples have the same, and then the first of them."""
+    if len(positions) > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
+        return positions, None
+    return positions[:1], int(positions[0, 0])
+
+
+def says_nothing(mask: object, cache: Cache | None, layer: int | None, told: Forward | None) -> bool:
+    """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
+    if mask is None or told is None or not told.contiguous or not torch.compiler.is_compiling():
+        return False
+    return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
 
 
 def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:

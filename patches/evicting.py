@@ -87,27 +87,36 @@ class ForgettingLayer(DynamicLayer):
         return torch.cat(ends, dim=-2)
 
 
-def make_forgetful(cache: Cache | None, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
+def make_forgetful(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
     """Give an empty cache layers that forget, where a layer of the model has ``kept = (first, last)``.
 
-    The first real token of a left-padded row stands behind its padding, which is therefore kept too, and of which each
-    chunk of a prefill shows more. Where padding stands elsewhere nothing is dropped: which keys are the last ones is
-    then different for every row.
+    Where padding stands elsewhere than before a text nothing is dropped: which keys are the last ones is then
+    different for every row.
     """
-    pads = 0
-    if padding is not None:
-        if not bool((padding.long().diff(dim=-1) >= 0).all()):
-            return
+    if padding is not None and not leads(padding):
+        return
+    layers = cache.layers or [DynamicLayer() for _ in kept]
+    for number, keys in enumerate(kept):
+        if keys is not None and type(layers[number]) is DynamicLayer:
+            layers[number] = ForgettingLayer(*keys)
+    cache.layers = layers
+
+
+def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
+    """Have layers that forget keep padding, too.
+
+    The first real token of a left-padded row stands behind its padding, of which each chunk of a prefill shows more.
+    """
+    forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, ForgettingLayer)]
+    if forgetting and padding is not None and leads(padding):
         pads = int((~padding).sum(-1).max())
-    if is_fresh(cache):
-        layers = cache.layers or [DynamicLayer() for _ in kept]  # type: ignore[union-attr]
-        for number, keys in enumerate(kept):
-            if keys is not None and type(layers[number]) is DynamicLayer:
-                layers[number] = ForgettingLayer(*keys)
-        cache.layers = layers  # type: ignore[union-attr]
-    for number in range(len(kept)):
-        if (layer := layer_of(cache, number)) is not None:
+        for layer in forgetting:
             layer.pads = max(layer.pads, pads)
+
+
+def leads(padding: Tensor) -> bool:
+    """Whether padding stands before the text in every row of ``padding [batch, key]``, true at real tokens."""
+    return bool((padding.long().diff(dim=-1) >= 0).all())
 
 
 def is_fresh(cache: Cache | None) -> bool:

@@ -50,12 +50,12 @@ class PositionedLlamaAttention(Positioned, LlamaAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its rotation; see `LlamaAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        q, k, v = (
-            project(hidden_states).view(shape).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        mixed, weights = self.attend(
-            q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
-        )
+        mixed, weights = self.attend(  # handed over unnamed: what is rotated need not outlive its rotation
+            self.q_proj(hidden_states).view(shape).transpose(1, 2),
+            self.k_proj(hidden_states).view(shape).transpose(1, 2),
+            self.v_proj(hidden_states).view(shape).transpose(1, 2),
+            hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host,
+        )  # fmt: skip
         return self.o_proj(mixed.reshape(*hidden_states.shape[:-1], -1)), weights
 
 

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from hf_posenc.patches.evicting import is_fresh
+from hf_posenc.patches.growing import GrowingLayer, Room
 
 TurnSome = Callable[[slice], Tensor]
 
 
-class RereadLayer(DynamicLayer):
+class RereadLayer(GrowingLayer):
     """Grows as any other; every change but growth forgets the copy."""
 
     def __init__(self) -> None:
         super().__init__()
         self.copy: tuple[int, Tensor, Tensor] | None = None  # length, position of the first key, keys in turn
+        self.copy_room = Room()
 
     def in_turn(self, length: int, first: Tensor, turn: TurnSome) -> Tensor:
         """All keys as rows of ``length`` read them, ``[batch, kv_heads, key, head_dim]``.
@@ -36,7 +37,7 @@ class RereadLayer(DynamicLayer):
         if self.copy is None or self.copy[0] != length or not torch.equal(self.copy[1], first):
             keys = turn(slice(None))
         else:
-            keys = torch.cat((self.copy[2], turn(slice(self.copy[2].shape[2], None))), dim=2)
+            keys = self.copy_room.append(self.copy[2], turn(slice(self.copy[2].shape[2], None)))
         self.copy = (length, first, keys)
         return keys
 
@@ -66,11 +67,11 @@ class RereadLayer(DynamicLayer):
         super().batch_select_indices(indices)
 
 
-def make_rereading(cache: Cache | None, reread: list[bool]) -> None:
+def make_rereading(cache: Cache, reread: list[bool]) -> None:
     """Give an empty cache layers that keep a copy, where a layer of the model rotates by row."""
-    if is_fresh(cache) and any(reread):
-        layers = cache.layers or [DynamicLayer() for _ in reread]  # type: ignore[union-attr]
-        cache.layers = [  # type: ignore[union-attr]
+    if any(reread):
+        layers = cache.layers or [DynamicLayer() for _ in reread]
+        cache.layers = [
             RereadLayer() if wanted and type(layer) is DynamicLayer else layer
             for layer, wanted in zip(layers, reread, strict=True)
         ]

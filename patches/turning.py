@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from hf_posenc.bands import Region
+from hf_posenc.bands import Place, Region
 from hf_posenc.geometry import Rotation
 from hf_posenc.positions import PositionContext
 from hf_posenc.rotate import Table, rotate, table
@@ -17,9 +19,9 @@ from hf_posenc.terms import Terms
 
 def turned(
     scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """Queries, one a region; the key to cache, its different copies side by side in the channels; and the values."""
-    shared, regions = scheme.rotation(), scheme.regions(ctx)
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Queries, one a region; the different copies of the keys; and the values."""
+    shared, regions = rotation_of(scheme, ctx), scheme.regions(ctx)
     queries: list[Tensor] = []
     copies: dict[object, Tensor] = {}
     for number, region in enumerate(regions):
@@ -34,39 +36,55 @@ def turned(
             copies[region.copy] = rotate(k, rotation, as_key)
         if rotation.values and number == 0:
             v = rotate(v, rotation, as_key)
-    keys = list(copies.values())
-    return tuple(queries), keys[0] if len(keys) == 1 else torch.cat(keys, dim=-1), v
+    return tuple(queries), tuple(copies.values()), v
 
 
 def tables_of(
     scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
 ) -> tuple[Table, Table]:
     """Cosines and sines of queries and keys in one region of a scheme."""
-    here = ctx.query_positions
-
-    def as_query() -> Table:
-        places = scheme.coordinates(here, ctx.coordinates) if rotation.axes else region.query_at(here)
-        return table(rotation, places, region.query_age(here))
-
-    def as_key() -> Table:
-        places = scheme.coordinates(here, ctx.coordinates) if rotation.axes else region.key_at(here)
-        return table(rotation, places, region.key_age(here))
-
+    as_query = partial(_turn, scheme, rotation, region.query_at, region.query_age, ctx)
+    as_key = partial(_turn, scheme, rotation, region.key_at, region.key_age, ctx)
     one_table = not region.remaps and not rotation.decay
     if rotation.learned:  # it has a gradient, which no other layer may share
-        turn = as_query()
-        return turn, turn if one_table else as_key()
+        turn = as_query(ctx.query_positions)
+        return turn, turn if one_table else as_key(ctx.query_positions)
+
+    def kept(use: str, make: Callable[[Tensor], Table]) -> Table:
+        if ctx.first is None or rotation.axes or rotation.decay or torch.compiler.is_compiling():
+            return make(ctx.query_positions)
+        return scheme.tables.rows(
+            (number, use, rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make
+        )  # fmt: skip
+
     # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
-    turn = ctx.once((id(scheme), number, "query"), as_query)
-    return turn, turn if one_table else ctx.once((id(scheme), number, "key"), as_key)
+    turn = ctx.once((id(scheme), number, "query"), lambda: kept("query", as_query))
+    return turn, turn if one_table else ctx.once((id(scheme), number, "key"), lambda: kept("key", as_key))
 
 
-def copies_of(key: Tensor, regions: tuple[Region, ...], head_dim: int) -> tuple[Tensor, ...]:
-    """The cached key as each region reads it; regions may share a copy, and all do where nothing is rotated."""
+def _turn(
+    scheme: Scheme, rotation: Rotation, place: Place, age: Place, ctx: PositionContext, positions: Tensor
+) -> Table:
+    places = scheme.coordinates(positions, ctx.coordinates) if rotation.axes else place(positions)
+    return table(rotation, places, age(positions))
+
+
+def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
+    """A scheme's rotation, worked out once a forward pass where it is not learned."""
+    key = (id(scheme), "rotation")
+    if key in ctx.memo:
+        return ctx.memo[key]  # type: ignore[return-value]
+    rotation = scheme.rotation()
+    if rotation is None or not rotation.learned:
+        ctx.memo[key] = rotation
+    return rotation
+
+
+def copies_of(copies: tuple[Tensor, ...], regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
+    """The keys as each region reads them; regions may share a copy, and all do where nothing is rotated."""
     numbers: dict[object, int] = {}
     for region in regions:
         numbers.setdefault(region.copy, len(numbers))
-    copies = key.split(head_dim, dim=-1)
     return tuple(copies[numbers[region.copy] % len(copies)] for region in regions)
 
 
