@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hf_posenc.errors import LengthContradiction
+from hf_posenc.errors import LengthContradiction, shown
 
 LONGEST = 2**31 - 1
+LARGEST_FACTOR = 1e6
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,17 @@ def whole(name: str, value: int) -> int:
     """``value`` as a length in tokens, 1 … 2³¹ − 1."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST:
         raise LengthContradiction(
-            f"{name} must be a whole number of tokens from 1 to {LONGEST}, got {value!r}. Pass an int."
+            f"{name} must be a whole number of tokens from 1 to {LONGEST}, got {shown(value)}. Pass an int."
         )
     return value
 
 
 def check_factor(factor: float) -> None:
-    """Refuse what is not a finite number of at least 1."""
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+    """Refuse what is not a number from 1 to `LARGEST_FACTOR`."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not -math.inf < factor <= LARGEST_FACTOR:
         raise LengthContradiction(
-            f"factor must be a finite number, got {factor!r}. Pass target length / trained length."
+            f"factor must be a finite number from 1 to {LARGEST_FACTOR:,.0f}, got {shown(factor)}. "
+            "Pass target length / trained length."
         )
     if factor < 1:
         raise LengthContradiction(

@@ -76,7 +76,7 @@ def grid_scores(subject: Subject, rotation: Rotation, grid: Tensor) -> Tensor:
     coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
     if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook
         ctx = PositionContext(*(torch.arange(len(grid))[None],) * 2, True, True, coordinates=coordinates)
-        (q,), k, _ = turned(layer.scheme, q, k, k, ctx)
+        (q,), (k,), _ = turned(layer.scheme, q, k, k, ctx)
     else:
         turn = table(rotation, coordinates)
         q, k = rotate(q, rotation, turn), rotate(k, rotation, turn)

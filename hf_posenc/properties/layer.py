@@ -88,14 +88,14 @@ class Layer:
             ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
         terms = self.scheme.terms(ctx)
         queries, terms = scaled(queries, terms)
-        keys = copies_of(cached, terms.regions, self.geometry.head_dim)
+        keys = copies_of(cached, terms.regions)
         return Call(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
 
     def cached_channels(self) -> int:
         """Numbers that a cache holds of a token's key, a head: its copies, and what is carried beside."""
         x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
         _, cached, _, ctx = self._turned(x, x, torch.arange(2)[None])
-        return cached.shape[-1] + (0 if ctx.carried is None else ctx.carried.shape[-1])
+        return sum(copy.shape[-1] for copy in cached) + (0 if ctx.carried is None else ctx.carried.shape[-1])
 
     @torch.no_grad()
     def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
@@ -110,8 +110,8 @@ class Layer:
 
     def _turned(
         self, query: Tensor, key: Tensor, positions: Tensor, *, normed: bool = False
-    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor, PositionContext]:
-        """Queries, the key to cache, values and where all of them stand."""
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
+        """Queries, the copies of the keys to cache, values and where all of them stand."""
         places = self.places(positions)
         code = self.code(places)
         if code is not None:
@@ -181,7 +181,7 @@ def _of_run(call: Call) -> tuple[Tensor, Block]:
     regions = [blocks.block_of(call, number, keys, chosen, seen) for number in range(len(claims))]
     found = torch.zeros(1)
     for number, (mine, block) in enumerate(zip(claims, regions, strict=True)):
-        here = blocks.biased(block, of_places, places)
+        here = blocks.biased(block.scores, block, of_places, places)
         for bias in of_content:
             here = here + bias.of_block(single(block))
         found = here if number == 0 else torch.where(mine, here, found)

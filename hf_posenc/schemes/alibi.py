@@ -58,7 +58,9 @@ class ALiBi(Scheme):
         sides = 2 if self.halves else 1
         chosen = slopes if isinstance(slopes, list) else SLOPE_RULES[slopes](geometry.heads // sides, bias_max) * sides
         if len(chosen) != geometry.heads:
-            raise OptionOutOfRange(f"slopes must have one value for each of {geometry.heads} heads, got {len(chosen)}.")
+            raise OptionOutOfRange(
+                f"slopes must have one value for each of {geometry.heads} heads, got {len(chosen)}. Give one a head."
+            )
         self.slopes, self.interpolate = tuple(chosen), interpolate
         self.log_slopes = nn.Parameter(torch.empty(geometry.heads)) if slopes == "learned" else None
         self.reset_parameters()
@@ -75,8 +77,13 @@ class ALiBi(Scheme):
         if not ctx.causal and self.halves:
             return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
         if not ctx.causal or ctx.remapped:
-            return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()))
-        return KeyBias(slopes[:, None] * ctx.exact(ctx.key_positions)[:, None, :])
+            return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
+        if self.log_slopes is not None:
+            return self._of_keys(slopes, ctx)
+        return ctx.once((id(self), "bias of keys"), lambda: self._of_keys(slopes, ctx))
+
+    def _of_keys(self, slopes: Tensor, ctx: PositionContext) -> KeyBias:
+        return KeyBias(slopes[:, None] * ctx.exact(ctx.key_positions)[:, None, :], slopes)
 
     def _slopes(self, ctx: PositionContext) -> Tensor:
         slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hf_posenc.bands import EVERYTHING, ONE_REGION, Band, Region
 from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.positions import PositionContext, check_positions
+from hf_posenc.tables import Tables
 from hf_posenc.terms import Bias, RowRotation, Terms, ValueBias
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class Scheme(nn.Module):
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
         self.geometry = geometry
+
+    @property
+    def tables(self) -> Tables:
+        """Tables of cosines kept between forward passes; they are no part of what is copied or saved."""
+        return self.__dict__.setdefault("kept_tables", Tables())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "kept_tables"}
 
     def reset_parameters(self) -> None:
         """(Re)initialise learned parameters; called after construction on real tensors."""

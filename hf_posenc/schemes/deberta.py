@@ -35,6 +35,7 @@ from hf_posenc.options import PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.distances import skewed
 from hf_posenc.schemes.inside import only_inside
 from hf_posenc.terms import Block, BlockBias
 
@@ -114,7 +115,8 @@ class DeBERTa(Scheme):
         codes = self.codes()
         keys = project.key(codes[self.rows()]) if "c2p" in self.active else None
         queries = project.query(codes[self.rows(self.mirrored)]) if "p2c" in self.active else None
-        return BlockBias(partial(self._of_block, keys, queries))
+        steady = ctx.contiguous and not ctx.remapped and not torch.is_grad_enabled()
+        return BlockBias(partial(self._of_block, keys, queries, steady), reads_scores=False)
 
     def codes(self) -> Tensor:
         """The table as it is projected, ``[2 · side, width]``, in its own dtype."""
@@ -145,19 +147,28 @@ class DeBERTa(Scheme):
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 
-    def _of_block(self, keys: Tensor | None, queries: Tensor | None, block: Block) -> Tensor:
+    def _of_block(self, keys: Tensor | None, queries: Tensor | None, steady: bool, block: Block) -> Tensor:
         distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
         batch, heads = block.query.shape[:2]
         terms = []
         if keys is not None:
-            index = self.index(distance) - self.rows().start
-            of_rows = products(block.query, keys.float()[None])  # [batch, heads, n, rows of the table]
-            terms.append(of_rows.gather(3, index[:, None].expand(batch, heads, -1, -1)))
+            terms.append(self._of_queries(keys.float(), distance, steady, block))
         if queries is not None:
             index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
             of_rows = products(queries.float().expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows, key]
             terms.append(of_rows.gather(2, index[:, None].expand(batch, heads, -1, -1)))
         return sum(terms[1:], terms[0]) * block.scaling
+
+    def _of_queries(self, keys: Tensor, distance: Tensor, steady: bool, block: Block) -> Tensor:
+        """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, of ``keys [kv_heads, rows of the table, head_dim]``."""
+        batch, heads = block.query.shape[:2]
+        if steady:  # positions run in steps of one
+            least = 0 if self.geometry.causal else None
+            row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
+            return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
+        index = self.index(distance) - self.rows().start
+        of_rows = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
+        return of_rows.gather(3, index[:, None].expand(batch, heads, -1, -1))
 
 
 class OwnProjections(nn.Module):

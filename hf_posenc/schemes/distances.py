@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from hf_posenc.errors import CannotCombine
+from hf_posenc.terms import Block
 
 
 def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tensor:
@@ -58,6 +59,27 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
             "tokens between whole positions. Use a function of the distance instead, such as 'kerple' or 'alibi'."
         )
     return (-distance).clamp(-farthest, farthest) + farthest
+
+
+def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:
+    """q_i · table[row of i − j] of a block whose positions run in steps of one, ``[batch, heads, n, key]``.
+
+    Every query meets every distance that occurs in the block, the largest first; then pair (r, j) stands in column
+    n − 1 − r + j, and a view whose rows are one shorter has it in column j. Nothing is looked up.
+
+    Args:
+        query: ``[batch, heads, n, head_dim]``.
+        table: ``[rows, head_dim]`` or ``[heads, rows, head_dim]``.
+        row_of: whole distances ``[m]`` to rows of the table.
+        block: of these queries.
+    """
+    n, keys = query.shape[2], block.key.shape[2]
+    first = block.query_positions[0, 0] - block.key_positions[0, 0]
+    distances = first + torch.arange(n - 1, -keys, -1, device=query.device)
+    codes = table.index_select(-2, row_of(distances))
+    products = query @ codes.transpose(-1, -2)
+    batch, heads, _, wide = products.shape
+    return products.as_strided((batch, heads, n, keys), (heads * n * wide, n * wide, wide - 1, 1), n - 1)
 
 
 def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ arXiv:2111.09883, section 3.3; SiLU and depth as in x-transformers.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Annotated
 
+from annotated_types import Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
@@ -24,6 +26,8 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.distances import exact, per_distance
 from hf_posenc.terms import ToeplitzBias
 
+Depth = Annotated[int, Gt(0), Le(64)]
+
 
 @register_scheme("dyn_bias", aliases=("cpb", "dpb"), learned=True, paper="2108.00154")
 class DynamicBias(Scheme):
@@ -33,9 +37,7 @@ class DynamicBias(Scheme):
     ``log=True`` stretches less far.
     """
 
-    def __init__(
-        self, geometry: Geometry, *, width: PositiveInt = 128, depth: PositiveInt = 2, log: bool = False
-    ) -> None:
+    def __init__(self, geometry: Geometry, *, width: PositiveInt = 128, depth: Depth = 2, log: bool = False) -> None:
         super().__init__(geometry)
         self.shared = False  # type: ignore[misc]
         self.log = log
@@ -49,7 +51,11 @@ class DynamicBias(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any distances, ``[heads, …]``, float32, with gradients to the network."""
-        return ToeplitzBias(lambda distance: per_distance(self.of, distance))
+        return ToeplitzBias(self.of_pairs)
+
+    def of_pairs(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return per_distance(self.of, distance)
 
     def of(self, distance: Tensor) -> Tensor:
         """The network at ``distance [n]``, ``[heads, n]``, float32: far out its terms are large and cancel."""

@@ -65,7 +65,7 @@ class FIRE(Scheme):
         def of_block(block: Block) -> Tensor:
             return self.of(block.distance, block.query_positions if reach is None else reach)
 
-        return BlockBias(of_block)
+        return BlockBias(of_block, reads_scores=False)
 
     def of(self, distance: Tensor, reach: Tensor) -> Tensor:
         """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``, in rows that look back by
@@ -82,31 +82,22 @@ class FIRE(Scheme):
     def network(self, x: Tensor) -> Tensor:
         """f at ``x […]``, ``[heads, …]``.
 
-        Of one number, a hidden layer of ReLUs is a piecewise linear function: between two neighbouring kinks −b / w
-        the same units are on. So each x is looked up among the kinks and costs one line a head instead of a hidden
-        layer; exact, and with the gradients of the layers, because the lines are made of their weights. (On a kink
-        itself a ReLU has two gradients; this may take the other one.)
+        Between 0 and the largest x most ReLUs do not bend: those that are on all the way are one line together, and
+        those that are off are nothing. What is left is few units, shared by the heads.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
-        kinks, on = _segments(weight.detach(), shift.detach())
-        out = self.outer.weight.float()
-        slopes, offsets = out @ (on * weight).T, out @ (on * shift).T + self.outer.bias.float()[:, None]
-        flat = x.flatten()
-        segment = torch.bucketize(flat.detach(), kinks)
-        lines = [
-            torch.addcmul(offset.index_select(0, segment), slope.index_select(0, segment), flat)
-            for slope, offset in zip(slopes, offsets, strict=True)  # a head at a time: its lines are all it holds
-        ]
-        return torch.stack(lines).view(-1, *x.shape)
-
-
-def _segments(weight: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Kinks of relu(weight · x + shift) in rising order, ``[unit]``, and which units are on before, between and after
-    them, ``[unit + 1, unit]``."""
-    never = torch.full_like(weight, torch.inf)
-    kinks, order = torch.where(weight == 0, never, -shift / weight).sort()
-    segment = torch.arange(len(weight) + 1, device=weight.device)[:, None]
-    place = order.argsort()  # of each unit's kink: in segment s the first s kinks lie behind
-    behind = segment > place
-    on = torch.where(weight == 0, shift > 0, behind == (weight > 0))
-    return kinks, on.to(weight.dtype)
+        # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
+        out = self.outer.weight.float().clone()
+        ends = torch.stack((shift, weight * x.detach().amax().clamp(min=1.0) + shift)).detach()
+        on, off = ends.amin(0) > 0, ends.amax(0) <= 0
+        bends = ~(on | off)
+        slope, offset = out @ (weight * on), out @ (shift * on) + self.outer.bias.float()
+        if not torch.compiler.is_compiling():  # a graph cannot know how many bend
+            weight, shift, out = weight[bends], shift[bends], out[:, bends]
+        else:
+            out = out * bends
+        flat = x.reshape(1, -1)
+        units = torch.addmm(shift[:, None], weight[:, None], flat).relu_()
+        line = torch.stack((slope, offset), 1)
+        basis = torch.cat((units, flat, torch.ones_like(flat)))
+        return (torch.cat((out, line), 1) @ basis).view(-1, *x.shape)

@@ -89,7 +89,7 @@ class Fox(Scheme):
             return only_inside(self.record.name, "the gates of a layer's tokens")
         sums = self.sums(ctx)
         if not ctx.causal:
-            return BlockBias(partial(both_sides, sums[0], sums[-1]))
+            return BlockBias(partial(both_sides, sums[0], sums[-1]), reads_scores=False)
         return KeyBias(-sums[0])
 
     def sums(self, ctx: PositionContext) -> Tensor:

@@ -68,7 +68,11 @@ class Kerple(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any distances, ``[heads, …]``, float32, with gradients to both numbers."""
-        return ToeplitzBias(lambda distance: per_distance(self.of, distance))
+        return ToeplitzBias(self.of_pairs)
+
+    def of_pairs(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return per_distance(self.of, distance)
 
     def of(self, distance: Tensor) -> Tensor:
         """Bias of ``distance [n]``, ``[heads, n]``."""

@@ -10,7 +10,7 @@ arXiv:2103.14030, section 3.2.
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import Positive, PositiveInt
@@ -47,6 +47,8 @@ class RelativeBias(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any whole distances, ``[heads, …]``, float32, with a gradient to the table."""
-        return ToeplitzBias(
-            lambda distance: self.table(clipped(distance, self.max_distance, self.record.name)).movedim(-1, 0).float()
-        )
+        return ToeplitzBias(self.of)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return self.table(clipped(distance, self.max_distance, self.record.name)).movedim(-1, 0).float()

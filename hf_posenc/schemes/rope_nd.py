@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 from hf_posenc.errors import OptionOutOfRange
@@ -26,6 +27,8 @@ from hf_posenc.options import Base, NotNegativeInt, PositiveInt
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.rotary import Rotary
+
+Axes = Annotated[int, Gt(0), Le(16)]
 
 
 @register_scheme("rope_nd", aliases=("axial", "rope2d"), paper="2403.13298")
@@ -43,7 +46,7 @@ class AxialRoPE(Scheme):
         self,
         geometry: Geometry,
         *,
-        axes: PositiveInt = 2,
+        axes: Axes = 2,
         dims: Sequence[NotNegativeInt] | None = None,
         base: Base | Sequence[Base] = 100.0,
         grid: Sequence[PositiveInt] | None = None,
@@ -57,7 +60,9 @@ class AxialRoPE(Scheme):
         self.grid = (side,) * axes if grid is None else tuple(grid)
         for name, chosen in (("dims", self.dims), ("base", self.bases), ("grid", self.grid)):
             if len(chosen) != axes:
-                raise OptionOutOfRange(f"{name} must have one number for each of {axes} axes, got {len(chosen)}.")
+                raise OptionOutOfRange(
+                    f"{name} must have one number for each of {axes} axes, got {len(chosen)}. Give one an axis."
+                )
         if any(d % 2 for d in self.dims) or not 0 < sum(self.dims) <= geometry.head_dim:
             raise OptionOutOfRange(
                 f"dims must be even numbers of together at most {geometry.head_dim}, the channels of a head, and not "

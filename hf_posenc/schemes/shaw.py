@@ -13,6 +13,8 @@ Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155, section 3; ``key_query`` (relat
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +23,7 @@ from hf_posenc.options import PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.distances import clipped, of_keys, of_queries
+from hf_posenc.schemes.distances import clipped, of_keys, of_queries, skewed
 from hf_posenc.terms import Block, BlockBias, ValueBias
 
 
@@ -51,6 +53,8 @@ class Shaw(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """What the key table adds to a block of rows."""
+        if ctx.contiguous and not ctx.remapped and not self.key_query and not torch.is_grad_enabled():
+            return BlockBias(self._by_skew, reads_scores=False)
         return BlockBias(self._of_block)
 
     def values(self, ctx: PositionContext) -> ValueBias | None:
@@ -63,6 +67,11 @@ class Shaw(Scheme):
         if self.key_query:
             found = found + of_keys(block.key, table, row, heads=block.query.shape[1])
         return found * block.scaling
+
+    def _by_skew(self, block: Block) -> Tensor:
+        """The same where positions run in steps of one."""
+        row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
+        return skewed(block.query * block.scaling, self.of_key.weight.float(), row_of, block)
 
     def _of_weights(self, weights: Tensor, block: Block) -> Tensor:
         """Σ_j α_ij B_c: the weights of each distance together, then times its vector."""

@@ -20,7 +20,7 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.options import Base, Positive
 from hf_posenc.registry import register_scheme
-from hf_posenc.rotate import table
+from hf_posenc.rotate import waves
 from hf_posenc.schemes.base import Scheme
 
 Schedule = Literal["geometric", "linear", "custom"]
@@ -72,7 +72,7 @@ class Sinusoidal(Scheme):
 
     def embed(self, positions: Tensor) -> Tensor:
         """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32, from float64 angles."""
-        cos, sin = (turn[:, 0] for turn in table(Rotation(self.frequencies), positions))
+        cos, sin = waves(Rotation(self.frequencies), positions)
         cos = cos[..., : self.geometry.width // 2]
         sin, cos = sin * (self.kind != "cos"), cos * (self.kind != "sin")
         scale = self.scale.float() if isinstance(self.scale, Tensor) else self.scale

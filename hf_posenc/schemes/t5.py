@@ -62,7 +62,11 @@ class T5Bias(Scheme):
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """Bias of any distances, ``[heads, …]``, float32, with a gradient to the table."""
-        return ToeplitzBias(lambda distance: self.table(self.bucket(distance)).movedim(-1, 0).float())
+        return ToeplitzBias(self.of)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return self.table(self.bucket(distance)).movedim(-1, 0).float()
 
     def bucket(self, distance: Tensor) -> Tensor:
         """Bucket of each distance (query − key), int64, same shape."""

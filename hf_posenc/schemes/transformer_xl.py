@@ -25,8 +25,9 @@ from hf_posenc.heads import products
 from hf_posenc.options import Base, PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
-from hf_posenc.rotate import rotate, table
+from hf_posenc.rotate import rotate, table, waves
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.distances import skewed
 from hf_posenc.schemes.inside import only_inside
 from hf_posenc.terms import Block, BlockBias
 
@@ -78,6 +79,8 @@ class TransformerXL(Scheme):
         # Folding W_R into a few queries is cheaper than sending every distance through it.
         few = ctx.query_positions.shape[1] < self.geometry.head_dim
         codes = None if few else (waves @ weight.flatten(0, 1).T).unflatten(-1, self.u.shape).transpose(0, 1)
+        if codes is not None and ctx.contiguous and not torch.is_grad_enabled():
+            return BlockBias(partial(self._by_skew, codes, reach), reads_scores=False)
         return BlockBias(partial(self._of_block, partial(self._by_table, weight, waves, codes, reach)))
 
     def reach(self, ctx: PositionContext) -> Reach | None:
@@ -102,14 +105,21 @@ class TransformerXL(Scheme):
 
     def sinusoids(self, distance: Tensor) -> Tensor:
         """R of distances ``[batch, n]``, ``[batch, n, waves]``, float32 from float64 angles."""
-        cos, sin = table(self.waves, distance)
-        return torch.cat((sin, cos), dim=-1)[:, 0]
+        cos, sin = waves(self.waves, distance)
+        return torch.cat((sin, cos), dim=-1)
 
     def _of_block(self, of_distance: OfDistance, block: Block) -> Tensor:
         # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
         u = self.u.float().clone()[None, :, None].expand(len(block.key), -1, 1, -1)
         of_content = products(u, block.key)
         return (of_content + of_distance(block.query + self.v.float()[:, None], block)) * block.scaling
+
+    def _by_skew(self, codes: Tensor, reach: Reach, block: Block) -> Tensor:
+        """All three terms where positions run in steps of one, in as few passes as there can be."""
+        query = (block.query + self.v.float()[:, None]) * block.scaling
+        of_pairs = skewed(query, codes, lambda distance: distance.clamp(*reach) - reach[0], block)
+        u = (self.u.float() * block.scaling)[None, :, None].expand(len(block.key), -1, 1, -1)
+        return of_pairs.add_(products(u, block.key))
 
     def _by_table(
         self, weight: Tensor, waves: Tensor, codes: Tensor | None, reach: Reach, query: Tensor, block: Block

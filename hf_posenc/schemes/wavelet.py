@@ -22,7 +22,7 @@ from hf_posenc.geometry import Geometry
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.distances import clipped, of_queries
+from hf_posenc.schemes.distances import clipped, of_queries, skewed
 from hf_posenc.terms import Block, BlockBias
 
 DYADIC = 8  # scales 2⁰ … 2⁷
@@ -63,11 +63,18 @@ class Wavelet(Scheme):
         later = 0 if ctx.causal else reach  # a decoder never reads what stands behind distance 0
         table = ctx.once(("wavelet", self.wavelets, reach, later), lambda: self.table(reach, later, ctx.device))
 
+        steady = ctx.contiguous and not ctx.remapped and not torch.is_grad_enabled()
+
+        def row_of(distance: Tensor) -> Tensor:
+            return clipped(distance, reach, self.record.name).clamp(max=reach + later)
+
         def of_block(block: Block) -> Tensor:
-            row = clipped(block.distance, reach, self.record.name).clamp(max=reach + later)
+            if steady:
+                return skewed(block.query * block.scaling, table, row_of, block)
+            row = row_of(block.distance)
             return of_queries(block.query, table, row) * block.scaling
 
-        return BlockBias(of_block)
+        return BlockBias(of_block, reads_scores=False)
 
     def table(self, reach: int, later: int, device: torch.device) -> Tensor:
         """p at the distances ``reach … −later``, ``[reach + later + 1, head_dim]``, float32."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.alibi import ALiBi
+from hf_posenc.schemes.slopes import code_slopes, geometric_slopes
 from hf_posenc.terms import KeyBias, ToeplitzBias
 
 from . import hosts, naive
@@ -236,3 +238,9 @@ def test_bfloat16_models_keep_float32_biases() -> None:
     rounded = exact.to(torch.bfloat16)
     assert len(rounded.unique()) < 1300  # control
     assert (rounded.double() - exact).abs().max() >= 0.24
+
+
+@pytest.mark.parametrize("rule", [code_slopes, geometric_slopes])
+def test_eight_heads_halve_eight_times(rule: Callable[[int], list[float]]) -> None:
+    """The example of the paper's section 3."""
+    assert rule(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]

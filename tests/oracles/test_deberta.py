@@ -252,3 +252,16 @@ def of_layer(exact: DeBERTa, query: nn.Module, key: nn.Module, text: Positions) 
         return written_out(exact, q, k, of_query, of_key, text.distance)
 
     return bias
+
+
+@pytest.mark.parametrize(("buckets", "rows"), [(-1, 2 * 16), (4, 2 * 4)])
+def test_how_many_rows_the_table_has(buckets: int, rows: int) -> None:
+    """Two a bucket, or two a distance where there are none, said as -1 like in the released configurations."""
+    scheme = scheme_of(patch_model(hosts.bert(), "deberta", buckets=buckets, span=16))
+    assert len(scheme.table.weight) == rows
+
+
+@pytest.mark.parametrize("buckets", [-2, 0, 3])
+def test_numbers_of_buckets_that_mean_nothing(buckets: int) -> None:
+    with pytest.raises(OptionOutOfRange, match="buckets"):
+        patch_model(hosts.bert(), "deberta", buckets=buckets)

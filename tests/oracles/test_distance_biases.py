@@ -16,6 +16,7 @@ from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.alibi import ALiBi
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.distances import per_distance
 from hf_posenc.schemes.dyn_bias import DynamicBias
 from hf_posenc.schemes.kerple import Kerple
 from hf_posenc.schemes.rel_bias import RelativeBias
@@ -262,3 +263,29 @@ def test_options_out_of_range() -> None:
             patch_model(hosts.llama(), "kerple", **options)
     with pytest.raises(OptionOutOfRange, match="max_distance"):
         patch_model(hosts.llama(), "rel_bias", max_distance=0)
+
+
+@pytest.mark.parametrize(
+    "distance",
+    [
+        torch.arange(-5, 6),
+        torch.arange(6)[:, None] - torch.arange(9),
+        torch.tensor([[0, 1_000_000], [-1_000_000, 7]]),  # fewer pairs than distances between the ends
+        torch.tensor([[0.5, 2.25], [-1.75, 1e6]]),
+        torch.tensor([[3]]),
+    ],
+    ids=["a line", "a square", "far apart", "fractions", "one pair"],
+)
+def test_a_value_for_every_distance_is_a_value_for_every_pair(distance: Tensor) -> None:
+    """However few of them are worked out, and no more than there are pairs."""
+    asked = []
+
+    def function(line: Tensor) -> Tensor:
+        asked.append(len(line))
+        return torch.stack([torch.sin(line.double()), line.double() / 7])
+
+    found = per_distance(function, distance)
+    exact = [[math.sin(d), d / 7] for d in distance.flatten().tolist()]
+    assert found.shape == (2, *distance.shape)
+    torch.testing.assert_close(found.flatten(1).T, torch.tensor(exact, dtype=torch.float64))
+    assert sum(asked) <= distance.numel()

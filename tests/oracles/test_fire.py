@@ -147,7 +147,8 @@ def test_no_parameter_makes_it_infinite(spoil: str) -> None:
 def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
     scheme = stirred(FIRE(hosts.geometry(), tau=20.0))
     of = partial(bias_of, scheme, 80, causal=True)
-    assert torch.equal(of(rows=slice(30, 50)), of()[:, 30:50])
+    # Which units bend depends on how far a block reaches, and with it the order in which they are added up.
+    torch.testing.assert_close(of(rows=slice(30, 50)), of()[:, 30:50], rtol=2e-6, atol=2e-6)
 
 
 def test_options_out_of_range() -> None:

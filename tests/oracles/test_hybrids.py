@@ -18,7 +18,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from hf_posenc import describe, patch_model
+from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.forms import weight_rows
 from hf_posenc.schemes.irope import IRoPE
@@ -182,3 +182,19 @@ def test_local_layers_forget_and_global_ones_do_not(cut: int, step: int) -> None
             pieces.append(model(piece, past_key_values=cache, use_cache=True).logits[0])
     assert (torch.cat(pieces) - hosts.logits(model, ids)).abs().max() <= LIMIT
     assert [layer.keys.shape[2] for layer in cache.layers] == [window - 1] * 3 + [LENGTH]
+
+
+@pytest.mark.parametrize(
+    ("name", "randomises", "whole_text", "keeps_table"),
+    [
+        ("randpos+alibi", True, True, False),
+        ("alibi+norm01", False, True, False),
+        ("learned+alibi", False, False, True),
+        ("alibi+logn", False, False, False),
+    ],
+)
+def test_a_combination_needs_what_any_part_needs(
+    name: str, randomises: bool, whole_text: bool, keeps_table: bool
+) -> None:
+    both = scheme_of(patch_model(hosts.gpt2(), name, factor=2 if "learned" not in name else 1))
+    assert (both.randomises, both.needs_whole_text, both.keeps_table) == (randomises, whole_text, keeps_table)

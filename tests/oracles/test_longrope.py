@@ -183,3 +183,9 @@ def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
 def test_needs_a_length() -> None:
     with pytest.raises(LengthContradiction, match="at least 2"):
         LongRoPE(hosts.geometry(trained=1, target=4))
+
+
+def test_the_shortest_trained_length_with_a_logarithm() -> None:
+    """Of 2 tokens at factor 4: √(1 + ln 4 / ln 2) = √3."""
+    scheme = LongRoPE(hosts.geometry(trained=2, target=8))
+    assert scheme.logit_scale() == pytest.approx(3.0, rel=1e-12)

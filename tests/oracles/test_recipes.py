@@ -134,6 +134,8 @@ def test_cape_in_its_three_parts() -> None:
     stretched = moved(CAPE(WIDE, **still | {"log_scale": 0.7}), in_steps(rows=DRAWS))[:, 1:] / in_steps()[:, 1:]
     assert (stretched / stretched[:, :1] - 1).abs().max() < 1e-5
     assert 0.69 < stretched.log().abs().max() <= 0.7 + 1e-5
+    stretch = moved(CAPE(WIDE, max_shift=0.0, jitter=0.0), in_steps(rows=DRAWS))[:, -1] / (TRAINED - 1)
+    assert 0.09 < stretch.log().abs().max() <= 0.1 + 1e-5, "by default a tenth at most"
     with pytest.raises(OptionOutOfRange, match="'jitter'"):  # would change the order
         patch_model(hosts.llama(), "cape", jitter=0.6)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -57,7 +57,6 @@ def test_rerope(window: int | None) -> None:
     assert not torch.equal(realised(scheme, 100), shorter)  # control
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(2, 40), st.data())
 def test_self_extend(trained: int, data: st.DataObject) -> None:
     window = data.draw(st.integers(1, trained - 1))
@@ -158,7 +157,6 @@ def test_leaky_rerope(window: int | None, k: float) -> None:
     assert (found - expected).abs().max() < 1e-9  # thirds of a position at 10⁶ in float64
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(4, 60), st.integers(0, 200))
 def test_dual_chunk_attention(trained: int, start: int) -> None:
     """The three cases of the paper; exact to the neighbour chunk up to w + 1, never more than c, never 0 for a pair."""
@@ -217,6 +215,29 @@ def test_sinks_stand_where_they_stand_in_the_cache(options: dict[str, int]) -> N
     found = realised(Sinks(hosts.geometry(), **options), 90)
     assert torch.equal(found, dense(90, defined))
     assert found.max() < sinks + recent
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [Sinks(hosts.geometry(), sinks=3, recent=9), LMInfinite(hosts.geometry(), n_global=3, n_local=9)],
+    ids=lambda scheme: scheme.record.name,
+)
+def test_what_a_cache_keeps_is_what_the_next_token_sees(scheme: Scheme) -> None:
+    """The oldest and the newest of the keys before it, counted pair by pair."""
+    row = 90
+    seen = (realised(scheme, row + 1)[row, :row] >= 0).nonzero()[:, 0].tolist()
+    first, last = scheme.kept_keys
+    assert seen == [*range(first), *range(row - last, row)]
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk": 12, "local": 8}, {"chunk": 12, "local": 2}])
+def test_older_chunks_stand_as_far_as_the_last_row_of_the_next(options: dict[str, int]) -> None:
+    """Nothing is further away than what a row sees of the chunk before it, whatever the chunks overlap."""
+    scheme = DualChunkAttention(hosts.geometry(target=4 * TRAINED), **options)
+    positions = torch.arange(4 * TRAINED)
+    farthest = scheme.after_chunk(positions).max()
+    assert torch.equal(scheme.at_end(positions), farthest.expand_as(positions))
+    assert farthest <= scheme.chunk
 
 
 @pytest.mark.parametrize("name", ["leaky_rerope", "dca", "string", "lm_infinite", "sinks"])
@@ -313,3 +334,28 @@ def test_only_one_may_choose_the_keys() -> None:
     for clash in ("window+sinks", "sinks+lm_infinite"):
         with pytest.raises(CannotCombine, match="Keep one of them"):
             patch_model(hosts.llama(), clash)
+
+
+@pytest.mark.parametrize(
+    ("trained", "shift", "fits"), [(2, 2, True), (3, 2, True), (3, 3, False), (9, 8, True), (9, 9, False)]
+)
+def test_string_shifts_by_less_than_the_trained_length(trained: int, shift: int, fits: bool) -> None:
+    """Of a length of 2, whose default shift is 2 as well, there is nothing less."""
+    if fits:
+        assert String(hosts.geometry(trained=trained), shift=shift, local=1).shift == shift
+    else:
+        with pytest.raises(OptionOutOfRange, match="shift"):
+            String(hosts.geometry(trained=trained), shift=shift, local=1)
+
+
+def test_learned_sinks_take_their_share() -> None:
+    """A logit of 50 takes all of it: attention gives nothing, and both blocks pass their input on."""
+    ids = hosts.text(TRAINED)
+    patched, silent = patch_model(hosts.llama(), "sinks", learned_logit=True), hosts.llama()
+    with torch.no_grad():
+        for scheme in {id(part): part for part in patched.modules() if isinstance(part, Sinks)}.values():
+            scheme.logits.fill_(50.0)
+        for layer in silent.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+    assert (hosts.logits(patched, ids) - hosts.logits(silent, ids)).abs().max() < 1e-4
+    assert (hosts.logits(hosts.llama(), ids) - hosts.logits(silent, ids)).abs().max() > 0.1  # control

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange
@@ -20,6 +21,7 @@ from hf_posenc.schemes.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.llama3 import Llama3
 from hf_posenc.schemes.ntk import NTK
 from hf_posenc.schemes.rotary import Rotary
+from hf_posenc.schemes.text_length import text_lengths
 from hf_posenc.schemes.yarn import NTKByParts
 
 from . import hosts
@@ -70,6 +72,23 @@ def assert_equals_native(kind: str, shape: tuple[int, int, float], factor: float
 @pytest.mark.parametrize("kind", NATIVE)
 def test_equals_transformers(kind: str, shape: tuple[int, int, float], factor: float) -> None:
     assert_equals_native(kind, shape, factor)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["rope", "abf", "proportional", "pi", "ntk", "ntk_parts", "yarn", "llama3"])
+def test_what_is_written_for_transformers_means_the_same_there(name: str, shape: tuple[int, int, float]) -> None:
+    """An unpatched Llama of the exported `rope_parameters` turns and sharpens as the scheme does."""
+    head_dim, trained, _ = shape
+    scheme = ours(name, *shape, 4.0)
+    config = LlamaConfig(
+        hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim,
+        max_position_embeddings=4 * trained, rope_parameters=scheme.native(),
+    )  # fmt: skip
+    theirs = LlamaRotaryEmbedding(config)
+    expected = torch.zeros(head_dim // 2, dtype=torch.float64)
+    expected[: len(theirs.inv_freq)] = theirs.inv_freq.double()
+    assert torch.allclose(torch.tensor(scheme.frequencies(), dtype=torch.float64), expected, rtol=2e-6, atol=0)
+    assert scheme.logit_scale() == pytest.approx(theirs.attention_scaling**2, rel=1e-9)
 
 
 @pytest.mark.parametrize("options", YARN_OPTIONS, ids=str)
@@ -146,7 +165,6 @@ def test_dynamic_lengths(granularity: int) -> None:
     assert scheme.rotation_of(TRAINED).frequencies == hosts.geometry().rotary.rotation.frequencies
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(STATIC), st.sampled_from([4, 16, 64, 128]), st.integers(2, 10_000), st.floats(1.0, 64.0),
     st.sampled_from([100.0, 10_000.0, 1e6]),
@@ -171,3 +189,10 @@ def test_order(kind: str, head_dim: int, trained: int, factor: float, base: floa
 def test_bounds_the_wrong_way_round_are_refused(scheme: type[Rotary], options: dict[str, float]) -> None:
     with pytest.raises(OptionOutOfRange, match="must be greater than"):
         scheme(hosts.geometry(), **options)
+
+
+def test_texts_packed_into_one_row_have_lengths_of_their_own() -> None:
+    """Counted by hand; padding repeats a position."""
+    positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5, 6], [5, 6, 2, 3, 4, 5, 6, 7, 8]])
+    expected = torch.tensor([[3, 3, 3, 2, 2, 4, 4, 4, 4], [1, 1, 7, 7, 7, 7, 7, 7, 7], [7] * 2 + [9] * 7])
+    assert torch.equal(text_lengths(positions), expected)

@@ -68,7 +68,7 @@ def pairs(names: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("model", "scheme"), pairs(RELATIVE))
-@settings(max_examples=4, deadline=None, derandomize=True)  # a failure must be everybody's
+@settings(max_examples=4, deadline=None, derandomize=True)  # of each pair: some six hundred in all, whole models
 @given(start=some.integers(1, 7000))
 def test_relative_schemes_do_not_notice(model: str, scheme: str, start: int) -> None:
     one = patched(model, scheme)
@@ -94,7 +94,7 @@ def test_fire_is_relative_up_to_its_threshold() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)  # whole models, three readings each
 @given(start=some.integers(1, 7000), gap=some.integers(1, 500))
 def test_a_gap_is_noticed_by_distances_and_not_by_contents(scheme: str, start: int, gap: int) -> None:
     """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""

@@ -7,7 +7,7 @@ import math
 import mpmath
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
@@ -37,7 +37,6 @@ def test_equals_roformer(width: int) -> None:
     assert (codes(range(500), width) - theirs[:, interleaved]).abs().max() < 1e-6
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 5000), st.integers(0, 5000), st.sampled_from(["geometric", "linear"]))
 def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
     """code(p + k) = M_k code(p), M_k of 2 × 2 turns that do not depend on p."""
@@ -137,7 +136,6 @@ def test_a_learned_scale_starts_small_and_learns(model: str) -> None:
     assert scale.grad != 0
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**5), st.integers(0, 300))
 def test_products_depend_on_the_distance_and_not_on_its_sign(position: int, distance: int) -> None:
     """⟨code(p), code(p + k)⟩ = Σ_m cos(k ω_m), and every code has the norm √(D / 2)."""

@@ -64,3 +64,15 @@ def test_target_below_trained_is_refused(trained: int, shorter: int) -> None:
     if shorter < trained:
         with pytest.raises(LengthContradiction, match="window"):
             resolve(host=trained, target_length=shorter)
+
+
+def test_the_longest_length_is_what_32_bits_hold() -> None:
+    assert resolve(host=2_147_483_647).target == 2_147_483_647
+    with pytest.raises(LengthContradiction, match="2147483648"):
+        resolve(host=2_147_483_648)
+
+
+def test_the_largest_factor_is_a_million() -> None:
+    assert resolve(host=16, factor=1e6).target == 16_000_000
+    with pytest.raises(LengthContradiction, match=r"from 1 to 1,000,000, got 1000000\.5"):
+        resolve(host=16, factor=1_000_000.5)

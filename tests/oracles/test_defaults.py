@@ -1,0 +1,120 @@
+"""What a scheme is without options: the numbers of the papers and their code, and how learned ones start.
+
+A default is part of what a name means: changed, old calls and old notebooks would silently compute something else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import DebertaV2Config, T5Config
+
+from hf_posenc.registry import scheme_class
+
+from . import hosts
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "abf": {"base": 500_000.0},  # Xiong et al. 2023, section 2.1
+    "alibi": {"bias_max": 8.0},  # 2^(−8 (h + 1) / H)
+    "cape": {"max_shift": 5.0, "jitter": 0.5},
+    "cope": {"npos": 64},
+    "deberta": {"span": 512, "buckets": 256},  # deberta-v2-xlarge and v3
+    "dyn_bias": {"width": 128, "depth": 2},
+    "dynamic_ntk": {"multiplier": 1.0, "granularity": 1},
+    "fire": {"width": 32, "c": 0.1, "tau": 512.0, "eps": 1e-6},  # the released code
+    "fox": {"bias_init": 0.0},
+    "kerple": {"eps": 0.01},
+    "leaky_rerope": {"k": 16.0},
+    "learned": {"std": 0.02},
+    "learned_hier": {"alpha": 0.4},  # Su 2020
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "llama4_temp": {"scale": 0.1, "floor": 8192, "offset": 1},  # attn_scale and floor_scale of Llama 4
+    "lm_infinite": {"n_global": 10},
+    "longrope": {"keep_start": 0},
+    "ntk_parts": {"beta_fast": 32.0, "beta_slow": 1.0},
+    "partial": {"fraction": 0.5},
+    "pose": {"chunks": 2},
+    "proportional": {"p": 0.75},
+    "rel_bias": {"std": 0.02},
+    "rope_nd": {"axes": 2, "base": 100.0},
+    "sandwich": {"d_bar": 128, "base": 10_000.0},
+    "shaw": {"max_distance": 16},  # section 4.1
+    "sinks": {"sinks": 4},  # StreamingLLM
+    "sinusoidal": {"base": 10_000.0},
+    "ssmax": {"s_init": 0.43},
+    "t5": {"num_buckets": 32, "max_distance": 128},
+    "transformer_xl": {"clamp_len": -1, "base": 10_000.0},
+    "xpos": {"gamma": 0.4, "scale_base": 512.0},
+    "yarn": {"beta_fast": 32.0, "beta_slow": 1.0},
+}
+OFF = {  # what has to be asked for
+    "binary": ["msb_first"], "cable": ["with_rope"], "dca": ["mscale"], "dyn_bias": ["log"], "fox": ["with_rope"],
+    "fire": ["share_layers"], "mrope": ["interleaved"], "rel_bias": ["share_layers"], "rope": ["on_v", "learn_freq"],
+    "shaw": ["values", "key_query"], "sinks": ["learned_logit"], "sinusoidal": ["reverse"],
+    "transformer_xl": ["share_uv"],
+}  # fmt: skip
+ON = {"cope": ["per_layer"], "deberta": ["norm", "share_key"], "logn": ["clip"], "ssmax": ["learned"],
+      "t5": ["share_layers"], "ntk_parts": ["truncate"], "yarn": ["truncate"]}  # fmt: skip
+NEUTRAL = {"alibi": ["interpolate"], "binary": ["alpha"], "drope": ["softmax_scale"], "integer": ["alpha"],
+           "norm01": ["alpha"], "sinusoidal": ["scale"]}  # fmt: skip
+# Mean and deviation of what is drawn, in a model of width 512 with heads of 64.
+DRAWN = {
+    "deberta": {"table.weight": (0.0, 0.02), "norm.weight": (1.0, 0.0), "norm.bias": (0.0, 0.0)},
+    "fire": {"c": (0.1, 0.0), "multiplier": (1.0, 0.0)},
+    "fox": {"gate.weight": (0.0, 0.02), "gate.bias": (0.0, 0.0)},
+    "cable": {"gate.weight": (0.0, 0.02), "gate.bias": (0.0, 0.0)},
+    "rel_bias": {"table.weight": (0.0, 0.02)},
+    "shaw": {"of_key.weight": (0.0, math.sqrt(2 / (33 + 64)))},  # Glorot
+    "ssmax": {"s": (0.43, 0.0)},
+    "t5": {"table.weight": (0.0, 512**-0.5)},
+    "transformer_xl": {"u": (0.0, 0.02), "v": (0.0, 0.02), "project.0.weight": (0.0, 0.02)},
+    "cope": {"table.weight": (0.0, 0.0)},
+}
+WIDE = hosts.geometry(heads=8, head_dim=64, width=512, trained=256, target=512, table=256)
+
+
+def defaults(name: str) -> dict[str, Any]:
+    return {key: p.default for key, p in inspect.signature(scheme_class(name).__init__).parameters.items()}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_numbers_are_the_published_ones(name: str) -> None:
+    assert {key: defaults(name)[key] for key in PUBLISHED[name]} == PUBLISHED[name]
+    assert scheme_class(name)(WIDE).record.name == name, "and they are enough to build it"
+
+
+@pytest.mark.parametrize(
+    ("table", "value"), [(OFF, False), (ON, True), (NEUTRAL, 1.0)], ids=["off", "on", "changing nothing"]
+)
+def test_what_is_off_on_and_neutral(table: dict[str, list[str]], value: object) -> None:
+    found = {(name, option): defaults(name)[option] for name, options in table.items() for option in options}
+    assert found == dict.fromkeys(found, value)
+    assert [scheme_class(name)(WIDE).record.name for name in table] == list(table), "and they are enough to build it"
+
+
+def test_numbers_that_transformers_has_too() -> None:
+    t5, deberta = T5Config(), DebertaV2Config()
+    assert PUBLISHED["t5"]["num_buckets"] == t5.relative_attention_num_buckets
+    assert PUBLISHED["t5"]["max_distance"] == t5.relative_attention_max_distance
+    assert PUBLISHED["deberta"]["span"] == deberta.max_position_embeddings
+    assert DRAWN["deberta"]["table.weight"] == (0.0, deberta.initializer_range)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("name", DRAWN)
+def test_learned_numbers_start_as_published(name: str, causal: bool) -> None:
+    scheme = scheme_class(name)(hosts.geometry(heads=8, head_dim=64, width=512, trained=256, causal=causal))
+    numbers = dict(scheme.named_parameters())
+    with torch.no_grad():
+        for number in numbers.values():
+            number.fill_(7.0)  # control: what is not drawn anew stands out
+    torch.manual_seed(0)
+    scheme.reset_parameters()
+    for key, (mean, deviation) in DRAWN[name].items():
+        drawn = numbers[key].detach().double()
+        assert abs(float(drawn.mean()) - mean) <= 5 * deviation / math.sqrt(drawn.numel()) + 1e-7
+        assert float(drawn.std(correction=0)) == pytest.approx(deviation, rel=0.25, abs=1e-7)
