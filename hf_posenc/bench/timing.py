@@ -1,0 +1,104 @@
+"""Paired, interleaved timing: everything runs once a round, in one process, and each round in the reverse order.
+
+    ratio = median over rounds of (time of one / time of the other, in the same round)
+
+What the host does meanwhile, and what it did to its clock rate, then meets both sides of a ratio alike; what one side
+leaves in the processor's caches meets the other in half of the rounds only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Protocol
+
+SHORTEST = 0.05  # seconds of a sample: below, the clock and the scheduler show
+MOST_CALLS = 64
+
+
+class Subject(Protocol):
+    """Something whose time is taken."""
+
+    def reset(self) -> None:
+        """Make the next sample start like every other; its time is not counted."""
+
+    def call(self) -> None:
+        """What is timed."""
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """Seconds that something took: on the wall, and of the processor in all threads of this process."""
+
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Of paired times: the median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+Clock = Callable[[Callable[[], None]], Elapsed]
+
+
+def cpu_clock(run: Callable[[], None]) -> Elapsed:
+    """Run something and say how long it took."""
+    wall, processor = time.perf_counter(), time.process_time()
+    run()
+    return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
+
+
+def calls_of(seconds: float) -> int:
+    """Calls of a sample, where one takes so long."""
+    return max(1, min(MOST_CALLS, round(SHORTEST / max(seconds, 1e-9))))
+
+
+def interleaved(
+    subjects: Mapping[str, Subject],
+    rounds: int,
+    clock: Clock = cpu_clock,
+    tell: Callable[[int], None] = lambda number: None,
+) -> dict[str, list[Elapsed]]:
+    """Times of one call of each subject in each round.
+
+    Args:
+        subjects: by name; each runs once before anything is timed, which says how many calls make a sample.
+        rounds: how many; the order of the subjects is reversed from one to the next.
+        clock: times a sample.
+        tell: called with the number of a round when it is done.
+    """
+    calls = {name: calls_of(sampled(subject, 1, clock).wall) for name, subject in subjects.items()}
+    found: dict[str, list[Elapsed]] = {name: [] for name in subjects}
+    for number in range(rounds):
+        for name in list(subjects)[:: -1 if number % 2 else 1]:
+            found[name].append(sampled(subjects[name], calls[name], clock))
+        tell(number + 1)
+    return found
+
+
+def sampled(subject: Subject, calls: int, clock: Clock) -> Elapsed:
+    """Time of one call, the mean of several."""
+    subject.reset()
+
+    def run() -> None:
+        for _ in range(calls):
+            subject.call()
+
+    whole = clock(run)
+    return Elapsed(whole.wall / calls, whole.processor / calls)
+
+
+def ratio(of: list[float], to: list[float]) -> Ratio:
+    """How many times ``to`` something took, round by round."""
+    found = [a / b for a, b in zip(of, to, strict=True)]
+    if len(found) == 1:
+        return Ratio(found[0], found[0], found[0])
+    low, _, high = quantiles(found, n=4, method="inclusive")
+    return Ratio(median(found), low, high)

@@ -1,0 +1,89 @@
+"""``hf-posenc bench``: what it says, what it writes, what it refuses, and what stays when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.bench import measuring
+
+TINY = ("--shape", "1,32,2,2", "--lengths", "32,64", "--rounds", "2", "--device", "cpu")
+
+
+def test_json_is_complete(call: Callable) -> None:
+    answer = call("bench", *TINY, "--schemes", "yarn,self_extend:group=16,window=8", "--decode", "--json")
+    assert answer.code == 0, answer.err
+    about, cells = answer.data["about"], answer.data["cells"]
+    assert (about["threads"], about["dtype"], about["model"]) == (1, "float32", "llama 1,32,2,2")
+    assert about["command"].startswith("hf-posenc bench --schemes")
+    assert "torch" in about["versions"]
+    assert [(c["scheme"], c["case"], c["length"]) for c in cells] == [
+        (scheme, "decode", n) for n in (32, 64) for scheme in ("yarn", "self_extend:group=16,window=8")
+    ]
+    for cell in cells:
+        assert set(cell["models"]) == {"unpatched", "patched", "naive"}
+        assert len(cell["models"]["patched"]["wall_seconds"]) == 2
+        assert cell["over"]["unpatched"]["time"]["median"] > 0
+        assert cell["models"]["patched"]["memory_bytes"] > 0
+
+
+def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need the extra plot")
+    answer = call(
+        "bench", *TINY, "-s", "yarn", "--prefill", "--train", "--against", "unpatched", "--out", str(tmp_path / "out")
+    )
+    assert answer.code == 0, answer.err
+    assert "prefill: a text is read" in answer.out
+    assert "train: forward and backward" in answer.out
+    assert "naive" not in answer.out
+    assert json.loads((tmp_path / "out" / "bench.json").read_text())["cells"][0]["state"] == "done"
+    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "bench.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_the_starter_is_the_default_and_refusals_end_with_3(call: Callable) -> None:
+    answer = call("bench", "-m", "starter:bert", "-s", "sinks,alibi", "-l", "32", "--rounds", "1", "--device", "cpu")
+    assert answer.code == 3
+    assert "sinks, prefill, 32 tokens: refused" in answer.out
+
+
+def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = measuring.cell_of, []
+
+    def second_is_too_long(*given: Any) -> Any:
+        seen.append(given)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(measuring, "cell_of", second_is_too_long)
+    answer = call("bench", *TINY, "-s", "yarn", "--out", str(tmp_path))
+    assert answer.code == 130
+    assert "1 finished cell" in answer.err
+    assert "yarn" in answer.out
+    assert [cell["length"] for cell in json.loads((tmp_path / "bench.json").read_text())["cells"]] == [32]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-s", "yarm"], ["-s", "unscaled"], ["-s", "yarn", "-l", "x"], ["-s", "yarn", "--shape", "1,2"],
+        ["-s", "yarn", "--device", "tpu"], ["-s", "yarn", "--against", "flex"], ["-s", "yarn", "--rounds", "0"],
+        ["-s", "yarn", "--shape", "1,32,2,2", "--dtype", "float3"], ["-s", "yarn", "-m", "starter:bert", "--decode"],
+        ["-s", "yarn", "--shape", "1,32,2,2", "--kind", "mamba"], ["-s", "yarn", "-f", "0.5"], [],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_refused(call: Callable, words: list[str]) -> None:
+    answer = call("bench", *words)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert "Error" in answer.err
+
+
+def test_help_ends_with_examples(call: Callable) -> None:
+    assert "hf-posenc bench --schemes yarn,alibi,self_extend --lengths 512,2048" in call("bench", "--help").out
