@@ -16,7 +16,12 @@ from hf_posenc.laws.batches import alone_equals_batched, packed_equals_separate,
 from hf_posenc.laws.book import LAWS, Law, applicable, assert_holds
 from hf_posenc.laws.caches import cache_can_be_reordered, cached_equals_uncached, padded_decoding_equals_alone
 from hf_posenc.laws.checking import check
+from hf_posenc.laws.compiling import compiled_equals_eager, flex_agrees
+from hf_posenc.laws.definitions import learns_as_defined, reads_as_defined
 from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.generating import cropped_cache_goes_on, helpers_choose_the_same
+from hf_posenc.laws.growth import memory_is_linear
+from hf_posenc.laws.leaks import readings_keep_nothing
 from hf_posenc.laws.lengths import runs_or_says_why
 from hf_posenc.laws.limits import KNOWN_LIMITS, LIMITS, KnownLimit
 from hf_posenc.laws.lives import (
@@ -25,9 +30,22 @@ from hf_posenc.laws.lives import (
     second_patch_is_refused,
     unpatch_leaves_no_trace,
 )
-from hf_posenc.laws.outputs import future_is_unseen, nothing_moves_where_promised, patch_shows
+from hf_posenc.laws.lora import adapters_go_with_the_scheme
+from hf_posenc.laws.native import transformers_reads_the_same
+from hf_posenc.laws.options import every_option_counts
+from hf_posenc.laws.outputs import (
+    future_is_unseen,
+    nothing_moves_where_promised,
+    patch_shows,
+    readings_leave_nothing,
+    scheme_says_something,
+    training_reads_alike,
+)
 from hf_posenc.laws.pair import Pair, Refusal, pairs, refusals, widest
+from hf_posenc.laws.rounding import rounds_as_torch
 from hf_posenc.laws.saving import saved_equals_loaded
+from hf_posenc.laws.secants import gradient_is_the_slope
+from hf_posenc.laws.shifts import begins_anywhere, equal_distances_score_alike, far_is_as_near
 from hf_posenc.laws.training import checkpointing_changes_no_gradient, gradients_arrive
 
 __all__ = [
@@ -39,17 +57,29 @@ __all__ = [
     "Law",
     "Pair",
     "Refusal",
+    "adapters_go_with_the_scheme",
     "alone_equals_batched",
     "applicable",
     "assert_holds",
     "backends_agree",
+    "begins_anywhere",
     "cache_can_be_reordered",
     "cached_equals_uncached",
     "check",
     "checkpointing_changes_no_gradient",
+    "compiled_equals_eager",
     "copies_are_equal_and_apart",
+    "cropped_cache_goes_on",
+    "equal_distances_score_alike",
+    "every_option_counts",
+    "far_is_as_near",
+    "flex_agrees",
     "future_is_unseen",
+    "gradient_is_the_slope",
     "gradients_arrive",
+    "helpers_choose_the_same",
+    "learns_as_defined",
+    "memory_is_linear",
     "nobody_else_is_touched",
     "nothing_moves_where_promised",
     "packed_equals_separate",
@@ -57,10 +87,17 @@ __all__ = [
     "padding_is_invisible",
     "pairs",
     "patch_shows",
+    "readings_keep_nothing",
+    "readings_leave_nothing",
+    "reads_as_defined",
     "refusals",
+    "rounds_as_torch",
     "runs_or_says_why",
     "saved_equals_loaded",
+    "scheme_says_something",
     "second_patch_is_refused",
+    "training_reads_alike",
+    "transformers_reads_the_same",
     "unpatch_leaves_no_trace",
     "widest",
 ]

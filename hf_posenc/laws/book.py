@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec
+from importlib.util import find_spec
+from typing import Any, Concatenate, ParamSpec
 
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.pair import Pair
@@ -24,6 +25,9 @@ class Law:
         copies: whether it needs a second copy of the model, which `check` does not make.
         continues: whether it goes on with a text from a cache, which schemes that need the whole text refuse.
         company: whether it compares a row alone with the row among others, where schemes that draw draw anew.
+        costly: whether the default test run measures it on one scheme of each kind only, and the full one on all.
+        named: whether it writes the scheme's name down, which one that is not registered does not have.
+        needs: a package without which the law says nothing.
     """
 
     name: str
@@ -32,10 +36,15 @@ class Law:
     copies: bool = False
     continues: bool = False
     company: bool = False
+    costly: bool = False
+    named: bool = False
+    needs: str | None = None
 
     def applies(self, pair: Pair) -> bool:
         """Whether the law says anything about this pair."""
-        if self.causal and not pair.causal:
+        if (self.causal and not pair.causal) or (self.named and not pair.named):
+            return False
+        if self.needs is not None and find_spec(self.needs) is None:
             return False
         return not (self.continues and pair.needs_whole_text) and not (self.company and pair.randomises)
 
@@ -50,7 +59,7 @@ class Law:
 LAWS: dict[str, Law] = {}
 
 
-def law(name: str, **needs: bool) -> Callable[[Measure[P]], Measure[P]]:
+def law(name: str, **needs: Any) -> Callable[[Measure[P]], Measure[P]]:
     """Enter a function into the book; see `Law` for the arguments."""
 
     def decorate(measure: Measure[P]) -> Measure[P]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hf_posenc.building import SchemeSpec
 from hf_posenc.checkpoint import from_pretrained
 from hf_posenc.errors import PosEncError
-from hf_posenc.laws.book import applicable
+from hf_posenc.laws.book import Law, applicable
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.pair import Pair
 from hf_posenc.patching import describe
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SHORT = 16  # taken for the trained length, it brings every boundary of a scheme within a few dozen tokens
+
+SMALL = 50_000_000  # parameters, of which a second copy costs nobody anything
 
 AS_ASKED = ("unpatch", "twice")  # about the very patch the user will make
 
@@ -37,14 +40,14 @@ def check(
     trained length of 16 and the same factor. Where its options do not allow that, they use the lengths asked for.
 
     Args:
-        model: any supported model, on any device, of which no copy is made; or what `hf_posenc.from_pretrained` loads.
+        model: any supported model, on any device; or what `hf_posenc.from_pretrained` loads.
         scheme: as `hf_posenc.patch_model` takes it.
-        laws: names from `LAWS`; all that need no copy of the model by default.
+        laws: names from `LAWS`; by default all, of a model of more than `SMALL` parameters those that need no copy.
         progress: called with the name of each law before it is measured.
         options: as `hf_posenc.patch_model` takes them.
 
     Returns:
-        One `Gap` a law; the law is broken where ``gap.broken``.
+        One `Gap` a law; the law is broken where ``gap.broken``, which it also is where an exception came in its way.
 
     Raises:
         PosEncError: the patch is refused.
@@ -53,12 +56,22 @@ def check(
         model = from_pretrained(model)
     asked = Pair(model, scheme, **options)
     short = _short(asked)
+    copies = laws is not None or sum(weight.numel() for weight in model.parameters()) <= SMALL
     found = []
-    for law in applicable(asked, copies=laws is not None, names=laws):
+    for law in applicable(asked, copies=copies, names=laws):
         if progress is not None:
             progress(law.name)
-        found.append(law(asked if law.name in AS_ASKED else short))
+        pair = asked if law.name in AS_ASKED else short
+        found.append(_measured(law, pair.copied() if law.copies else pair))
     return found
+
+
+def _measured(law: Law, pair: Pair) -> Gap:
+    """The gap; infinite where the scheme raised on the way, since it was accepted for all that laws ask of it."""
+    try:
+        return law(pair)
+    except Exception as error:
+        return pair.gap(law.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 def _short(asked: Pair) -> Pair:

@@ -11,18 +11,33 @@ from dataclasses import dataclass
 import torch
 
 COUNTED = 0.0
+LOUDER = 100.0  # what must show must move logits by this many times the model's own noise
+QUIETEST = 1e-6  # noise of a model that repeats itself exactly: a rounding of float32, ten layers deep
 
 # Kernels of other shapes add in another order, some ten roundings deep and a few hundred terms wide; scores are float32
 # even where the model is float64.
 LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1}
-SAME_MEANING = ("identity", "cache", "beams", "generation", "batch", "padding", "packed", "backend", "compiled")
+SAME_MEANING = (
+    *("identity", "cache", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
+    *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native"),
+)
 
 LIMITS: dict[str, dict[torch.dtype, float]] = {
     **dict.fromkeys(SAME_MEANING, LOGITS),
     # Recomputation runs the same kernels on the same shapes; what is left is the order of accumulation.
     "checkpointing": {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2},
+    # Two ways to the same derivative: sums of other orders through two layers forth and back, of the largest entry.
+    "derivatives": {torch.float64: 5e-4, torch.float32: 5e-4, torch.float16: 1e-1, torch.bfloat16: 5e-1},
+    # Flash attention's rule, with a stricter factor than its 2: one rounding less at the end is all there is to lose.
+    "precision": dict.fromkeys(LOGITS, 1.5),
     # A token of the future is multiplied by an exact zero, in kernels of the same shape.
     "causality": dict.fromkeys(LOGITS, 0.0),
+    # The same kernels on the same shapes.
+    **dict.fromkeys(("memoryless", "modes"), dict.fromkeys(LOGITS, 0.0)),
+    # A small option is less than a rounding.
+    "options": {torch.float64: 0.0, torch.float32: 0.0, torch.float16: math.inf, torch.bfloat16: math.inf},
+    # A wrong gradient is off by its own size; secants of a curved loss, and of a rounded one, by a tenth.
+    "secant": {torch.float64: 0.3, torch.float32: 0.3, torch.float16: math.inf, torch.bfloat16: math.inf},
     # Movement wanted over movement seen.
     "effect": dict.fromkeys(LOGITS, 1.0),
 }
@@ -53,7 +68,23 @@ class KnownLimit:
 
 GATES = "every token's gate has a share in the bias of all later ones; kernels add those in no fixed order, 1e-5 apart"
 
+SLOW = "no pair turns often enough within the few tokens of this law for `beta_fast` to pass one over"
+
 KNOWN_LIMITS: tuple[KnownLimit, ...] = (
+    KnownLimit("says", "*", "drope", 1, "without `keep_layers` it is `none`, and a recipe for getting there"),
+    KnownLimit("options", "*", "yarn", 1, SLOW),
+    KnownLimit("options", "*", "ntk_parts", 1, SLOW),
+    KnownLimit("options", "*", "llama4_temp", 3, "it acts from 8,192 tokens on, where tables of hosts end"),
+    KnownLimit("options", "*", "learned", 1, "`std` draws rows where a host has no table of its own to start from"),
+    KnownLimit("options", "*", "mrope", 1, "`interleaved` tells apart axes that a text, which has one, does not show"),
+    KnownLimit(
+        "secant", "*", "kerple", math.inf,
+        "numbers beyond their bounds keep the gradient that brings them back, as in the released code",
+    ),
+    KnownLimit(
+        "secant", "*", "fire", math.inf,
+        "its network, stirred, is steeper than float32 can show; tests/oracles/test_fire.py has its gradient",
+    ),
     KnownLimit("checkpointing", "*", "cable", 1e-4, GATES),
     KnownLimit("checkpointing", "*", "fox", 1e-4, GATES),
     KnownLimit(

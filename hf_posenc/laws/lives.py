@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from hf_posenc.errors import AlreadyPatched
 from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.hosts import host
-from hf_posenc.laws.pair import Pair
+from hf_posenc.laws.pair import Pair, stir
 from hf_posenc.laws.reading import config_of, distance, read, text
+from hf_posenc.laws.settings import settings
 from hf_posenc.patching import host_of, is_patched, unpatch_model
 
 SHARED_MODULES = (
@@ -64,18 +65,25 @@ def second_patch_is_refused(pair: Pair) -> Gap:
 
 @law("deepcopy", copies=True)
 def copies_are_equal_and_apart(pair: Pair) -> Gap:
-    """A deep copy reads bit-equally, and unpatching it leaves the original as it was. The value is the deviation."""
+    """A deep copy reads bit-equally, learns on its own, and leaves the original as it was when it is unpatched.
+
+    The value is the deviation.
+    """
     with pair.patched() as model:
         tokens = text(model, pair.length(pair.trained + 1, model))
         before = read(model, tokens)
         twin = copy.deepcopy(model)
-        copied, where = distance(read(twin, tokens), before)
+        found = [(*distance(read(twin, tokens), before), "of the copy")]
+        stir(twin)
+        stirred = read(twin, tokens)
+        found.append((*distance(read(model, tokens), before), "of the original, whose copy was trained"))
         unpatch_model(twin)
-        disturbed, there = distance(read(model, tokens), before)
-        torn = float(is_patched(twin) or not is_patched(model))
-    return pair.gap(
-        "deepcopy", max(copied, disturbed, torn), where if copied >= disturbed else f"{there} of the original"
-    )
+        found.append((*distance(read(model, tokens), before), "of the original, whose copy was unpatched"))
+        found.append((float(is_patched(twin) or not is_patched(model)), "no token", "in what is patched"))
+        stir(model)
+        found.append((*distance(stirred, read(model, tokens)), "of the trained copy"))
+    value, where, whose = max(found)
+    return pair.gap("deepcopy", value, f"{where} {whose}")
 
 
 @law("isolation")
@@ -112,8 +120,8 @@ def traces(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
 
 
 def surroundings() -> dict[str, Any]:
-    """Identity of every name in the modules and classes that all models share."""
-    found: dict[str, Any] = {}
+    """What all models share: torch's settings, and the identity of every name in the modules and classes."""
+    found: dict[str, Any] = {f"torch's {name}": value for name, value in settings().items()}
     for module in map(importlib.import_module, SHARED_MODULES):
         for name, value in vars(module).items():
             if name.startswith("__"):
@@ -132,8 +140,9 @@ def _kept(attribute: str) -> bool:
     return attribute not in ("__dict__", "__weakref__", "__doc__", "__annotations__", "_abc_impl")
 
 
-def _hooks(module: nn.Module) -> list[dict[int, Callable]]:
-    return [hooks for name, hooks in sorted(module.__dict__.items()) if name.endswith("_hooks") and hooks]
+def _hooks(module: nn.Module) -> list[Mapping[int, Callable]]:
+    named = sorted(module.__dict__.items())
+    return [hooks for name, hooks in named if name.endswith("_hooks") and isinstance(hooks, Mapping) and hooks]
 
 
 def _checksum(value: Tensor) -> int:

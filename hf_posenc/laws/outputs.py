@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
 from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
+from hf_posenc.laws.limits import LOUDER, QUIETEST
 from hf_posenc.laws.pair import Pair, settle
-from hf_posenc.laws.reading import distance, read, text
-from hf_posenc.patching import describe, scheme_of
+from hf_posenc.laws.reading import answer, distance, read, text
+from hf_posenc.laws.training import gradients
+from hf_posenc.patching import describe, patch_model, scheme_of
+from hf_posenc.schemes.base import Scheme, has
 
-LOUDER = 100.0  # a patch must move logits by this many times the model's own noise
-QUIETEST = 1e-6  # noise of a model that repeats itself exactly: a rounding of float32, ten layers deep
+LONGEST = 4096  # tokens: the models of users may have been made for millions
+SAYINGS = (  # hooks that say where tokens are; the others move them about in training, or drop them
+    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible"),
+)
 
 
 @law("effect")
@@ -30,6 +40,23 @@ def patch_shows(pair: Pair) -> Gap:
         noise = max(distance(read(model, tokens.expand(2, -1))[:1], before)[0], QUIETEST)
     moved, where = distance(after, before)
     return pair.gap("effect", LOUDER * noise / max(moved, 1e-12), f"{where}, moved by {moved:.2g}")
+
+
+@law("says")
+def scheme_says_something(pair: Pair) -> Gap:
+    """A scheme that has a hook about places reads otherwise than ``none``, which only takes the host's positions away.
+
+    The value is 1 where it does not.
+    """
+    with pair.patched() as model:
+        if not _speaks(scheme_of(model)):
+            return pair.gap("says", 0.0, "no hook: nothing to say")
+        tokens = text(model, pair.length(4 * pair.trained, model))
+        after = read(model, tokens)
+    with pair.host() as model:
+        patch_model(model, "none")
+        silent = torch.equal(after, read(model, tokens))
+    return pair.gap("says", float(silent), "every token" if silent else "no token")
 
 
 @law("identity")
@@ -68,3 +95,55 @@ def future_is_unseen(pair: Pair) -> Gap:
             if not value <= worst:
                 worst, place = value, f"{where}, when token {changed} changed"
     return pair.gap("causality", worst, place)
+
+
+@law("memoryless")
+def readings_leave_nothing(pair: Pair) -> Gap:
+    """A text reads bit-equally before and after others: longer ones than were asked for, batches, and a training step.
+
+    Tables may be kept between calls, but what comes of them may not depend on who came first; nor on chance, unless the
+    scheme says that it draws. Torch's generator, which is everybody's, stands where it stood.
+    """
+    with pair.patched() as model:
+        tokens = text(model, pair.length(pair.trained + 1, model))
+        before = read(model, tokens)
+        longer = text(model, pair.length(2 * model.config.max_position_embeddings + 1, model), rows=2, seed=1)
+        read(model, longer[:, :LONGEST])
+        gradients(model, tokens.shape[1])
+        found = [(*distance(read(model, tokens), before), "others before")]
+        if not pair.randomises:
+            found.append((*distance(read(model, tokens, seed=1), before), "another seed"))
+            found.append((float(_draws(model, tokens)), "no token", "torch's generator, which moved"))
+    value, where, why = max(found)
+    return pair.gap("memoryless", value, f"{where}, {why}")
+
+
+@law("modes", company=True)
+def training_reads_alike(pair: Pair) -> Gap:
+    """A scheme in training mode reads bit-equally to one in evaluation; where recipes move tokens is not its doing."""
+    with pair.patched() as model:
+        tokens = text(model, pair.length(2 * pair.trained + 6, model))
+        before = read(model, tokens)
+        parts = [part for module in model.modules() if isinstance(module, Scheme) for part in module.modules()]
+        for part in parts:
+            part.training = True
+        try:
+            value, where = distance(read(model, tokens), before)
+        finally:
+            for part in parts:
+                part.training = False
+    return pair.gap("modes", value, where)
+
+
+def _draws(model: PreTrainedModel, tokens: Tensor) -> bool:
+    """Whether a reading moves torch's generator, from wherever it stands."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20_211_130)
+        before = torch.get_rng_state()
+        answer(model, tokens)
+        return not torch.equal(torch.get_rng_state(), before)
+
+
+def _speaks(scheme: Scheme) -> bool:
+    """Whether a scheme says where tokens are, in one hook or another."""
+    return any(has(scheme, hook) for hook in SAYINGS)

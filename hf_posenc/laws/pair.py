@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from hf_posenc.errors import OptionOutOfRange, PosEncError, PositionOutOfTable, 
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.hosts import HOSTS, host
 from hf_posenc.laws.limits import limit_of
+from hf_posenc.laws.settings import restored
 from hf_posenc.patching import host_of, is_patched, patch_model, scheme_of, unpatch_model
 from hf_posenc.proof import evaluating
 from hf_posenc.registry import list_schemes
@@ -46,7 +48,7 @@ class Pair:
         config, adapter = self._config_and_adapter()
         self.trained: int = options.get("trained_length") or adapter.trained_length(config)
         geometry = adapter.geometry(config, trained_length=self.trained, target_length=self.trained)
-        self.causal, self.table = geometry.causal, geometry.table
+        self.causal, self.table, self.rotary = geometry.causal, geometry.table, geometry.rotary
 
     @property
     def model_name(self) -> str:
@@ -58,6 +60,12 @@ class Pair:
         """As a user writes it."""
         named = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
         return plan(self.scheme, named).name
+
+    @cached_property
+    def named(self) -> bool:
+        """Whether all of the scheme is registered, so that its name says what it is."""
+        known = {record.name for record in list_schemes()}
+        return set(self.scheme_name.split("+")) <= known
 
     @cached_property
     def needs_whole_text(self) -> bool:
@@ -79,9 +87,12 @@ class Pair:
 
     @contextmanager
     def host(self) -> Iterator[PreTrainedModel]:
-        """The unpatched model in evaluation mode; whatever happens in the block, a live one is unpatched afterwards."""
+        """The unpatched model in evaluation mode.
+
+        Whatever happens in the block, a live model is unpatched afterwards, and torch set as it was.
+        """
         model = self.fresh()
-        with evaluating(model):
+        with restored(), evaluating(model):
             try:
                 yield model
             finally:
@@ -98,6 +109,12 @@ class Pair:
     def fresh(self) -> PreTrainedModel:
         """A copy of the contract model, or the live model itself."""
         return host(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
+
+    def copied(self) -> Pair:
+        """The same of a copy of the live model, with which a law may do what it cannot undo."""
+        twin = copy.copy(self)
+        twin.model = copy.deepcopy(self.model)
+        return twin
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
         """Patch ``model`` and stir what is learned: tables of zeros obey every law."""
@@ -137,7 +154,7 @@ class Pair:
             )
         where = getattr(self.model.config, "_name_or_path", "") or "MODEL"
         options = "".join(map(_flag, self.options.items()))
-        return f"hf-posenc check --model {where} --scheme {self.scheme_name}{options}"
+        return f"hf-posenc check --model {where} --scheme {self.scheme_name}{options} --law {law}"
 
     def __str__(self) -> str:
         options = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}

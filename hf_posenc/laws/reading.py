@@ -19,6 +19,11 @@ def text(model: nn.Module, length: int, rows: int = 1, seed: int = 0) -> Tensor:
     return torch.randint(3, words, (rows, length), generator=generator).to(next(model.parameters()).device)
 
 
+def places(model: nn.Module, length: int, start: int = 0) -> Tensor:
+    """Positions of a text that begins at ``start``, ``[1, token]``."""
+    return torch.arange(start, start + length, device=next(model.parameters()).device)[None]
+
+
 def config_of(model: nn.Module) -> PreTrainedConfig:
     """The configuration of the base model."""
     return host_of(model)[0].config  # type: ignore[return-value]
@@ -29,13 +34,13 @@ def reader(model: nn.Module) -> nn.Module:
     return model if _speaks(model) else host_of(model)[0]
 
 
-def read(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
+def read(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> Tensor:
     """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``, float32, no gradient.
 
     Every reading starts from one seed, so that schemes which draw positions draw the same again.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return answer(model, tokens, **call).float()
 
 
@@ -50,7 +55,7 @@ def in_pieces(model: nn.Module, tokens: Tensor, cache: Cache, sizes: list[int], 
     parts, start = [], 0
     for size in sizes:
         end = start + size
-        seen = {} if mask is None else {"attention_mask": mask[:, :end]}
+        seen: dict[str, Any] = {} if mask is None else {"attention_mask": mask[:, :end]}
         parts.append(read(model, tokens[:, start:end], past_key_values=cache, **seen))
         start = end
     return torch.cat(parts, dim=1)

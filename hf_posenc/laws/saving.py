@@ -29,7 +29,7 @@ for folder in map(Path, sys.argv[1:]):
 """
 
 
-@law("saving", copies=True)
+@law("saving", copies=True, named=True)
 def saved_equals_loaded(pair: Pair, fresh: bool = False) -> Gap:
     """A patched model, saved and loaded, reads bit-equally.
 

@@ -37,31 +37,37 @@ def checkpointing_changes_no_gradient(pair: Pair, reentrant: bool = False) -> Ga
         plain = gradients(model, length)
         enable_checkpointing(model, reentrant)
         again = gradients(model, length, backward=True)
-    least = 1e-3 * max((float(grad.abs().max()) for grad in plain.values() if grad is not None), default=1.0)
+    return pair.gap("checkpointing", *apart(plain, again))
+
+
+def apart(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> tuple[float, str]:
+    """Largest deviation of two sets of gradients by parameter, in units of the largest of each, and the parameter."""
+    least = 1e-3 * max((float(grad.abs().max()) for grad in one.values() if grad is not None), default=1.0)
     worst, place = 0.0, "no parameter"
-    for name, grad in plain.items():
-        recomputed = again[name]
-        if grad is None or recomputed is None:
-            apart = float(grad is not recomputed)
+    for name, grad in one.items():
+        other = two[name]
+        if grad is None or other is None:
+            value = float(grad is not other)
         else:
-            apart = float((grad - recomputed).abs().max() / grad.abs().max().clamp(min=least))
-        if not apart <= worst:
-            worst, place = apart, name
-    return pair.gap("checkpointing", worst, place)
+            value = float((grad - other).abs().max() / grad.abs().max().clamp(min=least))
+        if not value <= worst:
+            worst, place = value, name
+    return worst, place
 
 
-def gradients(model: nn.Module, length: int, *, backward: bool = False) -> dict[str, Tensor | None]:
+def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = False) -> dict[str, Tensor | None]:
     """Gradients of a bounded function of all logits, by parameter; ``.grad`` of a user's model is left alone.
 
     Args:
         model: patched or not.
         length: tokens of the text.
+        rows: texts of the batch.
         backward: go through ``.grad`` after all: re-entrant checkpointing knows no other way.
     """
     names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is drawn in training is drawn alike every time
-        out = answer(model, text(model, length, rows=2)).float()
+        out = answer(model, text(model, length, rows=rows)).float()
         loss = (out.log_softmax(-1)[..., :8]).mean()
     if not backward:
         return dict(zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True))

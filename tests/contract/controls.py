@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from hf_posenc.bands import Band, Region
 from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED, sharpen
+from hf_posenc.options import Positive
 from hf_posenc.patching import scheme_of, unpatch_model
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import SchemeRecord
@@ -110,6 +111,108 @@ class StockDynamic(Unpatched):
             return model
 
 
+class Peeking(Scheme):
+    """Says that its bias is one of distance, and looks at where the text stands."""
+
+    record = SchemeRecord("peeking")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, steep = self.geometry.heads, 0.01 * float(ctx.key_positions.min() + 1)
+        return ToeplitzBias(lambda distance: -steep * distance.abs().float().expand(heads, *distance.shape))
+
+
+class Remembering(Scheme):
+    """A slope that depends on the longest text it has ever met."""
+
+    record = SchemeRecord("remembering")
+    most = 1
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        self.most = max(self.most, ctx.key_positions.shape[1])
+        heads, steep = self.geometry.heads, 9 / self.most
+        return ToeplitzBias(lambda distance: -steep * distance.abs().float().expand(heads, *distance.shape))
+
+
+class Silent(Scheme):
+    """Takes the host's positions away, and says zero in their place."""
+
+    record = SchemeRecord("silent")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda distance: torch.zeros(heads, *distance.shape, device=distance.device))
+
+
+class Deaf(Scheme):
+    """Takes an option, checks it, and forgets it."""
+
+    record = SchemeRecord("deaf")
+
+    def __init__(self, geometry: Geometry, *, slope: Positive = 0.1) -> None:
+        super().__init__(geometry)
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda distance: -0.1 * distance.abs().float().expand(heads, *distance.shape))
+
+
+class Hoarding(Deaf):
+    """Keeps the positions of every reading."""
+
+    record = SchemeRecord("hoarding")
+    kept: ClassVar[list[Tensor]] = []
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        self.kept.append(ctx.key_positions.clone())
+        return super().bias(ctx)
+
+
+class Boasting(RoPE):
+    """Names a RoPE type that computes something else."""
+
+    record = SchemeRecord("boasting")
+
+    def native(self) -> dict[str, Any]:
+        return {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+
+
+class Moody(Deaf):
+    """Steeper in training."""
+
+    record = SchemeRecord("moody")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, steep = self.geometry.heads, 0.5 if self.training else 0.1
+        return ToeplitzBias(lambda distance: -steep * distance.abs().float().expand(heads, *distance.shape))
+
+
+class Reseeding(Deaf):
+    """Sets everybody's seed."""
+
+    record = SchemeRecord("reseeding")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        torch.manual_seed(7)
+        return super().bias(ctx)
+
+
+class Periodic(Scheme):
+    """Codes that begin again after 40 tokens: places that are said to count, and are the same again far out."""
+
+    record = SchemeRecord("periodic")
+
+    def embed(self, positions: Tensor) -> Tensor:
+        codes = torch.linspace(0.1, 1, self.geometry.width)
+        return torch.sin((positions % 40).float()[..., None] * codes)
+
+
+class BlindToAdapters(Pair):
+    """A patch that does nothing to a model that PEFT has wrapped."""
+
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel:
+        return model if hasattr(model, "peft_config") else super().apply(model)
+
+
 class Meddled(Pair):
     """A good patch, and something done to the model, or around it, on top.
 
@@ -167,18 +270,86 @@ def change_the_class(model: PreTrainedModel) -> Callable[[], None]:
     return undo
 
 
-def drop_in_eager(model: PreTrainedModel) -> Callable[[], None]:
-    """A bias that the reference forgets."""
+def drop_in(*backends: str) -> Callable[[PreTrainedModel], Callable[[], None]]:
+    """A bias that some backends forget."""
+
+    def meddle(model: PreTrainedModel) -> Callable[[], None]:
+        attention = model.base_model.layers[0].self_attn
+        engine = type(attention)._by_engine
+
+        def deaf(queries: Any, key: Any, v: Any, terms: Terms, *rest: Any) -> Any:
+            if attention.config._attn_implementation in backends:
+                terms = Terms(visible=Band(None, 10**6))
+            return engine(attention, queries, key, v, terms, *rest)
+
+        attention.__dict__["_by_engine"] = deaf
+        return lambda: None
+
+    return meddle
+
+
+def cut_the_gradient(model: PreTrainedModel) -> Callable[[], None]:
+    """An engine whose backward pass forgets the queries."""
     attention = model.base_model.layers[0].self_attn
     engine = type(attention)._by_engine
-
-    def deaf(queries: Any, key: Any, v: Any, terms: Terms, *rest: Any) -> Any:
-        if attention.config._attn_implementation == "eager":
-            terms = Terms(visible=Band(None, 10**6))
-        return engine(attention, queries, key, v, terms, *rest)
-
-    attention.__dict__["_by_engine"] = deaf
+    attention.__dict__["_by_engine"] = lambda queries, *rest: engine(
+        attention, tuple(query.detach() for query in queries), *rest
+    )
     return lambda: None
+
+
+def lose_the_scale(model: PreTrainedModel) -> Callable[[], None]:
+    """Values that were rounded to eighths, and stay eight times as large."""
+    attention = model.base_model.layers[0].self_attn
+    own = type(attention).attend
+    attention.__dict__["attend"] = lambda q, k, v, **call: own(attention, q, k, (8 * v).round(), **call)
+    return lambda: attention.__dict__.pop("attend", None)
+
+
+def forget_where(model: PreTrainedModel) -> Callable[[], None]:
+    """A caller's positions that do not arrive."""
+
+    def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return args, {**kwargs, "position_ids": None}
+
+    return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
+
+
+def round_positions(model: PreTrainedModel) -> Callable[[], None]:
+    """Positions that have been bfloat16 on their way."""
+
+    def coarse(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        places = kwargs.get("position_ids")
+        return args, kwargs if places is None else {**kwargs, "position_ids": places.bfloat16().long()}
+
+    return model.base_model.register_forward_pre_hook(coarse, with_kwargs=True, prepend=True).remove
+
+
+def tilt_keys(model: PreTrainedModel) -> Callable[[], None]:
+    """Keys that grow with the column they stand in."""
+
+    def grow(module: Any, args: Any, out: Tensor) -> Tensor:
+        return out * (1 + 0.05 * torch.arange(out.shape[1]))[None, :, None]
+
+    return model.base_model.layers[0].self_attn.k_proj.register_forward_hook(grow).remove
+
+
+def form_all_pairs(model: PreTrainedModel) -> Callable[[], None]:
+    """A tensor of every pair of tokens that nobody needs."""
+
+    def waste(module: Any, args: Any, out: Tensor) -> None:
+        (out @ out.transpose(-1, -2)).sum()
+
+    return model.base_model.norm.register_forward_hook(waste).remove
+
+
+def differ_in_graphs(model: PreTrainedModel) -> Callable[[], None]:
+    """A layer that computes something else where it is traced."""
+
+    def louder(module: Any, args: Any, out: Tensor) -> Tensor:
+        return out * 1.5 if torch.compiler.is_compiling() else out
+
+    return model.base_model.layers[0].input_layernorm.register_forward_hook(louder).remove
 
 
 def impersonate(model: PreTrainedModel) -> Callable[[], None]:

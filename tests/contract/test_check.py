@@ -31,7 +31,7 @@ class Hyperbolic(Scheme):
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
-@pytest.mark.parametrize("law", sorted(set(LAWS) - {"saving"}))  # what is not registered has no name to be saved under
+@pytest.mark.parametrize("law", LAWS)
 def test_third_party_scheme_gets_every_law_for_one_line(law: str, model: str) -> None:
     laws.assert_holds(law, Pair(model, Hyperbolic, factor=4))
 
@@ -42,7 +42,7 @@ def test_check_measures_what_applies_and_restores_the_model(name: str) -> None:
     before = traces(model, text(model, TRAINED))
     seen: list[str] = []
     gaps = laws.check(model, "alibi", factor=8, progress=seen.append)
-    expected = [law.name for law in laws.applicable(Pair(name, "alibi"), copies=False)]
+    expected = [law.name for law in laws.applicable(Pair(name, "alibi"))]
     assert [gap.law for gap in gaps] == seen == expected
     assert not [str(gap) for gap in gaps if gap.broken]
     assert all(gap.repeat.startswith("hf-posenc check --model") for gap in gaps)
@@ -51,10 +51,33 @@ def test_check_measures_what_applies_and_restores_the_model(name: str) -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
+def test_check_makes_no_copy_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_posenc.laws.checking.SMALL", 1000)
+    seen = {gap.law for gap in laws.check(host("llama"), "alibi", factor=8)}
+    assert seen == {law.name for law in laws.applicable(Pair("llama", "alibi"), copies=False)}
+    assert set(LAWS) - seen == {"deepcopy", "saving", "checkpointing", "adapters", "compiled", "native"}
+
+
 def test_check_finds_a_broken_scheme() -> None:
     broken = {gap.law for gap in laws.check(host("llama"), StaleDynamicNTK, factor=4) if gap.broken}
     assert {"cache", "batch"} <= broken
     assert "unpatch" not in broken
+
+
+class Stumbling(Hyperbolic):
+    """Raises where it is asked for a single row."""
+
+    record = SchemeRecord("stumbling")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias | None:
+        return super().bias(ctx) if ctx.query_positions[0, 1] >= 0 else None
+
+
+def test_a_law_during_which_a_scheme_raises_is_broken() -> None:
+    gaps = {gap.law: gap for gap in laws.check(host("llama"), Stumbling, factor=4)}
+    assert {"cache", "beams", "generation"} <= {name for name, gap in gaps.items() if gap.broken}
+    assert "IndexError" in gaps["cache"].where
+    assert not gaps["shift"].broken
 
 
 def test_check_measures_a_base_model_by_its_hidden_states() -> None:

@@ -8,7 +8,7 @@ import pytest
 from transformers.cache_utils import DynamicCache
 
 from hf_posenc import laws
-from hf_posenc.errors import NoEffect
+from hf_posenc.errors import NoEffect, NotExpressible
 from hf_posenc.laws import LAWS, Gap, Pair
 from hf_posenc.laws.hosts import TRAINED, host
 from hf_posenc.laws.lives import differences, traces
@@ -19,9 +19,12 @@ from .controls import Meddled, StockDynamic, Unpatched
 
 STALE = Pair("llama", controls.StaleDynamicNTK, factor=4)
 BLIND = Pair("llama", controls.BlindToPadding, factor=4)
+PEEKING = Pair("llama", controls.Peeking, factor=4)
+BLIND_TO_ADAPTERS = controls.BlindToAdapters("llama", "alibi", factor=4)
 ALIBI = Pair("llama", "alibi", factor=4)
 ROPE = Pair("llama", "rope", factor=4)
 
+SINUSOIDAL = Pair("llama", "sinusoidal", factor=4)
 T5 = Pair("llama", "t5", factor=4)
 
 BROKEN: dict[str, Callable[[], Gap]] = {
@@ -33,7 +36,7 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "batch, a dropped offset": lambda: laws.alone_equals_batched(BLIND, "left"),
     "padding, a dropped offset": lambda: laws.padding_is_invisible(BLIND, "left"),
     "packed, keys counted by column": lambda: laws.packed_equals_separate(BLIND),
-    "backend, a bias that eager drops": lambda: laws.backends_agree(Meddled(controls.drop_in_eager, ALIBI)),
+    "backend, a bias that eager drops": lambda: laws.backends_agree(Meddled(controls.drop_in("eager"), ALIBI)),
     "effect, an unpatched model that answers": lambda: laws.patch_shows(Meddled(controls.impersonate, ALIBI)),
     "identity, another base": lambda: laws.nothing_moves_where_promised(Meddled(controls.rebase, ROPE)),
     "causality, a mask off by one": lambda: laws.future_is_unseen(Meddled(controls.see_one_ahead, ROPE)),
@@ -47,6 +50,35 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "checkpointing, another recomputation": lambda: laws.checkpointing_changes_no_gradient(
         Meddled(controls.recompute_differently, ROPE)
     ),
+    "memoryless, the longest text so far": lambda: laws.readings_leave_nothing(
+        Pair("llama", controls.Remembering, factor=4)
+    ),
+    "formula, a bias that is dropped": lambda: laws.reads_as_defined(Meddled(controls.drop_in("sdpa"), ALIBI)),
+    "formula, keys counted by column": lambda: laws.reads_as_defined(BLIND),
+    "formula, keys rotated once": lambda: laws.reads_as_defined(STALE),
+    "derivatives, queries without theirs": lambda: laws.learns_as_defined(Meddled(controls.cut_the_gradient, T5)),
+    "shift, a distance that knows its place": lambda: laws.begins_anywhere(PEEKING),
+    "shift, positions that do not arrive": lambda: laws.begins_anywhere(Meddled(controls.forget_where, SINUSOIDAL)),
+    "distance, keys that grow": lambda: laws.equal_distances_score_alike(Meddled(controls.tilt_keys, ROPE)),
+    "far, positions in bfloat16": lambda: laws.far_is_as_near(Meddled(controls.round_positions, ROPE)),
+    "far, a distance that knows its place": lambda: laws.far_is_as_near(PEEKING),
+    "crop, keys rotated once": lambda: laws.cropped_cache_goes_on(STALE),
+    "assisted, keys rotated once": lambda: laws.helpers_choose_the_same(STALE),
+    "precision, a lost scale": lambda: laws.rounds_as_torch(Meddled(controls.lose_the_scale, ROPE)),
+    "memory, all pairs": lambda: laws.memory_is_linear(Meddled(controls.form_all_pairs, ROPE)),
+    "compiled, another graph": lambda: laws.compiled_equals_eager(Meddled(controls.differ_in_graphs, ROPE)),
+    "flex, a bias that flex drops": lambda: laws.flex_agrees(Meddled(controls.drop_in("flex_attention"), ALIBI)),
+    "says, zeros": lambda: laws.scheme_says_something(Pair("llama", controls.Silent, factor=4)),
+    "options, one that is forgotten": lambda: laws.every_option_counts(Pair("llama", controls.Deaf, factor=4)),
+    "leaks, the positions of every reading": lambda: laws.readings_keep_nothing(
+        Pair("llama", controls.Hoarding, factor=4)
+    ),
+    "secant, a detached table": lambda: laws.gradient_is_the_slope(Meddled(controls.detach, T5)),
+    "modes, another slope": lambda: laws.training_reads_alike(Pair("llama", controls.Moody, factor=4)),
+    "memoryless, everybody's seed": lambda: laws.readings_leave_nothing(Pair("llama", controls.Reseeding, factor=4)),
+    "far, places that come again": lambda: laws.far_is_as_near(Pair("llama", controls.Periodic, factor=4)),
+    "native, keys that only grow here": lambda: laws.transformers_reads_the_same(Meddled(controls.tilt_keys, ROPE)),
+    "adapters, a patch blind to them": lambda: laws.adapters_go_with_the_scheme(BLIND_TO_ADAPTERS),
 }
 
 
@@ -57,6 +89,11 @@ def test_law_can_fail(law: str) -> None:
     assert gap > 100 * gap.limit, gap
     assert gap.broken
     assert gap.repeat.startswith(("python -c", "hf-posenc check"))
+
+
+def test_another_rotation_under_the_name_of_a_type() -> None:
+    with pytest.raises(NotExpressible, match="another rotation"):
+        laws.transformers_reads_the_same(Pair("llama", controls.Boasting, factor=4))
 
 
 def test_every_law_has_a_control() -> None:

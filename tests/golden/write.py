@@ -1,0 +1,114 @@
+"""Write a tiny checkpoint for every scheme that has none yet, with what it answers: ``python tests/golden/write.py``.
+
+What is there is never written again: checkpoints of today must load for ever. Delete a folder to have it made anew,
+which is a change of the format that its users will meet, too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from itertools import product
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+from hf_posenc import list_schemes, patch_model
+from hf_posenc.errors import PosEncError
+from hf_posenc.laws.pair import reach, stir
+
+HERE = Path(__file__).parent / "checkpoints"
+ANSWER = "answer.safetensors"
+WIDTH, HEADS, VOCABULARY, TRAINED = 16, 2, 16, 8
+SMALL = {"dyn_bias": {"width": 16}, "deberta": {"span": 32, "buckets": 16}, "rel_bias": {"max_distance": 16}}
+BESIDES = ("README.md", "generation_config.json")
+
+
+def host(kind: str, layers: int) -> PreTrainedModel:
+    """Numbers that bfloat16 holds exactly, so that a file of half the size loses nothing."""
+    torch.manual_seed(0)
+    model = {"llama": llama, "gpt2": gpt2, "bert": bert}[kind](layers).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(20.0)
+    return rounded(model)
+
+
+def rounded(model: PreTrainedModel) -> PreTrainedModel:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
+    return model
+
+
+def llama(layers: int) -> LlamaForCausalLM:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=layers,
+            num_attention_heads=HEADS, num_key_value_heads=1, max_position_embeddings=TRAINED, bos_token_id=1,
+            eos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def gpt2(layers: int) -> GPT2LMHeadModel:
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=layers, n_head=HEADS, n_positions=TRAINED, n_inner=WIDTH,
+            bos_token_id=1, eos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def bert(layers: int) -> BertForMaskedLM:
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
+            intermediate_size=WIDTH, max_position_embeddings=TRAINED, pad_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def patched(scheme: str) -> PreTrainedModel:
+    """On the first kind of model that takes it, at four times the trained length, or once where the scheme ends."""
+    for factor, layers, kind in product((4, 1), (1, 4), ("llama", "gpt2", "bert")):
+        torch.manual_seed(0)
+        try:
+            model = patch_model(host(kind, layers), scheme, factor=factor, **SMALL.get(scheme, {}))
+        except PosEncError:
+            continue
+        stir(model)
+        return rounded(model)
+    raise LookupError(f"No model takes scheme {scheme!r}.")
+
+
+def write(scheme: str) -> None:
+    model, folder = patched(scheme), HERE / scheme
+    ids = torch.randint(3, VOCABULARY, (1, min(reach(model) or 20, 20)), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)  # randpos draws positions in every reading
+    with torch.no_grad():
+        logits = model(ids).logits
+    model.to(torch.bfloat16).save_pretrained(folder)
+    for name in BESIDES:
+        (folder / name).unlink(missing_ok=True)
+    save_file({"ids": ids, "logits": logits.contiguous()}, folder / ANSWER)
+
+
+if __name__ == "__main__":
+    for record in list_schemes():
+        if not (HERE / record.name).exists():
+            try:
+                write(record.name)
+            except BaseException:
+                shutil.rmtree(HERE / record.name, ignore_errors=True)
+                raise
