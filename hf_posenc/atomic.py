@@ -5,24 +5,43 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write ``data`` beside ``path``, make sure it is on the disk, then move it there; missing folders are made."""
+    """Write ``data`` beside ``path``, make sure it is on the disk, then move it there.
+
+    Missing folders are made, and are gone again where the writing fails.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    with folder_made(path.parent):
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(beside, 0o644)  # mkstemp's own are private to the user
+            os.replace(beside, path)
+        except BaseException:
+            os.unlink(beside)
+            raise
+
+
+@contextmanager
+def folder_made(folder: Path) -> Iterator[None]:
+    """Make ``folder`` and those above it; if the block fails, those that are new and empty go."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)  # mkstemp's own are private to the user
-        os.replace(beside, path)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except BaseException:
-        os.unlink(beside)
+        for place in new:
+            with suppress(OSError):
+                place.rmdir()
         raise
 
 

@@ -13,15 +13,16 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from hf_posenc.building import Layout, Plan, SchemeSpec, option_names_of, parts_of_spec, plan
-from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest
-from hf_posenc.guard import BLOCK
+from hf_posenc.building import MOST_PARTS, Layout, Plan, SchemeSpec, option_names_of, parts_of_spec, plan
+from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest, shown
+from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION
 from hf_posenc.lengths import whole
 from hf_posenc.patching import FORMAT, host_of, is_patched, patch_model
 
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")
-MOST_PARTS = 16  # a composition longer than this is damage or an attack
+DEEPEST = 20  # objects and lists in each other; a block has four
+LARGEST = 1 << 20  # values and characters; the largest of ours have two numbers a rotated pair
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -70,12 +71,20 @@ class Block:
     @classmethod
     def of_model(cls, model: nn.Module) -> Block | None:
         """The block of a live model; None where it carries no scheme."""
-        return cls.of_config(vars(host_of(model)[0].config), "this model") if is_patched(model) else None
+        return cls.read(vars(host_of(model)[0].config)[BLOCK], "this model") if is_patched(model) else None
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any], where: str) -> Block | None:
-        """The block of a configuration's content; None where it has none. Raises as `read` does."""
-        return cls.read(config[BLOCK], where) if config.get(BLOCK) is not None else None
+        """The block of a configuration's content; None where it has none.
+
+        Raises:
+            CheckpointMismatch: as `read` does; or the host's rotation is not the one that the scheme was put on.
+        """
+        if config.get(BLOCK) is None:
+            return None
+        block = cls.read(config[BLOCK], where)
+        _check_rotation(config, where)
+        return block
 
     def to_json(self) -> dict[str, Any]:
         """As `read` takes it."""
@@ -126,23 +135,60 @@ def option_names(spec: SchemeSpec | None) -> set[str]:
     return set() if spec is None else {name for cls, _ in parts_of_spec(spec) for name in option_names_of(cls)}
 
 
+def too_large(value: Any) -> bool:
+    """Whether a value read from JSON is larger or deeper than anything this package writes."""
+    left, seen = [(value, 0)], 0
+    while left:
+        one, depth = left.pop()
+        seen += len(one) if isinstance(one, (str, bytes)) else 1
+        if depth > DEEPEST or seen > LARGEST:
+            return True
+        if isinstance(one, Mapping):
+            left += [(each, depth + 1) for pair in one.items() for each in pair]
+        elif isinstance(one, (list, tuple)):
+            left += [(each, depth + 1) for each in one]
+    return False
+
+
 def _check_fields(value: Any, where: str) -> None:
     if not isinstance(value, Mapping):
-        raise _damaged(where, f"it is no object but {str(value)[:80]!r}")
+        raise _damaged(where, f"it is no object but {shown(value)}")
+    if too_large(value):
+        raise _damaged(
+            where, f"it has more than {LARGEST} values and characters, or more than {DEEPEST} objects in each other"
+        )
     number = value.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointMismatch(
-            f"The position_scheme block of {where} has format {number}; this hf_posenc reads up to {FORMAT}. "
+            f"The position_scheme block of {where} has format {shown(number)}; this hf_posenc reads up to {FORMAT}. "
             "Update hf_posenc."
         )
     if number is True or number != FORMAT:
-        raise _damaged(where, f"its format is {number!r}, not {FORMAT}")
+        raise _damaged(where, f"its format is {shown(number)}, not {FORMAT}")
     for key in value:
         if key not in FIELDS:
-            raise _damaged(where, f"it has the unknown key {key!r}.{nearest(key, FIELDS)}")
+            raise _damaged(where, f"it has the unknown key {shown(key)}.{nearest(key, FIELDS)}")
     for key in FIELDS:
         if key not in value:
             raise _damaged(where, f"it has no {key!r}")
+
+
+def _check_rotation(config: Mapping[str, Any], where: str) -> None:
+    """The scheme was chosen for one rotation of the host: where that was changed behind it, neither is right."""
+    kept, now = config.get(ROTATION), config.get(HOST_ROTATION)
+    if kept is None:  # the host has none, or the checkpoint is of an earlier version
+        return
+    if not isinstance(kept, Mapping):
+        raise CheckpointMismatch(
+            f"The {ROTATION} of {where} is no object but {shown(kept)}. Save the patched model again."
+        )
+    for name, value in kept.items():
+        found = now.get(name) if isinstance(now, Mapping) else now
+        if found != value:
+            raise CheckpointMismatch(
+                f"The position_scheme block of {where} was written for {HOST_ROTATION} with {name} {shown(value)}, and "
+                f"the configuration now says {shown(found)}. Put that back, or patch the plain model anew."
+            )
 
 
 def _damaged(where: str, what: str) -> CheckpointMismatch:
@@ -158,14 +204,14 @@ def _first(error: Exception) -> str:
 
 def _plan(parts: Any) -> Plan:
     if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS:
-        raise ValueError(f"scheme must be a list of 1 to {MOST_PARTS} parts, got {str(parts)[:80]!r}")
+        raise ValueError(f"scheme must be a list of 1 to {MOST_PARTS} parts, got {shown(parts)}")
     for part in parts:
         if (
             not isinstance(part, Mapping)
             or set(part) != {"name", "options"}
             or not isinstance(part["options"], Mapping)
         ):
-            raise ValueError(f"a part of a scheme has a name and options, got {str(part)[:80]!r}")
+            raise ValueError(f"a part of a scheme has a name and options, got {shown(part)}")
     return plan([(part["name"], part["options"]) for part in parts])
 
 

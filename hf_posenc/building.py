@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined, UnknownOption, UnknownScheme, nearest
+from hf_posenc.errors import (
+    CannotCombine,
+    OptionOutOfRange,
+    SchemeNotDefined,
+    UnknownOption,
+    UnknownScheme,
+    nearest,
+    shown,
+)
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import validated
 from hf_posenc.registry import scheme_class
@@ -17,6 +27,10 @@ from hf_posenc.schemes.host import HostRotation
 
 Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
 SchemeSpec: TypeAlias = "Part | Sequence[Part]"
+
+MOST_PARTS = 16  # a composition longer than this is damage or an attack
+DEEPEST = 4  # lists in lists
+NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,13 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
         UnknownScheme, UnknownOption, OptionOutOfRange: as named.
         CannotCombine: an option that two parts take.
     """
-    parts = [(cls, dict(own)) for cls, own in parts_of_spec(spec)]
+    parts = [(cls, dict(own)) for cls, own in islice(parts_of_spec(spec), MOST_PARTS + 1)]
     if not parts:
-        raise UnknownScheme(f"No scheme is called {spec!r}. `hf-posenc list` shows all of them.")
+        raise UnknownScheme(f"No scheme is called {shown(spec)}. `hf-posenc list` shows all of them.")
+    if len(parts) > MOST_PARTS:
+        raise CannotCombine(
+            f"A composition has at most {MOST_PARTS} schemes, and {shown(spec)} has more. Leave some out."
+        )
     for name, value in (options or {}).items():
         takers = [own for cls, own in parts if name in option_names_of(cls)]
         if len(takers) > 1:
@@ -115,14 +133,16 @@ def layout(
     """
     if layers is not None and not isinstance(layers, Mapping):
         raise OptionOutOfRange(
-            f'layers must map layers to schemes, got {layers!r}. Pass for example {{"3::4": "none"}}.'
+            f'layers must map layers to schemes, got {shown(layers)}. Pass for example {{"3::4": "none"}}.'
         )
     chosen = {str(key): plan(value) for key, value in (layers or {}).items()}
     seen: set[int] = set()
     for key in chosen:
         numbers = set(layer_numbers(key, count))
         if not numbers:
-            raise OptionOutOfRange(f"layers has the key {key!r}, but the layers are 0 … {count - 1}. Name one of them.")
+            raise OptionOutOfRange(
+                f"layers has the key {shown(key)}, but the layers are 0 … {count - 1}. Name one of them."
+            )
         if numbers & seen:
             raise OptionOutOfRange(f"layers names layer {min(numbers & seen)} twice. Keep one of the two keys.")
         seen |= numbers
@@ -132,12 +152,14 @@ def layout(
 def layer_numbers(key: str, count: int) -> range:
     """``"3"`` or ``"1::2"`` as layer numbers; empty where it names none."""
     fields = key.split(":")
-    if len(fields) > 3 or not all(f.strip().lstrip("-").isdigit() or not f.strip() for f in fields):
-        raise OptionOutOfRange(f'layers has the key {key!r}. Use a layer number or a slice such as "3::4".')
+    numbers = [int(field) if NUMBER.fullmatch(field.strip()) else field.strip() for field in fields]
+    wrong = any(isinstance(number, str) and (number or len(fields) == 1) for number in numbers)
+    if wrong or len(fields) > 3 or numbers[2:] == [0]:
+        raise OptionOutOfRange(f'layers has the key {shown(key)}. Use a layer number or a slice such as "3::4".')
     if len(fields) == 1:
         number = int(key)
         return range(count)[number : number + 1] if 0 <= number < count else range(0)
-    return range(count)[slice(*(int(f) if f.strip() else None for f in fields))]
+    return range(count)[slice(*(None if number == "" else int(number) for number in numbers))]
 
 
 def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
@@ -209,20 +231,24 @@ def _where_defined(models: tuple[str, ...]) -> str:
     return f"It is defined for {', '.join(models)}; `hf-posenc list` shows what is defined here."
 
 
-def parts_of_spec(spec: SchemeSpec) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
-    """The scheme classes a specification names, each with the options given beside it."""
+def parts_of_spec(spec: SchemeSpec, depth: int = 0) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
+    """The scheme classes a specification names, each with the options given beside it.
+
+    Raises:
+        UnknownScheme: it names none, or is something else.
+    """
     if isinstance(spec, str):
         for name in spec.split("+"):
             yield scheme_class(name.strip()), {}
-    elif inspect.isclass(spec) and issubclass(spec, Scheme):
+    elif inspect.isclass(spec) and issubclass(spec, Scheme) and hasattr(spec, "record"):
         yield spec, {}
     elif isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], Mapping):
         yield scheme_class(spec[0]), spec[1]
-    elif isinstance(spec, Sequence):
+    elif isinstance(spec, Sequence) and not isinstance(spec, (bytes, bytearray)) and depth < DEEPEST:
         for part in spec:
-            yield from parts_of_spec(cast(Part, part))
+            yield from parts_of_spec(cast(Part, part), depth + 1)
     else:
-        raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {spec!r}. Try "yarn".')
+        raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {shown(spec)}. Try "yarn".')
 
 
 def option_names_of(cls: type[Scheme]) -> list[str]:

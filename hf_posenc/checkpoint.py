@@ -18,8 +18,11 @@ from hf_posenc.auto import disable_auto, enable_auto
 from hf_posenc.block import Block, option_names
 from hf_posenc.building import SchemeSpec
 from hf_posenc.errors import CheckpointMismatch, NotPatched
+from hf_posenc.health import check_finite
+from hf_posenc.host_config import check_host
 from hf_posenc.patching import patch_model
 from hf_posenc.peft_adapters import load_peft_adapter
+from hf_posenc.refusing import check_folder, named, told
 from hf_posenc.restoring import config_of, load
 from hf_posenc.side_car import base_of_adapter, side_car_of
 
@@ -58,14 +61,23 @@ def from_pretrained(
         CheckpointMismatch: the scheme block cannot be read, or disagrees with what was asked for; or pickled weights
             were asked for.
         PeftAdapterMismatch: the PEFT adapter belongs to another scheme.
+        ModelNotFound: there is no such model, or none that can be had now.
+        HostConfigInvalid: its configuration says something of positions that cannot be.
+        UnknownOption: a keyword that neither the scheme nor transformers takes.
+        WrongKind: the name is no name.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
-    name_or_path = os.fspath(name_or_path)
+    name_or_path = named(name_or_path)
+    peft_adapter = None if peft_adapter is None else named(peft_adapter, "A PEFT adapter")
     if peft_adapter is None and (base := base_of_adapter(name_or_path)) is not None:
         name_or_path, peft_adapter = base, name_or_path
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     lengths: dict[str, Any] = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
-    config = config_of(name_or_path, hf_kwargs)
+    check_folder(name_or_path)
+    asked = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
+    with told(name_or_path, asked):
+        config = config_of(name_or_path, hf_kwargs)
+    check_host(config, name_or_path)
     block = Block.of_config(config, name_or_path)
     adapted = None if peft_adapter is None else side_car_of(peft_adapter)
     for stored, where in ((block, name_or_path), (adapted, peft_adapter)):
@@ -83,7 +95,11 @@ def from_pretrained(
         raise NotPatched(
             "Lengths or layers were given, but neither the call nor the checkpoint has a scheme. Pass scheme=."
         )
-    model, info = load(class_of(config, model_class, name_or_path), block, name_or_path, **safe(hf_kwargs))
+    chosen = class_of(config, model_class, name_or_path)
+    with told(name_or_path, asked):
+        model, info = load(chosen, block, name_or_path, **safe(hf_kwargs))
+    refuse_made_up(model, info, name_or_path)
+    check_finite(model)
     if peft_adapter is not None:
         model = load_peft_adapter(model, peft_adapter, patch="apply" if block is None else "refuse")
     if carried is None and scheme is not None:
@@ -97,7 +113,8 @@ def class_of(config: Mapping[str, Any], model_class: Any, where: str) -> type[Pr
     Raises:
         CheckpointMismatch: the configuration names no class of transformers, or none the Auto class knows.
     """
-    architectures = config.get("architectures") or []
+    listed = config.get("architectures")
+    architectures = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     candidates: list[Any]
     if model_class is None:
         candidates = [getattr(transformers, str(name), None) for name in architectures]
@@ -115,6 +132,26 @@ def class_of(config: Mapping[str, Any], model_class: Any, where: str) -> type[Pr
         f"{where} has the architectures {architectures}, and none of them is a class that can be loaded. "
         "Pass model_class=, such as AutoModelForCausalLM."
     )
+
+
+def refuse_made_up(model: PreTrainedModel, info: Mapping[str, Any], where: str) -> None:
+    """Refuse a checkpoint that lacks weights of the base, heads and poolers aside: transformers makes them up.
+
+    Raises:
+        CheckpointMismatch: one is missing, or has another shape.
+    """
+    prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
+    lost = sorted(
+        name
+        for name in info.get("missing_keys", ())
+        if name.startswith(prefix) and not {"posenc", "pooler"} & set(name.split("."))
+    )
+    odd = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
+    if lost or odd:
+        what = f"lacks the weight {lost[0]!r}" if lost else f"has the weight {odd[0]!r} in another shape"
+        raise CheckpointMismatch(
+            f"The checkpoint {where} {what}, which transformers would make up at random. Copy or save it again."
+        )
 
 
 def safe(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:

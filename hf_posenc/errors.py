@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+SHOWN = 100  # characters of a foreign value that a message repeats
 
 
 class PosEncError(Exception):
@@ -114,11 +117,66 @@ class TrainingImpossible(PosEncError, ValueError):
     """A model cannot be trained as asked: a setting is out of range, or settings and model do not go together."""
 
 
+class NoRoom(PosEncError, OSError):
+    """A disk has less room than a run will write."""
+
+
+class NoMemory(PosEncError, MemoryError):
+    """A text is so long that reading it takes more memory than the machine has."""
+
+
+class FolderInUse(PosEncError, RuntimeError):
+    """Another run writes to this folder."""
+
+
 class RequestTooLong(PosEncError, ValueError):
     """An evaluation request is longer than the model's window."""
 
 
+class WrongKind(PosEncError, TypeError):
+    """An argument is of another kind than the function takes."""
+
+
+class UnknownStarter(PosEncError, ValueError):
+    """No starter has that name."""
+
+
+class NameNotAllowed(PosEncError, ValueError):
+    """A scheme or an adapter is registered under a name that cannot be written, or that is taken."""
+
+
+class ModelNotFound(PosEncError, OSError):
+    """A name or path holds no model, or none that can be had now."""
+
+
+class FolderUnusable(PosEncError, OSError):
+    """A folder cannot be written to, or is none."""
+
+
+class HostConfigInvalid(PosEncError, ValueError):
+    """A host's own configuration says something of positions that cannot be."""
+
+
+class InvalidInput(PosEncError, ValueError):
+    """Tokens or positions of a call that no text could have."""
+
+
+class WeightsNotFinite(PosEncError, ValueError):
+    """A weight of the model is no finite number, so that nothing it computes means anything."""
+
+
+def shown(value: Any) -> str:
+    """``repr(value)``, cut off where it is long: values come from other people's files."""
+    try:
+        told = repr(value)
+    except Exception:  # somebody else's __repr__, or whole numbers of more digits than Python writes
+        told = f"a value of type {type(value).__name__}"
+    return told if len(told) <= SHOWN else told[: SHOWN - 1] + "…"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that names the closest known names: ``" Did you mean 'yarn'?"``; empty where nothing is close."""
-    close = get_close_matches(str(name).lower(), list(known), n=2, cutoff=0.5)
+    if not isinstance(name, str) or len(name) > SHOWN:  # nobody's typing error
+        return ""
+    close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.5)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

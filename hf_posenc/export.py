@@ -20,9 +20,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.expecting import same_rotation
 from hf_posenc.geometry import HostRotary, Rotation
-from hf_posenc.guard import BLOCK
+from hf_posenc.guard import BLOCK, ROTATION
+from hf_posenc.patches.base import Positioned
 from hf_posenc.patching import describe, host_of, scheme_of
-from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.refusing import folder_to_write
+from hf_posenc.schemes.base import overrides
+from hf_posenc.staging import staged
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
 BY_LENGTH = ("regions", "row_rotation")
@@ -43,13 +46,17 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         NotPatched: the model carries no scheme.
+        FolderUnusable: the folder is a file.
         NotExpressible: transformers has no RoPE type that computes this scheme.
     """
     _, adapter = host_of(model)
     report, scheme = describe(model), scheme_of(model)
-    parameters, short = native_parameters(scheme, report.scheme, layers=bool(report.layers))
+    folder = folder_to_write(folder)
+    parameters, short = native_parameters(model)
     config = copy.deepcopy(model.config)
-    delattr(config, BLOCK)
+    for name in (BLOCK, ROTATION):
+        if hasattr(config, name):
+            delattr(config, name)
     config.rope_parameters = parameters
     if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = report.trained_length  # where transformers looks for it
@@ -68,7 +75,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
-    plain.save_pretrained(folder)
+    with staged(folder) as beside:
+        plain.save_pretrained(beside)
     if short:
         warnings.warn(
             f"In texts longer than {report.trained_length} tokens transformers computes something else than scheme "
@@ -80,13 +88,15 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     return parameters
 
 
-def native_parameters(scheme: Scheme, name: str, *, layers: bool = False) -> tuple[dict[str, Any], bool]:
-    """``rope_parameters`` for a scheme, and whether they are the same up to the trained length only.
+def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
+    """``rope_parameters`` for a patched model's scheme, and whether they are the same up to the trained length only.
 
     Raises:
-        NotExpressible: it has none, or does more than rotate.
+        NotExpressible: it has none, does more than rotate, or is not the scheme of every layer.
     """
-    alone = not layers and len(scheme.schemes) == 1
+    scheme, name = scheme_of(model), describe(model).scheme
+    everyones = all(module.scheme is scheme for module in model.modules() if isinstance(module, Positioned))
+    alone = len(scheme.schemes) == 1 and everyones
     everywhere = scheme.native() if alone else None
     within = scheme.native_within_trained() if alone and everywhere is None else None
     more = [hook for hook in HOOKS if overrides(scheme, hook) and not (within and hook in BY_LENGTH)]

@@ -28,10 +28,13 @@ from transformers.utils import CONFIG_NAME
 
 from hf_posenc.atomic import write_bytes
 from hf_posenc.card import write_section
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.errors import CheckpointMismatch, shown
+from hf_posenc.staging import staged
 
 BLOCK = "position_scheme"  # of config.json
 GUARD = "position_scheme_guard"
+ROTATION, HOST_ROTATION = "position_scheme_rotation", "rope_parameters"
+"""Of config.json: what the host's rotation was when the scheme was put on, and what it is."""
 DEPTH = "num_hidden_layers"
 GUARDED = "posenc_guarded"  # marks the classes made here
 
@@ -67,7 +70,7 @@ def unguard(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         return plain
     if not isinstance(kept, list) or not all(map(partial(_fits, plain), kept)):
         raise CheckpointMismatch(
-            f"The {GUARD} of {where} cannot be read: it is {str(kept)[:80]!r}. Save the patched model again."
+            f"The {GUARD} of {where} cannot be read: it is {shown(kept)}. Save the patched model again."
         )
     return {**plain, **dict(kept)}
 
@@ -92,9 +95,12 @@ def guarded(cls: Any) -> Any:
         """The host's, with the guard where the configuration carries a scheme."""
         content = json.loads(self.to_json_string(use_diff=use_diff))
         text = json.dumps(guard(content, cls.attribute_map.get(DEPTH, DEPTH)), indent=2, sort_keys=True) + "\n"
-        write_bytes(json_file_path, text.encode())
-        if content.get(BLOCK) is not None and Path(json_file_path).name == CONFIG_NAME:
-            write_section(Path(json_file_path).parent, content[BLOCK])
+        path = Path(json_file_path)
+        if content.get(BLOCK) is None or path.name != CONFIG_NAME:
+            return write_bytes(path, text.encode())
+        with staged(path.parent) as beside:
+            write_bytes(beside / path.name, text.encode())
+            write_section(beside, content[BLOCK])
 
     def get_config_dict(
         owner: Any, pretrained_model_name_or_path: Any, **kwargs: Any

@@ -27,14 +27,20 @@ from hf_posenc.errors import (
     LengthContradiction,
     NotPatched,
     UnsupportedModel,
+    shown,
 )
-from hf_posenc.guard import BLOCK, guarded
+from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
+from hf_posenc.health import check_finite
+from hf_posenc.host_config import check_host
 from hf_posenc.lengths import resolve
 from hf_posenc.patches.announcing import ATTENTIONS, announce
 from hf_posenc.proof import Probe, Proof
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
+from hf_posenc.room import check_room
+from hf_posenc.saving import save_as_before, save_whole
 from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.wrapping import check_reducer, check_single, check_whole_weights, runnable
 
 if TYPE_CHECKING:
     from hf_posenc.geometry import Geometry
@@ -102,14 +108,23 @@ def patch_model(
             "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
             "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
         )
+    check_single(model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None])
+    check_whole_weights(model)
+    check_host(vars(config), f"this {type(base).__name__}")
+    check_finite(model)
     given = _lengths(options, trained_length=trained_length, target_length=target_length)
     lengths = resolve(host=adapter.trained_length(config), factor=factor, **given)
     geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
     chosen = layout(scheme, options, layers, geometry.layers)
+    for one in (chosen.default, *chosen.layers.values()):
+        check_room(one, geometry)
     schemes = _schemes(chosen, geometry, adapter)
     _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
+    _check_whole(adapter, base, geometry)
     _check_foreign(adapter, base)
-    probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
+    check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
+    with runnable(base):
+        probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
     patch = Patch(whole=model)
     try:
         _swap(patch, adapter, base, schemes)
@@ -120,6 +135,7 @@ def patch_model(
         raise
     patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
+    save_whole(model)
     return model
 
 
@@ -147,7 +163,13 @@ def describe(model: nn.Module) -> PatchReport:
 
 
 def is_patched(model: nn.Module) -> bool:
-    """Whether the model carries a scheme."""
+    """Whether the model carries a scheme.
+
+    Raises:
+        UnsupportedModel: it is no model at all.
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
     return any(STASH in m.__dict__ for m in model.modules())
 
 
@@ -243,6 +265,15 @@ def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *,
         )
 
 
+def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+    found = sum(1 for _ in adapter.attentions(base))
+    if found != geometry.layers:
+        raise UnsupportedModel(
+            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
+            f"says {geometry.layers}. Patch the whole model, as its class makes it, before it is cut or rewritten."
+        )
+
+
 def _check_foreign(adapter: Adapter, base: nn.Module) -> None:
     for module in adapter.attentions(base):
         if "forward" in module.__dict__:
@@ -297,6 +328,8 @@ def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layou
         "host_length": old.max_position_embeddings,
     }
     setattr(new, BLOCK, block)
+    if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
+        setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded(new.__class__)
     new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
     for module in (model, *model.modules()):
@@ -324,6 +357,8 @@ def _undo(base: nn.Module, patch: Patch) -> None:
     base._modules.pop("posenc", None)
     for weight in patch.frozen:
         weight.requires_grad_(True)
+    if patch.whole is not None:
+        save_as_before(patch.whole)
     for module, config in patch.configs:
         module.config = config
     for number, hook in list(base._forward_pre_hooks.items()):

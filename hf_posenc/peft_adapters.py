@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +24,21 @@ from torch import Tensor, nn
 
 from hf_posenc.atomic import write_json
 from hf_posenc.block import Block
-from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.errors import (
+    PeftAdapterMismatch,
+    PosEncError,
+    TrainingImpossible,
+    UnsupportedModel,
+    WrongKind,
+    nearest,
+    shown,
+)
 from hf_posenc.patching import host_of, is_patched, unpatch_model
+from hf_posenc.refusing import folder_to_write
 from hf_posenc.side_car import (
+    PARAMETERS,
     PEFT_CONFIG,
+    SIDE_CAR,
     carry,
     load_parameters,
     local_folder,
@@ -36,6 +48,8 @@ from hf_posenc.side_car import (
     side_car_of,
     unguard,
 )
+from hf_posenc.staging import staged
+from hf_posenc.undoing import as_it_was_on_error
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -44,11 +58,25 @@ PEFT_WEIGHTS = "adapter_model.safetensors"
 
 
 def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftModel:
-    """``peft.get_peft_model`` whose ``save_pretrained`` writes the scheme too; takes what that takes."""
+    """``peft.get_peft_model`` whose ``save_pretrained`` writes the scheme too; takes what that takes.
+
+    Raises:
+        UnsupportedModel: the model is none.
+        WrongKind: the configuration is none of PEFT's.
+        TrainingImpossible: it does not fit the model.
+    """
     import peft
 
-    with without_peft_noise():
-        return carrying(peft.get_peft_model(model, config, **kwargs))  # type: ignore[arg-type]
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    if not isinstance(config, peft.PeftConfig):
+        raise WrongKind(f"PEFT needs a configuration, got {shown(config)}. Pass for example peft.LoraConfig(r=16).")
+    try:
+        with as_it_was_on_error(model), without_peft_noise():
+            return carrying(peft.get_peft_model(model, config, **kwargs))  # type: ignore[arg-type]
+    except ValueError as error:
+        first = str(error).partition(". ")[0].partition("\n")[0].rstrip(".")
+        raise TrainingImpossible(f"PEFT cannot wrap this model: {first}. Change its configuration.") from error
 
 
 @contextmanager
@@ -66,15 +94,22 @@ def carrying(model: PeftModel) -> PeftModel:
 
 
 def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-    """Save a PEFT adapter with the scheme of its base and the position parameters PEFT would leave out.
+    """Save a PEFT adapter with the scheme of its base and the position parameters PEFT would leave out: whole or not.
 
     Args:
         model: around a patched base, or a plain one; patched before or after PEFT wrapped it.
         save_directory: the folder.
         **kwargs: of PEFT's ``save_pretrained``.
     """
-    carry(host_of(model)[0] if is_patched(model) else model, model.peft_config)
-    type(model).save_pretrained(model, str(save_directory), **kwargs)
+    patched = is_patched(model)
+    if not hasattr(model, "peft_config"):
+        raise WrongKind(f"A PEFT model is needed, got a {type(model).__name__}. Wrap it with get_peft_model first.")
+    save_directory = folder_to_write(save_directory)
+    carry(host_of(model)[0] if patched else model, model.peft_config)
+    if kwargs.get("push_to_hub") or not kwargs.get("is_main_process", True):
+        return type(model).save_pretrained(model, str(save_directory), **kwargs)
+    with staged(save_directory, companions=(SIDE_CAR, PARAMETERS)) as beside:
+        type(model).save_pretrained(model, str(beside), **kwargs)
 
 
 def load_peft_adapter(
@@ -104,6 +139,10 @@ def load_peft_adapter(
     """
     from peft import PeftModel
 
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    if patch not in ("refuse", "apply"):
+        raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     folder = local_folder(folder)
     config = _peft_config(folder)
     weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
@@ -111,17 +150,26 @@ def load_peft_adapter(
         config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
     if isinstance(model, PeftModel):
         _check_company(model, adapter_name, parameters, folder)
-    _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
-    with without_peft_noise():
-        if isinstance(model, PeftModel):
-            model.add_adapter(adapter_name, config)
-            model.load_adapter(str(folder), adapter_name, **kwargs)
-            adapted = model
-        else:
-            adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
-    _check_complete(adapted, weights, folder, adapter_name)
-    if wanted is not None:
-        load_parameters(adapted, parameters, folder)
+    try:
+        with as_it_was_on_error(model):
+            _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
+            with without_peft_noise():
+                if isinstance(model, PeftModel):
+                    model.add_adapter(adapter_name, config)
+                    model.load_adapter(str(folder), adapter_name, **kwargs)
+                    adapted = model
+                else:
+                    adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
+            _check_complete(adapted, weights, folder, adapter_name)
+            if wanted is not None:
+                load_parameters(adapted, parameters, folder)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:  # PEFT's, about a base the adapter does not fit
+        if isinstance(error, PosEncError):
+            raise
+        first = str(error).strip().partition("\n")[0].rstrip(" .:")
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} does not fit this base: {first}. Load the base it was trained on."
+        ) from error
     return carrying(adapted)
 
 
@@ -173,19 +221,62 @@ def _peft_config(folder: Path) -> PeftConfig:
     from peft import PeftConfig
 
     config = unguard(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
-    library = (config.get("auto_mapping") or {}).get("parent_library") or "transformers"
+    mapping = config.get("auto_mapping") or {}
+    library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
     if str(library).partition(".")[0] != "transformers" or config.get("megatron_core") not in (None, "megatron.core"):
         raise PeftAdapterMismatch(
             f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
         )
+    config = known_keys(config, str(folder / PEFT_CONFIG))
     with TemporaryDirectory() as plain:  # PEFT reads configurations from files only
         write_json(Path(plain) / PEFT_CONFIG, config)
         try:
-            return PeftConfig.from_pretrained(plain)
-        except (KeyError, TypeError, ValueError) as error:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Unexpected keyword", UserWarning)  # unknown keys
+                return PeftConfig.from_pretrained(plain)
+        except Exception as error:  # PEFT checks little, and fails with whatever it meets
             raise PeftAdapterMismatch(
-                f"{folder / PEFT_CONFIG} cannot be read: {error}. Copy or save the adapter again."
+                f"{folder / PEFT_CONFIG} cannot be read: {type(error).__name__} {shown(str(error))}. "
+                "Copy or save the adapter again."
             ) from error
+
+
+def known_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A configuration without keys that this PEFT does not know and that ask for nothing.
+
+    PEFT adds options from release to release, each off by default, and writes all of them.
+
+    Raises:
+        PeftAdapterMismatch: an unknown key asks for something, or the kind of adapter is unknown.
+    """
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
+
+    kind, kinds = config.get("peft_type"), PEFT_TYPE_TO_CONFIG_MAPPING
+    newer = newer_release(config.get("peft_version"))
+    advice = f"It was written by peft {newer}: pip install -U peft." if newer else "Correct it, or save it again."
+    if not isinstance(kind, str) or kind not in kinds:
+        names = [str(one.value) for one in kinds]
+        close = nearest(kind, names)  # type: ignore[arg-type]
+        raise PeftAdapterMismatch(f"{where} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
+    known = {field.name for cls in (kinds[kind], PeftConfig) for field in fields(cls)}
+    for name in config.keys() - known:
+        if config[name] not in (None, False, "", [], {}):
+            raise PeftAdapterMismatch(
+                f"{where} has the key {shown(name)}, which this PEFT does not know.{nearest(name, known)} {advice}"
+            )
+    return {name: value for name, value in config.items() if name in known}
+
+
+def newer_release(written: Any) -> str | None:
+    """The release of PEFT that wrote a configuration, if it is newer than the one installed."""
+    import peft
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        release = Version(written.partition("@")[0])
+    except (AttributeError, InvalidVersion):
+        return None
+    return str(release) if release > Version(peft.__version__) else None
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

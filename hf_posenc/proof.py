@@ -125,7 +125,8 @@ class Probe:
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Dropout off, and back to what it was in every submodule."""
     training = [m for m in module.modules() if m.training]
-    module.eval()
+    for m in training:  # and not `eval`, which transformers makes walk the whole model where nothing is to be done
+        m.training = False
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -19,13 +20,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
-from hf_posenc.errors import UnknownScheme, nearest
+from hf_posenc.errors import NameNotAllowed, UnknownScheme, WrongKind, nearest, shown
 
 if TYPE_CHECKING:
     from hf_posenc.patches.base import Adapter
     from hf_posenc.schemes.base import Scheme
 
 RECORDS = Path(__file__).parent / "schemes" / "records.json"
+NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 ALL_MODELS = ("llama", "gpt2", "bert")
 
 S = TypeVar("S", bound="type[Scheme]")
@@ -100,10 +102,15 @@ def register_scheme(
     """Register a `Scheme` subclass under ``name``; see `SchemeRecord` for the arguments.
 
     Raises:
-        ValueError: the name or an alias belongs to another scheme.
+        NameNotAllowed: the name or an alias belongs to another scheme, or cannot be written on a command line.
+        WrongKind: what is registered is no `Scheme` subclass.
     """
+    for one in (name, *aliases):
+        check_name(one)
 
     def decorate(cls: S) -> S:
+        if not (inspect.isclass(cls) and hasattr(cls, "replaces_host")):
+            raise WrongKind(f"A scheme is a subclass of hf_posenc.Scheme, got {shown(cls)}. Derive it from that.")
         text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
         about = inspect.getdoc(cls) or ""
         record = SchemeRecord(
@@ -114,7 +121,9 @@ def register_scheme(
         for taken in (name, *aliases):
             owner = _names_of(_registered()).get(taken)  # not the plugins: this may be one of them, half imported
             if owner is not None and owner.target != record.target:
-                raise ValueError(f"The scheme name {taken!r} belongs to {owner.target}. Register under another name.")
+                raise NameNotAllowed(
+                    f"The scheme name {taken!r} belongs to {owner.target}. Register under another name."
+                )
         _SCHEMES[name], _CLASSES[name] = record, cls
         cls.record = record
         return cls
@@ -122,10 +131,32 @@ def register_scheme(
     return decorate
 
 
+def check_name(name: object) -> None:
+    """Refuse names that could not be composed, written on a command line or into a file's name.
+
+    Raises:
+        NameNotAllowed: it has other characters, or too many.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise NameNotAllowed(
+            f"A scheme's name has 1 to 64 of a-z, 0-9, _ and -, got {shown(name)}. Choose such a name."
+        )
+
+
 def register_adapter(model_type: str) -> Callable[[A], A]:
-    """Register an `Adapter` subclass for models whose ``config.model_type`` is ``model_type``."""
+    """Register an `Adapter` subclass for models whose ``config.model_type`` is ``model_type``.
+
+    Raises:
+        NameNotAllowed: that is no text.
+        WrongKind: what is registered is no `Adapter` subclass.
+    """
+
+    if not isinstance(model_type, str) or not model_type.strip():
+        raise NameNotAllowed(f"An adapter goes by a config.model_type, got {shown(model_type)}. Pass that.")
 
     def decorate(cls: A) -> A:
+        if not (inspect.isclass(cls) and hasattr(cls, "length_dependent")):
+            raise WrongKind(f"An adapter is a subclass of hf_posenc.patches.base.Adapter, got {shown(cls)}. Derive it.")
         _ADAPTERS[model_type] = cls
         return cls
 
@@ -147,7 +178,9 @@ def scheme_record(name: str) -> SchemeRecord:
     """
     known = _by_name()
     if not isinstance(name, str) or name not in known:
-        raise UnknownScheme(f"No scheme is called {name!r}.{nearest(name, known)} `hf-posenc list` shows all of them.")
+        raise UnknownScheme(
+            f"No scheme is called {shown(name)}.{nearest(name, known)} `hf-posenc list` shows all of them."
+        )
     return known[name]
 
 

@@ -18,7 +18,8 @@ from transformers.utils import logging
 
 from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.guard import BLOCK, GUARD, guarded, unguard
+from hf_posenc.guard import BLOCK, GUARD, ROTATION, guarded, unguard
+from hf_posenc.health import check_finite
 from hf_posenc.patching import Patch, host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
 from hf_posenc.schemes.base import Scheme
@@ -93,8 +94,9 @@ def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         config = copy.deepcopy(config)
         config.max_position_embeddings = block.host_length
-        if hasattr(config, BLOCK):
-            delattr(config, BLOCK)
+        for name in (BLOCK, ROTATION):
+            if hasattr(config, name):
+                delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)
         block.put_on(self)
 
@@ -109,6 +111,7 @@ def settle(model: nn.Module, missing: Iterable[str]) -> None:
         NoEffect: the scheme was restored and does nothing.
     """
     initialise(model, set(missing))
+    check_finite(model)
     base, adapter = host_of(model)
     patch, scheme = patch_of(base), scheme_of(model)
     patch.frozen[:] = adapter.frozen(base, scheme)  # the loader made new parameters

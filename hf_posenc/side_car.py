@@ -2,7 +2,7 @@
 
 ``position_scheme.json`` is the block of `hf_posenc.block`. Where the scheme has learned parameters that PEFT does not
 save (it saves what is in ``modules_to_save``), ``position_scheme.safetensors`` holds them. The JSON is written last and
-names the digest of the other, so that a save cut short is noticed.
+names the digest of the other and its own, so that a save cut short and a flipped bit are noticed.
 
 PEFT would load such an adapter on any base, patched or not, and compute something else. In ``adapter_config.json`` the
 kind of adapter is therefore a sentence that says what to do; what stood there is kept under ``position_scheme_guard``.
@@ -22,38 +22,53 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from hf_posenc.atomic import write_bytes, write_json
 from hf_posenc.block import Block
-from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
+from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
 from hf_posenc.guard import GUARD
 from hf_posenc.patching import host_of, is_patched
+from hf_posenc.reading import read_object
+from hf_posenc.refusing import named
 
 SIDE_CAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
-DIGEST = "parameters_sha256"
+DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
 CARRIES = "posenc_base"  # of a PEFT configuration: whose scheme it writes
 KIND = "peft_type"
 NEEDED = "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
-LARGEST = 1 << 20  # bytes of a JSON file; more is damage or an attack
 
 
 def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
     """The scheme an adapter was trained under; None where it has no side-car.
 
     Raises:
-        PeftAdapterMismatch: the side-car is damaged, or of a scheme that does not exist here.
+        PeftAdapterMismatch: the side-car is damaged, not as it was written, or of a scheme that does not exist here.
     """
     file = local_folder(folder) / SIDE_CAR
     if not file.exists():
         return None
     content = read_json(file)
+    told = content.pop(OWN_DIGEST, None)
+    actual = digest_of(content)
     content.pop(DIGEST, None)
     try:
-        return Block.read(content, str(file))
+        block = Block.read(content, str(file))
     except CheckpointMismatch as error:
         raise PeftAdapterMismatch(str(error)) from error
+    if told not in (None, actual):
+        raise PeftAdapterMismatch(
+            f"{file} is not as it was written: its {OWN_DIGEST} is that of another content. "
+            "Copy or save the adapter again."
+        )
+    return block
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Of what a side-car says, however it is spaced."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def carry(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
@@ -107,7 +122,7 @@ def unguard(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         return plain
     if not isinstance(kept, Mapping) or kept.keys() != {KIND} or not isinstance(kept[KIND], str):
         raise PeftAdapterMismatch(
-            f"The {GUARD} of {where} cannot be read: it is {str(kept)[:80]!r}. Copy or save the adapter again."
+            f"The {GUARD} of {where} cannot be read: it is {shown(kept)}. Copy or save the adapter again."
         )
     return {**plain, **kept}
 
@@ -124,7 +139,7 @@ def write_side_car(model: nn.Module, folder: Path) -> None:
         data = save({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
         write_bytes(folder / PARAMETERS, data)
         content[DIGEST] = hashlib.sha256(data).hexdigest()
-    write_json(folder / SIDE_CAR, content)
+    write_json(folder / SIDE_CAR, content | {OWN_DIGEST: digest_of(content)})
 
 
 def saved_parameters(folder: Path) -> dict[str, Tensor]:
@@ -141,7 +156,12 @@ def saved_parameters(folder: Path) -> dict[str, Tensor]:
         raise PeftAdapterMismatch(
             f"{folder / PARAMETERS} is not what {SIDE_CAR} describes. Copy or save the adapter again."
         )
-    return load(data)
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise PeftAdapterMismatch(
+            f"{folder / PARAMETERS} cannot be read: {error}. Copy or save the adapter again."
+        ) from error
 
 
 def load_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
@@ -185,11 +205,16 @@ def base_of_adapter(folder: str) -> str | None:
 
 def local_folder(name: str | os.PathLike[str]) -> Path:
     """A folder as it is; a Hub name as the folder its JSON and safetensors files were downloaded to."""
-    if Path(name).is_dir():
-        return Path(name)
+    given = named(name, "A PEFT adapter")
+    if Path(given).is_dir():
+        return Path(given)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(os.fspath(name), allow_patterns=["*.json", "*.safetensors"]))
+    try:
+        return Path(snapshot_download(given, allow_patterns=["*.json", "*.safetensors"]))
+    except (OSError, ValueError) as error:  # the hub's errors are one or the other
+        first = str(error).partition("\n")[0].rstrip(" .")
+        raise ModelNotFound(f"The PEFT adapter {given!r} cannot be had: {first}. Check the name.") from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -199,11 +224,6 @@ def read_json(file: Path) -> dict[str, Any]:
         PeftAdapterMismatch: it is missing, too large, or something else.
     """
     try:
-        if file.stat().st_size > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST} bytes")
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return read_object(file)
+    except (OSError, ValueError) as error:
         raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
-    if not isinstance(content, dict):
-        raise PeftAdapterMismatch(f"{file} holds no JSON object. Copy or save the adapter again.")
-    return content

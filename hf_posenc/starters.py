@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hf_posenc.errors import UnknownStarter, nearest, shown
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -17,10 +19,12 @@ def starter_path(name: Starter) -> Path:
     """The folder of a starter.
 
     Raises:
-        ValueError: there is no starter of that name.
+        UnknownStarter: there is no starter of that name.
     """
     if name not in NAMES:
-        raise ValueError(f"There is no starter called {name!r}. Choose one of {', '.join(NAMES)}.")
+        raise UnknownStarter(
+            f"There is no starter called {shown(name)}.{nearest(name, NAMES)} Choose one of {', '.join(NAMES)}."
+        )
     return FOLDER / name
 
 
@@ -28,7 +32,7 @@ def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     """A starter and its tokenizer, in float32, in evaluation mode; trained length 256.
 
     Raises:
-        ValueError: there is no starter of that name.
+        UnknownStarter: there is no starter of that name.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer

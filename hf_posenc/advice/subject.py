@@ -12,8 +12,10 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from hf_posenc.block import Block
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.guard import BLOCK
+from hf_posenc.guard import BLOCK, ROTATION
+from hf_posenc.host_config import check_host
 from hf_posenc.patching import host_of
+from hf_posenc.refusing import check_folder, named, told
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.restoring import config_of
 from hf_posenc.side_car import base_of_adapter, side_car_of
@@ -57,8 +59,9 @@ class Subject:
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
         block = Block.of_config(vars(config), named) or adapted
-        if hasattr(config, BLOCK):
-            delattr(config, BLOCK)
+        for name in (BLOCK, ROTATION):
+            if hasattr(config, name):
+                delattr(config, name)
         if block is not None:
             config.max_position_embeddings = block.host_length
         adapter = adapter_class(config.model_type)
@@ -112,16 +115,22 @@ def _config_of_model(model: nn.Module) -> PreTrainedConfig:
 def _config_of(given: Any) -> tuple[PreTrainedConfig, Block | None]:
     if isinstance(given, PreTrainedConfig):
         return given, None
-    where = os.fspath(given)
+    where = named(given)
     base = base_of_adapter(where)
-    content = config_of(where if base is None else base, {})
+    source = where if base is None else base
+    check_folder(source)
+    with told(source):
+        content = config_of(source, {})
+    check_host(content, source)
     kind = content.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise UnsupportedModel(
             f"The configuration of {where} is of the kind {kind!r}, which transformers does not know. There are "
             f"adapters for {', '.join(adapter_names())}; choose such a model."
         )
-    return CONFIG_MAPPING[kind].from_dict(content), None if base is None else side_car_of(where)
+    with told(source):
+        config = CONFIG_MAPPING[kind].from_dict(content)
+    return config, None if base is None else side_car_of(where)
 
 
 def _lengths(

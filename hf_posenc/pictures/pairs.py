@@ -88,7 +88,7 @@ class Pairs:
         return torch.cat([merged_regions(rows.turned(self.call, run, n), of_block) for run, n in runs], dim=2)
 
     def _biased(self, block: Block, places: slice) -> Tensor:
-        return blocks.biased(block, self.call.terms.bias, places)
+        return blocks.biased(block.scores, block, self.call.terms.bias, places)
 
 
 def claims(call: Call) -> list[Tensor]:
@@ -139,7 +139,7 @@ def pairs_of(subject: Subject, length: int, vectors: Vectors = "ones", coordinat
     beside = scheme.carry(ctx)
     ctx = ctx if beside is None else replace(ctx, carried=beside.float())
     queries, terms = scaled(queries, scheme.terms(ctx))
-    copies = copies_of(keys, terms.regions, geometry.head_dim)
+    copies = copies_of(keys, terms.regions)
     return Pairs(Call(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
 
 

@@ -20,6 +20,7 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.eval.svg import NEUTRAL, svg_of
 from hf_posenc.pictures.registry import Picture, Sheet
 from hf_posenc.pictures.taking import figure
+from hf_posenc.staging import staged
 
 ENDINGS = (".png", ".svg", ".html", ".gif")
 MOVING = (".gif", ".html")
@@ -62,7 +63,7 @@ def check_ending(path: Path, *, moves: bool) -> str:
 
 
 def save(taken: Sequence[Taken], path: Path, *, title: str, command: str = "") -> list[Path]:
-    """Write pictures: all of them on one page, or else a file each, numbered by the picture's name.
+    """Write pictures, all or none: on one page, or else a file each, numbered by the picture's name.
 
     Returns:
         The files.
@@ -76,10 +77,11 @@ def save(taken: Sequence[Taken], path: Path, *, title: str, command: str = "") -
         write_bytes(path, page(taken, title, command).encode())
         return [path]
     written = []
-    for one in taken:
-        own = path if len(taken) == 1 else path.with_name(f"{path.stem}-{one.picture.name}{path.suffix}")
-        write_bytes(own, FILES[ending](one))
-        written.append(own)
+    with staged(path.parent) as beside:
+        for one in taken:
+            name = path.name if len(taken) == 1 else f"{path.stem}-{one.picture.name}{path.suffix}"
+            write_bytes(beside / name, FILES[ending](one))
+            written.append(path.with_name(name))
     return written
 
 

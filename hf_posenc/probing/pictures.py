@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.eval.plots import COLOURS, MARKERS, figure, length_ticks, mark_trained
+from hf_posenc.eval.plots import COLOURS, MARKERS, figure, length_ticks, mark_trained, save_figure
 from hf_posenc.probing.heads import MOST
 from hf_posenc.probing.probing import Probe
 from hf_posenc.probing.profile import binned, edges
 from hf_posenc.probing.side import Side
+from hf_posenc.staging import staged
 
 HUES = (COLOURS[0], COLOURS[4])
 SIDES = ((-0.12, "o"), (0.12, "s"))
@@ -51,7 +52,7 @@ def distance_picture(probe: Probe, path: Path) -> None:
         last.set_title("change", loc="left", fontsize=10)
         ticks_of_map(last, probe.sides[1])
         canvas.colorbar(image, ax=last, label="change (percentage points)", pad=0.04)
-    canvas.savefig(path)
+    save_figure(canvas, path)
 
 
 def map_of(side: Side) -> Tensor:
@@ -104,7 +105,7 @@ def heads_picture(probe: Probe, path: Path) -> None:
     for columns, label in ((slice(0, 2), "weight (% of a row)"), (slice(2, 4), "change of the output (%)")):
         some = grid[:, columns]
         canvas.colorbar(some[0, 0].images[0], ax=list(some.flat), label=label, pad=0.02)
-    canvas.savefig(path)
+    save_figure(canvas, path)
 
 
 def whole_ticks(axes: Any, across: int, down: int) -> None:
@@ -151,7 +152,7 @@ def loss_picture(probe: Probe, path: Path) -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     canvas.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    canvas.savefig(path)
+    save_figure(canvas, path)
 
 
 def sink_picture(probe: Probe, path: Path) -> None:
@@ -175,21 +176,21 @@ def sink_picture(probe: Probe, path: Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    canvas.savefig(path)
+    save_figure(canvas, path)
 
 
 def write_pictures(probe: Probe, folder: Path) -> list[Path]:
-    """All pictures that have something to show, as PNG.
+    """All pictures that have something to show, as PNG, or none of them.
 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     wanted: dict[str, Callable[[Probe, Path], None]] = {
         "distance": distance_picture, "heads": heads_picture, "sinks": sink_picture,
     }  # fmt: skip
     if any(side.reading is not None for side in probe.sides):
         wanted["loss"] = loss_picture
-    for name, draw in wanted.items():
-        draw(probe, folder / f"{name}.png")
+    with staged(folder) as beside:
+        for name, draw in wanted.items():
+            draw(probe, beside / f"{name}.png")
     return [folder / f"{name}.png" for name in wanted]

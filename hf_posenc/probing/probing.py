@@ -11,13 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.building import SchemeSpec
+from hf_posenc.errors import UnknownOption, UnsupportedModel, WrongKind, shown
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.frame import frame_of
+from hf_posenc.eval.sweep import seed_of, whole
 from hf_posenc.eval.windows import source_text, tokenized
+from hf_posenc.health import check_finite, check_vocabulary
 from hf_posenc.patching import describe, host_of, is_patched, patch_model, unpatch_model
 from hf_posenc.probing.reading import Frame
 from hf_posenc.probing.side import Plan, Side, Tell, measure
 from hf_posenc.probing.watching import attentions_of
+from hf_posenc.room import check_text_room
 
 AS_IT_COMES = "as it comes"
 
@@ -94,8 +98,16 @@ def probe(
     Raises:
         TextTooShort: the file has not enough text.
         LengthTooShort: ``length`` has no room for the scored tokens.
+        WeightsNotFinite: a weight of the model is no number.
+        TaskOptionOutOfRange: a count is none.
         PosEncError: the scheme is refused.
     """
+    given = {"factor": factor, "target_length": target_length, **options}
+    if scheme is None and (unused := [name for name, value in given.items() if value is not None]):
+        raise UnknownOption(
+            f"{unused[0]!r} belongs to a scheme, and none is asked for. Pass scheme=, or length= for longer texts."
+        )
+    check_asked(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
     was_training = model.training
     model.eval()
     patched = False
@@ -104,6 +116,7 @@ def probe(
         own = is_patched(model)
         trained, end = lengths_of(model)
         wanted = length or reach(model, factor, target_length, trained, end)
+        check_text_room(model, wanted)
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
         first = wanted if own or end is None else min(wanted, end)
         label = describe(model).scheme if own else AS_IT_COMES
@@ -118,6 +131,28 @@ def probe(
             unpatch_model(model)
         model.train(was_training)
     return Probe(tuple(sides), trained, samples, sinks)
+
+
+def check_asked(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
+    """Refuse what cannot be measured, before the model is touched.
+
+    Raises:
+        UnsupportedModel: no adapter knows the model, or its weights are on the meta device.
+        WeightsNotFinite: one of them is no number.
+        WrongKind: there is no tokenizer.
+        TaskOptionOutOfRange: a count or the seed is out of range.
+    """
+    host_of(model)
+    if any(weight.is_meta for weight in model.parameters()):
+        raise UnsupportedModel("The weights of this model are on the meta device. Load it before it is looked into.")
+    check_finite(model)
+    if isinstance(tokenizer, str) or not callable(tokenizer):
+        raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
+    if length is not None:
+        whole("length", length)
+    for name, value in counts.items():
+        whole(name, value)
+    seed_of(seed)
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int | None]:
@@ -149,7 +184,8 @@ def plan_of(
     """Texts of a length, and the lengths at which they are scored."""
     front, behind = frame_of(tokenizer)
     frame = Frame(len(front), len(behind))
-    ids = tokenized(tokenizer, source_text(None if file is None else str(file))).ids
+    ids = tokenized(tokenizer, source_text(file)).ids
+    check_vocabulary(host_of(model)[0], max((*front, *ids, *behind), default=0))
     inner, scored = length - frame.front - frame.behind, settings["scored"]
     if inner < 2 * scored:
         raise LengthTooShort(

@@ -18,7 +18,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention.call import Call
 from hf_posenc.patches.base import Positioned
-from hf_posenc.patches.turning import copies_of
 from hf_posenc.patching import host_of
 from hf_posenc.positions import PositionContext
 from hf_posenc.terms import Terms
@@ -75,10 +74,16 @@ def watch_patched(attention: Any, layer: int, see: See) -> None:
         return by_host(q, k, v, terms, mask, host)
 
     def to_engine(
-        q: tuple[Tensor, ...], k: Tensor, v: Tensor, terms: Terms, ctx: PositionContext, mask: Any, *rest: Any
+        q: tuple[Tensor, ...],
+        k: tuple[Tensor, ...],
+        v: Tensor,
+        terms: Terms,
+        ctx: PositionContext,
+        mask: Any,
+        *rest: Any,
     ) -> Any:
         seen = ctx.key_positions.shape[1]
-        keys = copies_of(k[:, :, :seen], terms.regions, v.shape[-1])
+        keys = tuple(one[:, :, :seen] for one in k)
         see(layer, Call(q, keys, v[:, :, :seen], terms, ctx, tensor_or_none(mask), attention.scaling))
         return by_engine(q, k, v, terms, ctx, mask, *rest)
 

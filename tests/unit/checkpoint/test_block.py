@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from hf_posenc import from_pretrained, patch_model
@@ -64,7 +64,6 @@ def test_a_good_block_is_read_and_written_unchanged() -> None:
     assert Block.read(GOOD, "here").to_json() == GOOD
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     field=some.sampled_from(sorted(GOOD)),
     value=some.recursive(

@@ -81,6 +81,8 @@ def test_options_that_change_the_rotation_are_seen(options: dict, tmp_path) -> N
 
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
+        export_native(patch_model(host("llama"), "irope", factor=4), tmp_path)
+    with pytest.raises(NotExpressible):
         export_native(patch_model(host("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
     with pytest.raises(NotPatched):
         export_native(host("llama"), tmp_path)

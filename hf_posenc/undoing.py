@@ -1,0 +1,37 @@
+"""A model as it was: what a failed change leaves behind is taken back, whoever made the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+
+@contextmanager
+def as_it_was_on_error(model: nn.Module) -> Iterator[None]:
+    """Restore every module of ``model`` if the block raises: class, attributes, children, hooks, what is trained.
+
+    Values of parameters are not copied: whoever writes into them must be sure not to fail.
+    """
+    modules = [(module, type(module), _attributes(module)) for module in model.modules()]
+    trained = [(weight, weight.requires_grad) for weight in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        for module, cls, attributes in modules:
+            object.__setattr__(module, "__class__", cls)
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+        for weight, was in trained:
+            weight.requires_grad_(was)
+        raise
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What an instance holds; its own dictionaries copied, as children and hooks are put into those."""
+    return {
+        name: value.copy() if isinstance(value, (dict, set)) and name != "posenc_patch" else value
+        for name, value in module.__dict__.items()
+    }

@@ -1,0 +1,90 @@
+"""Models that are wrapped, spread over devices or doubled: patched whole, or refused before anything is touched.
+
+A compiled model is compiled anew when its layers change class. What keeps a list of parameters does not learn of new
+ones: `DistributedDataParallel` would never bring their gradients together. What has taken the weights apart leaves
+layers that cannot be run, and therefore not proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hf_posenc.errors import PosEncError, UnsupportedModel
+
+SHARDING = ("FullyShardedDataParallel", "FSDPModule")
+APART = "DTensor"  # a weight of which each device has a part
+
+
+def check_single(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
+    """Refuse a module that holds several models: it would not be known which one was meant.
+
+    Raises:
+        UnsupportedModel: it does.
+    """
+    found = [module for module in model.modules() if isinstance(module, tuple(kinds))]
+    others = [module for module in found if module is not base and not inside(base, module)]
+    if others:
+        raise UnsupportedModel(
+            f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
+            f"{type(others[0]).__name__}. Patch each of them by itself."
+        )
+
+
+def inside(base: nn.Module, module: nn.Module) -> bool:
+    """Whether a module is a part of ``base``."""
+    return any(one is module for one in base.modules())
+
+
+def check_whole_weights(model: nn.Module) -> None:
+    """Refuse a model whose weights are taken apart.
+
+    Raises:
+        UnsupportedModel: they are.
+    """
+    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING)
+    apart = any(type(weight).__name__ == APART for weight in model.parameters())
+    if sharding or apart:
+        raise UnsupportedModel(
+            f"The weights of this {type(model).__name__} are spread over devices "
+            f"({sorted(sharding)[0] if sharding else APART}). Patch the model first, and shard it afterwards."
+        )
+
+
+def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Iterable[nn.Parameter]) -> None:
+    """Refuse to change what is trained once a reducer has counted it.
+
+    Raises:
+        UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
+    """
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()) and (
+        any(True for _ in fresh) or any(weight.requires_grad for weight in frozen)
+    ):
+        raise UnsupportedModel(
+            "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
+            "freezes. Patch the model first, and wrap it afterwards."
+        )
+
+
+@contextmanager
+def runnable(base: nn.Module) -> Iterator[None]:
+    """Say what a layer says that cannot be run even before it is patched.
+
+    Raises:
+        UnsupportedModel: it cannot.
+    """
+    try:
+        yield
+    except (PosEncError, MemoryError):
+        raise
+    except Exception as error:  # whatever a kernel, a quantiser or a hook says
+        first = str(error).strip().partition("\n")[0].rstrip(" .:!")[:200]
+        kind: Any = next((weight.dtype for weight in base.parameters()), None)
+        raise UnsupportedModel(
+            f"An attention layer of this {type(base).__name__}, whose weights are {kind}, cannot be run as it is: "
+            f"{type(error).__name__}: {first}. Patch the model where it runs, and convert or move it afterwards."
+        ) from error

@@ -1,0 +1,123 @@
+"""Answers of transformers that depend on how a text was read, or on who was read with it; ours do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AttentionInterface
+
+from hf_posenc import patch_model
+
+from .still import APART, CLOSE, TEXT, TRAINED, continued, gap, gpt2, llama, said, scaled, silent
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": TRAINED, "short_factor": [1.0] * 4,
+    "long_factor": [1.0, 2.0, 3.0, 4.0],
+}  # fmt: skip
+OURS = {
+    "dynamic_ntk": {"factor": 4},
+    "longrope": {"factor": 4, "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rope", "scheme"), [(LONGROPE, "longrope")])
+def test_a_cache_across_the_trained_length(rope: dict, scheme: str) -> None:
+    with silent("transformers", f"{rope['rope_type']} keeps keys that were turned for another length"):
+        model = scaled(**rope)
+        assert gap(continued(model, TRAINED - 2), said(model)[:, -1]) > APART
+    model = patch_model(llama(), scheme, **OURS[scheme])
+    assert gap(continued(model, TRAINED - 2), said(model)[:, -1]) < CLOSE
+
+
+def test_dynamic_frequencies_and_the_cache() -> None:
+    """Token by token, every key stays as its own step turned it."""
+
+    def stepwise(model: torch.nn.Module) -> torch.Tensor:
+        cache, logits = None, None
+        with torch.no_grad():
+            for step in range(TEXT.shape[1]):
+                out = model(TEXT[:, step : step + 1], past_key_values=cache, use_cache=True)
+                cache, logits = out.past_key_values, out.logits
+        return logits[:, -1]
+
+    def dynamic() -> torch.nn.Module:
+        return llama(rope_parameters={**DYNAMIC, "rope_theta": 10000.0})
+
+    with silent("transformers", "dynamic NTK computes something else token by token than at once"):
+        assert gap(stepwise(dynamic()), said(dynamic())[:, -1]) > APART
+    model = patch_model(llama(), "dynamic_ntk", factor=4)
+    assert gap(stepwise(model), said(model)[:, -1]) < CLOSE
+
+
+def test_dynamic_frequencies_and_what_was_read_before() -> None:
+    """A model that has read a long text turns a shorter one, still beyond its own length, by the long one's angles."""
+    shorter = TEXT[:, : 2 * TRAINED]
+    with silent("transformers", "dynamic NTK remembers the longest text"):
+        model = llama(rope_parameters={**DYNAMIC, "rope_theta": 10000.0})
+        fresh = said(model, shorter)
+        said(model)
+        assert gap(said(model, shorter), fresh) > APART
+    model = patch_model(llama(), "dynamic_ntk", factor=4)
+    fresh = said(model, shorter)
+    said(model)
+    assert torch.equal(said(model, shorter), fresh)
+
+
+@pytest.mark.parametrize("scheme", ["dynamic_ntk", "longrope"])
+def test_a_short_row_beside_a_long_one(scheme: str) -> None:
+    """The batch's longest row decides over the frequencies of all."""
+    rope = {"dynamic_ntk": DYNAMIC, "longrope": LONGROPE}[scheme]
+    short = TEXT[:, : TRAINED - 4]
+    padded = torch.cat((short, TEXT[:, : 3 * TRAINED + 4]), dim=-1)
+    both, mask = torch.cat((padded, TEXT)), torch.ones(2, 4 * TRAINED, dtype=torch.long)
+    mask[0, short.shape[1] :] = 0
+
+    def first(model: torch.nn.Module) -> torch.Tensor:
+        return said(model, both, attention_mask=mask)[:1, : short.shape[1]]
+
+    def stock() -> torch.nn.Module:
+        own = {"rope_parameters": {**rope, "rope_theta": 10000.0}}
+        return llama(**own) if scheme == "dynamic_ntk" else scaled(**rope)
+
+    with silent("transformers", f"{rope['rope_type']} gives a row other frequencies beside a longer one"):
+        assert gap(first(stock()), said(stock(), short)) > APART
+    model = patch_model(llama(), scheme, **OURS[scheme])
+    assert gap(first(model), said(model, short)) < CLOSE
+
+
+def test_padding_on_the_left_moves_a_table() -> None:
+    """GPT-2 counts positions from the first column, padding included."""
+    short = TEXT[:, : TRAINED - 4]
+    padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), short), dim=-1)
+    mask = torch.ones_like(padded)
+    mask[:, :4] = 0
+    with silent("transformers", "GPT-2 without position_ids reads a text padded on the left at other positions"):
+        assert gap(said(gpt2(), padded, attention_mask=mask)[:, 4:], said(gpt2(), short)) > APART
+    for scheme in ("learned", "sinusoidal", "t5"):
+        model = patch_model(gpt2(), scheme, factor=1)
+        assert gap(said(model, padded, attention_mask=mask)[:, 4:], said(model, short)) < CLOSE
+
+
+def test_a_bias_that_nobody_reads() -> None:
+    """Keywords an attention function does not know are dropped; whoever passes a bias so changes nothing."""
+    with silent("transformers", "attention drops a position_bias it is given"):
+        model = llama(attn_implementation="eager")
+        bias = torch.randn(1, 4, 4 * TRAINED, 4 * TRAINED)
+        assert torch.equal(said(model, position_bias=bias), said(model))
+    eager, sdpa = (patch_model(llama(attn_implementation=name), "alibi", factor=4) for name in ("eager", "sdpa"))
+    assert gap(said(eager), said(llama())) > APART
+    assert gap(said(eager), said(sdpa)) < CLOSE
+
+
+def test_an_attention_that_ignores_the_bias() -> None:
+    """A registered attention function of somebody else has no place for a bias; here it is refused."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    from hf_posenc.errors import BackendCannotCarry
+
+    AttentionInterface.register("somebody_elses", sdpa_attention_forward)
+    model = patch_model(llama(), "alibi", factor=4)
+    model.config._attn_implementation = "somebody_elses"
+    with pytest.raises(BackendCannotCarry):
+        said(model)

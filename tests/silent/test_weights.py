@@ -1,0 +1,125 @@
+"""Weights that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+from transformers.trainer_utils import get_last_checkpoint
+
+from hf_posenc import from_pretrained, patch_model
+from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.guard import BLOCK, GUARD, unguard
+from hf_posenc.training.resuming import last_complete
+
+from .still import APART, TEXT, gap, llama, said, silent
+
+
+def test_a_kernel_that_hides_nan() -> None:
+    """CPU sdpa turns queries that are nan into zeros in a short text (torch issue 141128)."""
+    model = llama(attn_implementation="sdpa")
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
+    with silent("torch", "logits of a short text are finite although a projection is nan"):
+        assert said(model, TEXT[:, :8]).isfinite().all()
+    with pytest.raises(PosEncError, match="finite"):
+        patch_model(model, "yarn", factor=4)
+
+
+def test_a_patched_checkpoint_that_loads_as_a_plain_one(tmp_path: Path) -> None:
+    """Without our guard, whoever has not got this package would compute something else and not know."""
+    model = patch_model(llama(), "alibi", factor=4)
+    model.save_pretrained(tmp_path)
+    guarded = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(unguard(guarded, "here")))
+    with silent("transformers", f"keys of a configuration it does not know, such as {BLOCK}, are kept and ignored"):
+        assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model)) > APART
+    (tmp_path / "config.json").write_text(json.dumps(guarded))
+    assert GUARD in guarded
+    with pytest.raises(Exception, match="hf_posenc"):
+        LlamaForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(said(from_pretrained(tmp_path)), said(model))
+
+
+def test_pickled_weights(tmp_path: Path) -> None:
+    model = llama()
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with silent("transformers", "weights that are a pickle are loaded without being asked for"):
+        assert torch.equal(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model))
+    with pytest.raises((PosEncError, OSError)):
+        from_pretrained(tmp_path)
+    with pytest.raises(CheckpointMismatch, match="pickled"):
+        from_pretrained(tmp_path, use_safetensors=False)
+
+
+def test_an_old_file_wins_over_new_shards(tmp_path: Path) -> None:
+    """Saved in shards into the folder of a model that was one file, the old one is loaded."""
+    old, new = llama(), llama(initializer_range=0.2)
+    with silent("transformers", "a save in shards leaves the single file of an earlier save, which is then loaded"):
+        old.save_pretrained(tmp_path / "stock")
+        new.save_pretrained(tmp_path / "stock", max_shard_size="8KB")
+        assert torch.equal(said(LlamaForCausalLM.from_pretrained(tmp_path / "stock")), said(old))
+    for model, size in ((old, "5GB"), (new, "8KB")):
+        patch_model(model, "yarn", factor=4).save_pretrained(tmp_path / "ours", max_shard_size=size)
+    assert torch.equal(said(from_pretrained(tmp_path / "ours")), said(new))
+
+
+def test_a_save_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration is written first: interrupted, it stands beside the weights of an earlier save."""
+    import transformers.modeling_utils
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def interrupted(model: torch.nn.Module, folder: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(transformers.modeling_utils, "safe_save_file", full)
+            with pytest.raises(OSError, match="No space"):
+                model.save_pretrained(folder)
+
+    old, new = llama(), llama(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0})
+    with silent("transformers", "a save cut short leaves the new configuration over the old weights, which load"):
+        old.save_pretrained(tmp_path / "stock")
+        interrupted(new, tmp_path / "stock")
+        assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path / "stock")), said(old)) > APART
+    patch_model(old, "yarn", factor=4).save_pretrained(tmp_path / "ours")
+    interrupted(patch_model(llama(), "pi", factor=4), tmp_path / "ours")
+    assert torch.equal(said(from_pretrained(tmp_path / "ours")), said(old))
+
+
+def test_a_checkpoint_that_is_not_whole(tmp_path: Path) -> None:
+    for step in (2, 4):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    with silent("transformers", "the newest checkpoint is resumed from, whole or not"):
+        assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-4")
+    assert last_complete(tmp_path) is None
+
+
+def test_a_weight_that_is_missing(tmp_path: Path) -> None:
+    """A position parameter the file lacks: transformers would draw it by its one rule for everything."""
+    model = llama()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights.pop("model.layers.0.mlp.up_proj.weight")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with silent("transformers", "a weight that is missing is drawn at random and reported in a log"):
+        torch.manual_seed(5)
+        assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model)) > APART
+    t5 = patch_model(llama(), "t5", factor=4)
+    t5.save_pretrained(tmp_path / "t5")
+    weights = load_file(tmp_path / "t5" / "model.safetensors")
+    (name,) = (name for name in weights if "posenc" in name)
+    save_file({n: w for n, w in weights.items() if n != name}, tmp_path / "t5" / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    from hf_posenc import restoring
+
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restoring.logger, "warning", seen.append)
+        from_pretrained(tmp_path / "t5")
+    assert any("lacks" in told and "t5" in told for told in seen)
