@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,22 +15,35 @@ import torch
 from accelerate import PartialState
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
-from hf_posenc.atomic import write_json
+from hf_posenc.atomic import folder_made, write_json
 from hf_posenc.block import Block
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.patching import describe, host_of, is_patched
 from hf_posenc.peft_adapters import get_peft_model
+from hf_posenc.refusing import folder_to_write
+from hf_posenc.side_car import PARAMETERS, SIDE_CAR
+from hf_posenc.staging import move_in
+from hf_posenc.training.asking import (
+    arguments_of,
+    check_asked,
+    check_callbacks,
+    check_tokenizer,
+    check_tokens,
+    texts_of,
+)
 from hf_posenc.training.chunked_loss import chunked_loss
+from hf_posenc.training.claiming import check_room, claimed
 from hf_posenc.training.curve import Point, points
 from hf_posenc.training.masking import Collator, masked_loss
 from hf_posenc.training.methods import Method, method_of
-from hf_posenc.training.resuming import UNFINISHED, End, Finished, Manifest, last_complete, move_in, start_run
+from hf_posenc.training.resuming import UNFINISHED, End, Finished, Manifest, last_complete, start_run
 from hf_posenc.training.rows import Joined, Separate, documents, held_out_windows, refuse_packing
 from hf_posenc.training.settings import Training
+from hf_posenc.undoing import as_it_was_on_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,31 +99,42 @@ def finetune(
     Raises:
         LengthContradiction: the model does not reach ``length``, or the texts do not fill it.
         TrainingImpossible: this model cannot be trained so.
+        WrongKind: an argument is none of its kind.
+        WeightsNotFinite: a weight of the model is no number.
         CheckpointMismatch: ``output`` holds another run, or one and ``resume`` is false.
+        FolderInUse: another run writes to ``output``.
+        NoRoom: its disk has less room than the checkpoints take.
     """
+    check_asked(model, training)
+    texts = texts_of("texts", texts)
+    held_out = None if held_out is None else texts_of("held_out", held_out)
+    folder = None if output is None else Path(folder_to_write(output))
+    check_callbacks(callbacks)
     causal = is_causal(model)
+    if held_out is not None or not isinstance(texts, Dataset):  # rows that are ready need none
+        check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal)
     rows = rows_of(model, tokenizer, texts, training, method)
     windows = None if held_out is None else windows_of(model, tokenizer, held_out, training)
-    if output is not None:
-        with PartialState(cpu=not torch.accelerator.is_available()).main_process_first():
-            start_run(Path(output), settings_of_run(model, training, len(rows)), resume=resume)
-    set_seed(training.seed)
-    collate = Collator(tokenizer, training.seed)
-    trained: Any = model
-    if method.configure is not None:
-        trained = get_peft_model(model, method.configure(model, training.rank))
-    with nullcontext(output) if output is not None else TemporaryDirectory() as folder:
-        checkpoint = last_complete(Path(folder)) if resume else None
+    with ExitStack() as held:
+        place = folder or Path(held.enter_context(TemporaryDirectory()))
+        checkpoint = last_complete(place) if resume else None
+        asked = arguments_of(
+            settings_of(training, str(place), keep=folder is not None)
+            | evaluation_of(training, windows, fresh=checkpoint is None),
+            arguments,
+        )
+        set_seed(training.seed)
+        collate = Collator(tokenizer, training.seed)
+        trained: Any = model
+        with as_it_was_on_error(model):
+            if method.configure is not None:
+                trained = get_peft_model(model, method.configure(model, training.rank))
+            if folder is not None:
+                begin(held, folder, trained, settings_of_run(model, training, len(rows)), resume=resume)
         trainer = Trainer(
             trained,
-            TrainingArguments(
-                **{
-                    **settings_of(training, str(folder), keep=output is not None),
-                    **evaluation_of(training, windows, fresh=checkpoint is None),
-                    **(arguments or {}),
-                }
-            ),
+            asked,
             data_collator=collate,
             train_dataset=rows,
             eval_dataset=windows,
@@ -126,9 +150,24 @@ def finetune(
         ):
             trainer.train(resume_from_checkpoint=checkpoint)
         curve = points(trainer.state.log_history)
-        if output is not None:
-            save(trainer, Path(output), curve)
+        if folder is not None:
+            save(trainer, folder, curve)
     return Tuned(trained.eval(), curve, trainer.is_world_process_zero())
+
+
+def begin(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
+    """Have ``folder`` for this run alone until ``held`` ends; one that is new goes again if it cannot be had.
+
+    Raises:
+        PosEncError: another run has it, or its disk has no room.
+    """
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    with folder_made(folder):
+        if state.is_main_process:
+            held.enter_context(claimed(folder))
+        check_room(folder, trained)
+        with state.main_process_first():
+            start_run(folder, settings, resume=resume)
 
 
 def settings_of_run(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
@@ -175,6 +214,7 @@ def rows_of(
     if isinstance(texts, Dataset):
         return texts
     read = documents(tokenizer, texts)
+    check_tokens(model, read)
     if training.packing == "separate":
         return Separate(read, training.length)
     return Joined(read, training.length, causal=causal)
@@ -194,8 +234,10 @@ def windows_of(
         raise LengthContradiction(
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
+    read = documents(tokenizer, texts)
+    check_tokens(model, read)
     mask = None if is_causal(model) else tokenizer.mask_token_id
-    return dict(held_out_windows(documents(tokenizer, texts), lengths, count=training.eval_windows, mask=mask))
+    return dict(held_out_windows(read, lengths, count=training.eval_windows, mask=mask))
 
 
 def doubled(trained: int, target: int) -> list[int]:
@@ -269,11 +311,15 @@ def save(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
     first, staged = trainer.is_world_process_zero(), folder / UNFINISHED
     if first:
         shutil.rmtree(staged, ignore_errors=True)
-    trainer.save_model(str(staged))
-    if first:
-        (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
-        move_in(staged, folder)
-        write_json(folder / CURVE, [point.to_dict() for point in curve])
+    try:
+        trainer.save_model(str(staged))
+        if first:
+            (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+            write_json(staged / CURVE, [point.to_dict() for point in curve])
+            move_in(staged, folder, companions=(SIDE_CAR, PARAMETERS), last=(CURVE,))
+    finally:
+        if first:
+            shutil.rmtree(staged, ignore_errors=True)
 
 
 class Report(TrainerCallback):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from hf_posenc.errors import TrainingImpossible, nearest
+from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching import host_of
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def method_of(name: str, model: nn.Module, *, causal: bool) -> Method:
     """
     if name not in METHODS:
         raise TrainingImpossible(
-            f"There is no method {name!r}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
+            f"There is no method {shown(name)}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
         )
     method = METHODS[name]
     if method.virtual_tokens and not causal:

@@ -7,7 +7,6 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, who
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from hf_posenc.atomic import write_json
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.errors import CheckpointMismatch, shown
+from hf_posenc.reading import read_object
 
 RUN, MANIFEST = "run.json", "complete.json"
 UNFINISHED = "unfinished"
-OPENERS = ("adapter_config.json", "config.json")  # without these nothing loads
 logger = logging.get_logger(__name__)
 
 
@@ -64,12 +63,17 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     if checkpoints(folder) and not resume:
         raise CheckpointMismatch(f"{folder} holds checkpoints of an earlier run. Pass resume=True, or another folder.")
     if checkpoints(folder) and (folder / RUN).exists():
-        before = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        try:
+            before = read_object(folder / RUN)
+        except (OSError, ValueError) as error:
+            raise CheckpointMismatch(
+                f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
+            ) from error
         for name in sorted(before.keys() | settings.keys()):
             if before.get(name) != settings.get(name):
+                told = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
                 raise CheckpointMismatch(
-                    f"The run in {folder} had {name}={before.get(name)!r}, this one has {settings.get(name)!r}. "
-                    "Resume it with the same settings, or choose another folder."
+                    f"The run in {folder} had {told}. Resume it with the same settings, or choose another folder."
                 )
     write_json(folder / RUN, settings)
 
@@ -78,7 +82,7 @@ def last_complete(folder: Path) -> str | None:
     """The newest checkpoint all of whose files are as its manifest says; None where there is none."""
     for checkpoint in reversed(checkpoints(folder)):
         try:
-            listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+            listed: Any = read_object(checkpoint / MANIFEST)
         except (OSError, ValueError):
             listed = None
         if listed is not None and listed == sizes(checkpoint):
@@ -91,16 +95,6 @@ def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
     found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
     return sorted(found, key=lambda p: int(p.name.rpartition("-")[2]))
-
-
-def move_in(staged: Path, folder: Path) -> None:
-    """Move a finished result to where it is looked for, so that half of it never loads."""
-    files = [file for file in staged.rglob("*") if file.is_file()]
-    for file in sorted(files, key=lambda file: file.name in OPENERS):
-        place = folder / file.relative_to(staged)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(place)
-    shutil.rmtree(staged)
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hf_posenc.errors import LengthContradiction, TrainingImpossible
+from hf_posenc.health import check_known
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,10 +26,15 @@ Row = dict[str, Tensor]
 
 
 def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Tensor]:
-    """Every text as tokens ``[token]``, with the token that ends a text behind it, where the tokenizer has one."""
+    """Every text as tokens ``[token]``, with the token that ends a text behind it, where the tokenizer has one.
+
+    Raises:
+        InvalidInput: most of them are the unknown one.
+    """
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     ending = [] if end is None else [end]
     encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    check_known(tokenizer, [token for document in encoded for token in document])
     return [torch.tensor([*document, *ending], dtype=torch.long) for document in encoded]
 
 

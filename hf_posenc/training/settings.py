@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hf_posenc.errors import TrainingImpossible, nearest
+from hf_posenc.errors import TrainingImpossible, nearest, shown
+from hf_posenc.lengths import LONGEST
+
+LARGEST_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
+FASTEST = 1e3
+"""Learning rate; a step of more than that is a typing error."""
+LEAST = {"length": 2, "seed": 0} | dict.fromkeys(
+    ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
+)
 
 
 @dataclass(frozen=True)
@@ -55,23 +63,56 @@ class Training:
     eval_windows: int = 8
 
     def __post_init__(self) -> None:
-        least = {"length": 2} | dict.fromkeys(
-            ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
-        )
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise TrainingImpossible(f"{name}={getattr(self, name)} was asked for. Choose {bound} or more.")
-        if not 0 < self.learning_rate < float("inf") or not 0 <= self.warmup < 1:
+        for name, bound in LEAST.items():
+            check_count(name, getattr(self, name), bound, LARGEST_SEED if name == "seed" else LONGEST)
+        check_rate("learning_rate", self.learning_rate)
+        if not 0 <= number(self.warmup) < 1:
             raise TrainingImpossible(
-                f"learning_rate={self.learning_rate}, warmup={self.warmup} were asked for. "
-                "Choose a positive learning rate, and a warmup from 0 to less than 1."
+                f"warmup={shown(self.warmup)} was asked for. Choose a number from 0 to less than 1."
             )
+        if not isinstance(self.method, str):
+            raise TrainingImpossible(f"method={shown(self.method)} was asked for. Choose a name, such as 'lora'.")
         if self.packing not in ("joined", "separate"):
             raise TrainingImpossible(
-                f"There is no packing {self.packing!r}.{nearest(self.packing, ('joined', 'separate'))} "
+                f"There is no packing {shown(self.packing)}.{nearest(self.packing, ('joined', 'separate'))} "
                 "Choose joined or separate."
             )
+        for name in ("gradient_checkpointing", "bf16", "chunked_loss"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == "chunked_loss" and value is None):
+                raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose True or False.")
+        if not isinstance(self.eval_lengths, (tuple, list)):
+            raise TrainingImpossible(
+                f"eval_lengths={shown(self.eval_lengths)} was asked for. Give several lengths, such as (256, 512)."
+            )
+        for length in self.eval_lengths:
+            check_count("eval_lengths", length, 2, LONGEST)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+def check_count(name: str, value: Any, least: int, most: int) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``.
+
+    Raises:
+        TrainingImpossible: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a whole number from {least} to {most}.")
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Refuse what no optimiser could take as its rate.
+
+    Raises:
+        TrainingImpossible: it is not.
+    """
+    if not 0 < number(value) <= FASTEST:
+        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {FASTEST:g}.")
+
+
+def number(value: Any) -> float:
+    """A number as it is; what is none, as one that lies in no range."""
+    return float("nan") if isinstance(value, bool) or not isinstance(value, (int, float)) else value
