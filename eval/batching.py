@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from hf_posenc.eval.hosts import check_reach
+from hf_posenc.eval.hosts import check_row
 from hf_posenc.eval.open_ended import OpenEnded
 from hf_posenc.eval.scoring import Head, suffix_states
 from hf_posenc.eval.spans import forget_longest, prefix_consistent, randomises
@@ -55,7 +55,8 @@ class Batched(OpenEnded):
         """Each row with the states of its last positions, as many as asked for, longest rows first."""
         with closing(self.batches(keep)) as batches:
             for batch in batches:
-                check_reach(self, len(batch[0]))
+                for row in batch:
+                    check_row(self, row)
                 forget_longest(self.model)
                 with torch.no_grad(), self.precision(), self.seeded(batch):
                     ids = torch.tensor(batch, device=self.device)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import nearest
+from hf_posenc.errors import nearest, shown
 from hf_posenc.eval import TASKS
-from hf_posenc.eval.errors import BadComparison
+from hf_posenc.eval.errors import BadComparison, UntrustedTask
 
+LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)
 
 
@@ -66,6 +67,39 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     for name in names:
         if name not in known:
             raise BadComparison(f"There is no task {name!r}.{nearest(name, known)} `lm_eval ls tasks` shows all.")
+
+
+def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:
+    """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name.
+
+    Raises:
+        UntrustedTask: one is asked for, and nobody said that it is trusted.
+        BadComparison: a name is none that a task could have.
+    """
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
+            raise BadComparison(f"There is no task {shown(name)}. All of ours: {told()}.")
+    files = [name for name in names if is_file(name)]
+    outside = include_path if include_path is not None else next(iter(files), None)
+    if include_path is not None and not Path(include_path).is_dir():
+        raise BadComparison(f"There is no folder {shown(str(include_path))} of task files. Pass one.")
+    if outside is None or trust or Path(outside).resolve() == TASKS.resolve():
+        return
+    if Path(outside).resolve().parent == TASKS.resolve():
+        return
+    raise UntrustedTask(
+        f"The task files of {shown(str(outside))} can run any code when they are loaded. "
+        "Read them, and then pass trust_tasks=True (--trust-tasks)."
+    )
+
+
+def is_file(name: str) -> bool:
+    """Whether lm-eval would take a task for a file rather than a name."""
+    return (
+        name.lower().endswith((".yaml", ".yml", ".py"))
+        or any(sign in name for sign in ("/", "\\"))
+        or Path(name).exists()
+    )
 
 
 def told() -> str:

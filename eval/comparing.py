@@ -19,8 +19,10 @@ from typing import Any, TypeGuard
 import torch
 
 from hf_posenc import patch_model, unpatch_model
+from hf_posenc.disk import check_disk
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.catalogue import check_known, expanded
+from hf_posenc.eval.asking import check_measure, check_tasks, folder_of_results
+from hf_posenc.eval.catalogue import check_known, check_trusted, expanded
 from hf_posenc.eval.cells import Cell, Request, cells_of
 from hf_posenc.eval.comparison import Comparison
 from hf_posenc.eval.entries import Entry, Given, entries_of
@@ -31,12 +33,19 @@ from hf_posenc.eval.pace import Pace
 from hf_posenc.eval.plots import require_matplotlib
 from hf_posenc.eval.run import CAUSAL_TASKS, MASKED_TASKS, evaluate, hushed, is_masked, language_model
 from hf_posenc.eval.store import Record, State, Store
-from hf_posenc.eval.sweep import whole
+from hf_posenc.eval.task_files import check_task_files
 
 STORE = "cells.sqlite"
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MULTIPLES = (1, 2, 4)
 """Of the trained length, where no lengths are given."""
+
+PAGE, EACH = 1 << 16, 1 << 14
+"""Bytes of the results without any cell, and of each: a row of the store, and shares of the files before and after they
+are replaced. Measured, pass keys at five depths take 9,000 and fewer numbers less."""
+
+NO_MEMORY = "can't allocate memory"
+"""What torch says in a `RuntimeError` where the machine's own memory ends."""
 
 Tell = Callable[[float, str], None]
 
@@ -57,6 +66,7 @@ def compare(
     seed: int = 0,
     limit: int | None = None,
     include_path: str | Path | None = None,
+    trust_tasks: bool = False,
     one_factor: bool = False,
     name: str | None = None,
     command: str | None = None,
@@ -76,7 +86,7 @@ def compare(
         tokenizer: of a live model.
         lengths: in tokens; by default one, two and four times the trained length.
         tasks: lm-eval task names; by default perplexity and pass keys.
-        samples, scored, keys, depths, text, seed, limit, include_path: as in `hf_posenc.eval.evaluate`.
+        samples, scored, keys, depths, text, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         one_factor: patch once for the longest length, as a deployed model would be, rather than for each its own.
         name: what reports call the model.
         command: what reports print as the way to repeat them.
@@ -85,21 +95,23 @@ def compare(
 
     Raises:
         PosEncError: what is asked for makes no sense, or the folder cannot be used.
+        NoRoom: its disk has less room than the results take.
     """
     require_matplotlib()
     entries = entries_of(schemes)
-    wanted = sorted({whole("lengths", length) for length in lengths or ()})
-    chosen = expanded(tasks or ())
+    folder = folder_of_results(out)
+    wanted, measure = check_measure(
+        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit, text=text
+    )
+    chosen = expanded(check_tasks(tasks, include_path))
+    check_trusted(chosen, include_path, trust=trust_tasks)
+    check_task_files(chosen, include_path)
     check_known(chosen, include_path)
-    measure = {
-        "samples": whole("samples", samples), "scored": whole("scored", scored), "keys": whole("keys", keys),
-        "depths": list(depths), "seed": seed, "limit": limit,
-    }  # fmt: skip
     identity = {"versions": versions(), "text": text_digest(text)}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), (".yaml", ".py"))
     tell = progress or (lambda done, doing: None)
-    with Store(Path(out) / STORE) as store:
+    with Store(folder / STORE) as store:
         tell(0.0, "loading the model")
         with hushed(True):
             lm = language_model(model, tokenizer, **model_args)
@@ -109,10 +121,11 @@ def compare(
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
         request = Request(measure, wanted[-1], one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
-        passed_on = {**measure, "text": text, "include_path": include_path}
+        check_disk(folder, PAGE + EACH * len(cells), "Results")
+        passed_on = {**measure, "text": text, "include_path": include_path, "trust_tasks": trust_tasks}
         records = measured(lm, cells, store, request, passed_on, tell)
         about = {
-            "model": name or (model if isinstance(model, str) else type(model).__name__),
+            "model": str(name or "") or (model if isinstance(model, str) else type(model).__name__),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
             "text": None if text is None else str(text), "versions": identity.pop("versions"), "digests": identity,
@@ -120,7 +133,7 @@ def compare(
         }  # fmt: skip
         comparison = Comparison(about, records)
         tell(1.0, "writing")
-        write_exports(Path(out), comparison)
+        write_exports(folder, comparison)
     return comparison
 
 
@@ -169,12 +182,20 @@ def measured_cell(lm: Any, cell: Cell, request: Request, passed_on: dict[str, An
     except PosEncError as error:
         reason = str(error)
     except Exception as error:
-        state, reason = "failed", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        state, reason = "failed", told(error, cell)
     length = cell.length if len(cell.lengths) == 1 else None
     return Record(
         cell.key, cell.entry.label, cell.task, length, state, reason, rows if state == "done" else [],
         time.monotonic() - started, cell.settings,
     )  # fmt: skip
+
+
+def told(error: Exception, cell: Cell) -> str:
+    """An error nobody foresaw, in a line; that of memory, which ends no process, with what to do."""
+    what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY in str(error):
+        return f"Out of memory at {cell.length} tokens ({what}). Choose shorter lengths or a smaller batch size."
+    return what
 
 
 @contextmanager

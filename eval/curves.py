@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hf_posenc.atomic import write_bytes
-from hf_posenc.eval.plots import COLOURS, MARKERS, figure
+from hf_posenc.eval.plots import COLOURS, MARKERS, figure, save_figure
 
 if TYPE_CHECKING:
     from hf_posenc.training import Point
@@ -52,11 +51,7 @@ def curve_picture(
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
-    beside = path.with_name(f".{path.name}.tmp{path.suffix}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(beside)
-    write_bytes(path, beside.read_bytes())
-    beside.unlink()
+    save_figure(canvas, path)
 
 
 def draw_length(axes: Any, runs: Sequence[Sequence[Point]], length: int, label: str, **style: Any) -> None:

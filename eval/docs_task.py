@@ -21,6 +21,12 @@ from hf_posenc.eval.spans import Span
 from hf_posenc.eval.sweep import metric_name
 from hf_posenc.eval.tasklib import Doc, Metric, perplexity
 from hf_posenc.eval.windows import check_room
+from hf_posenc.health import check_known
+
+ENOUGH = 64
+"""Characters a token, in all languages and then some."""
+MARGIN = 64
+"""Tokens behind the last that counts; where a text is cut off, its last tokens may be others."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,7 @@ class DocsTask(SpanTask):
         for name, text in documents(self.sweep.docs, self.sweep.field):
             if len(found) == self.sweep.samples:
                 break
-            ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            ids = self.beginning(text)
             read, empty, short = read + 1, empty + (not ids), short + (0 < len(ids) < self.size())
             if len(ids) >= self.size():
                 found.append({"name": name, "ids": ids[: self.size()], "target": ""})
@@ -55,6 +61,16 @@ class DocsTask(SpanTask):
             log.warning("Of %d documents %d are empty and %d too short; they are left out.", read, empty, short)
         self.config.metadata |= {"documents": {"read": read, "used": len(found), "short": short, "empty": empty}}
         return found
+
+    def beginning(self, text: str) -> list[int]:
+        """Tokens of a text, at least as many as count: of a long one no more than its first characters are read."""
+        for share in (ENOUGH * self.size(), len(text)):
+            read = text[:share]
+            ids = self.tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]
+            if len(read) == len(text) or len(ids) >= self.size() + MARGIN:
+                break
+        check_known(self.tokenizer, ids)
+        return list(ids)
 
     def size(self) -> int:
         """Tokens of a document that count."""

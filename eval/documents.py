@@ -12,7 +12,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hf_posenc.errors import shown
 from hf_posenc.eval.errors import UnreadableDocuments
+from hf_posenc.eval.reading import AS_TEXT, read_text
 
 LINES = {".jsonl", ".ndjson"}
 TEXT = {".txt", ".md", ".rst", ".py", ".tex"}
@@ -48,12 +50,7 @@ def folder(path: Path, field: str) -> Iterator[tuple[str, str]]:
 
 def file(path: Path, field: str) -> Iterator[tuple[str, str]]:
     """The documents of one file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError) as error:
-        raise UnreadableDocuments(
-            f"The file {str(path)!r} cannot be read as UTF-8 text: {error}. Convert it."
-        ) from error
+    text = read_text(path, AS_TEXT)
     if path.suffix.lower() not in LINES:
         yield path.name, text
         return
@@ -66,7 +63,7 @@ def record(line: str, field: str, where: str) -> str:
     """The text of one JSON record."""
     try:
         found = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableDocuments(f"There is no JSON in {where}: {error}. Mend the line or take it out.") from error
     return text_of(found, field, where)
 
@@ -76,7 +73,12 @@ def text_of(found: object, field: str, where: str) -> str:
     if not isinstance(found, dict) or field not in found:
         known = ", ".join(sorted(map(str, found))) if isinstance(found, dict) else type(found).__name__
         raise UnreadableDocuments(f"There is no field {field!r} in {where}, only {known}. Pass field=, its name.")
-    return "" if found[field] is None else str(found[field])
+    text = found[field]
+    if not isinstance(text, str | None):
+        raise UnreadableDocuments(
+            f"The field {field!r} in {where} holds {shown(text)}, which is no text. Pass field=, the name of another."
+        )
+    return text or ""
 
 
 def dataset(name: str, field: str) -> Iterator[tuple[str, str]]:
@@ -89,6 +91,8 @@ def dataset(name: str, field: str) -> Iterator[tuple[str, str]]:
         raise UnreadableDocuments(
             f"{name!r} is no file and no folder, and as a dataset it cannot be loaded: {error}. Check path and network."
         ) from error
+    if not splits:
+        raise UnreadableDocuments(f"The dataset {name!r} has no rows. Pass another one.")
     rows = splits["test"] if "test" in splits else next(iter(splits.values()))
     for number, found in enumerate(rows):
         yield f"{name}:{number}", text_of(found, field, f"record {number} of {name}")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from hf_posenc.errors import shown
 from hf_posenc.eval.errors import BadComparison
 
 UNSCALED = "unscaled"
@@ -76,7 +77,7 @@ def entries_of(given: str | Iterable[Given]) -> list[Entry]:
         PosEncError: a scheme or option is refused.
     """
     found: dict[str, Entry] = {}
-    for item in [given] if isinstance(given, str) else given:
+    for item in [given] if isinstance(given, str) else several(given):
         for entry in read_words(item) if isinstance(item, str) else [entry_of(item)]:
             entry.settings()
             if found.setdefault(entry.label, entry) != entry:
@@ -84,6 +85,24 @@ def entries_of(given: str | Iterable[Given]) -> list[Entry]:
     if not found:
         raise BadComparison("There is no scheme to compare. Name some, for example yarn,self_extend,unscaled.")
     return list(found.values())
+
+
+def several(given: Any) -> Iterable[Given]:
+    """What stands in a list of entries.
+
+    Raises:
+        BadComparison: it is none, or something in it is neither words, a pair nor an entry.
+    """
+    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
+        raise BadComparison(f"The schemes to compare are words or a list, got {shown(given)}. Pass 'yarn,unscaled'.")
+    found = list(given)
+    for item in found:
+        pair = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], Mapping)
+        if not pair and not isinstance(item, (str, Entry)):
+            raise BadComparison(
+                f"There is no entry {shown(item)}. Give a name, such as 'yarn', or a pair, ('yarn', {{'factor': 2}})."
+            )
+    return found
 
 
 def entry_of(given: tuple[str, dict[str, Any]] | Entry) -> Entry:

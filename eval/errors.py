@@ -41,6 +41,14 @@ class BadComparison(PosEncError, ValueError):
     """A comparison is asked for in words that cannot be read, or of nothing."""
 
 
+class UntrustedTask(PosEncError, PermissionError):
+    """A task file from outside the package, which can run code, was not said to be trusted."""
+
+
+class NotANumber(PosEncError, ArithmeticError):
+    """An answer of the model is no finite number, so that no metric can be made of it."""
+
+
 class StoreUnusable(PosEncError, OSError):
     """The file of finished cells cannot be opened, read or written."""
 

@@ -12,13 +12,14 @@ from hf_posenc.eval.comparison import Comparison, interval
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.page import page_html
 from hf_posenc.eval.report import comparison_text
+from hf_posenc.staging import staged
 
 COLUMNS = ("model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what a spreadsheet would run
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``, each whole or not at all.
+    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``: all four new, or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -30,14 +31,15 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "results.md": comparison_text(comparison),
         "page.html": page_html(comparison),
     }
-    for name, text in files.items():
-        try:
-            write_bytes(folder / name, text.encode("utf-8", "replace"))
-        except OSError as error:
-            raise StoreUnusable(
-                f"{folder / name} could not be written ({error.strerror or error}). "
-                "Make room, or the folder writable, and run the same command again; every finished cell is kept."
-            ) from error
+    try:
+        with staged(folder) as beside:
+            for name, text in files.items():
+                write_bytes(beside / name, text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise StoreUnusable(
+            f"{folder / 'results.json'} and its companions could not be written ({error.strerror or error}). "
+            "Make room, or the folder writable, and run the same command again; every finished cell is kept."
+        ) from error
 
 
 def csv_text(comparison: Comparison) -> str:
@@ -48,14 +50,17 @@ def csv_text(comparison: Comparison) -> str:
     for row in comparison.rows:
         low, high = interval(row) or ("", "")
         values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "")
-        writer.writerow([*map(harmless, (row.model, row.scheme, row.task)), row.length, row.depth, row.metric, *values])
+        writer.writerow(
+            [*map(harmless, (row.model, row.scheme, row.task)), row.length, row.depth, harmless(row.metric), *values]
+        )
     for record in comparison.records:
         if record.state != "done":
             names = map(harmless, (comparison.about["model"], record.scheme, record.task))
-            writer.writerow([*names, record.length, *[""] * 7, f"{record.state}: {record.reason}"])
+            writer.writerow([*names, record.length, *[""] * 7, harmless(f"{record.state}: {record.reason}")])
     return file.getvalue()
 
 
 def harmless(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(FORMULA) else text
+    """A name that no spreadsheet takes for a formula, on one line."""
+    text = f"'{text}" if text.startswith(FORMULA) else text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

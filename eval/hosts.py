@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from hf_posenc.errors import UnsupportedModel
-from hf_posenc.eval.errors import BeyondTable
+import torch
+
+from hf_posenc.errors import UnsupportedModel, shown
+from hf_posenc.eval.errors import BeyondTable, NotMeasurable
+from hf_posenc.health import check_vocabulary
 from hf_posenc.patching import host_of
 
 
@@ -18,6 +22,36 @@ def trained_length_of(lm: Any) -> int:
     except UnsupportedModel:  # without a scheme, any model may be measured
         return lm.max_length
     return adapter.trained_length(host.config)
+
+
+def check_device(name: Any) -> None:
+    """Refuse a device that is not there; lm-eval would take the CPU instead.
+
+    Raises:
+        NotMeasurable: it is not.
+    """
+    try:
+        device = torch.device(name)
+        there = device.type in ("cpu", "meta") or (
+            torch.accelerator.is_available()
+            and torch.accelerator.current_accelerator().type == device.type  # type: ignore[union-attr]
+            and (device.index or 0) < torch.accelerator.device_count()
+        )
+    except (RuntimeError, TypeError):
+        there = False
+    if not there:
+        raise NotMeasurable(f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu.")
+
+
+def check_row(lm: Any, ids: Sequence[int]) -> None:
+    """Refuse a text that the model has no positions or no embeddings for.
+
+    Raises:
+        BeyondTable: it is longer than a learned position table.
+        InvalidInput: one of its tokens lies past the vocabulary.
+    """
+    check_reach(lm, len(ids))
+    check_vocabulary(lm.model, max(ids, default=0))
 
 
 def check_reach(lm: Any, length: int) -> None:

@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.causal_lm import PosEncLM, Scored
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.hosts import check_reach
+from hf_posenc.eval.hosts import check_row
 from hf_posenc.eval.masked import masked_scores
 
 
@@ -48,7 +48,7 @@ class PosEncMLM(PosEncLM):
     def scores(self, ids: list[int], positions: list[int]) -> tuple[list[float], list[bool]]:
         """Mask ``positions`` of ``ids`` and score what was there."""
         self.check_length(len(ids), "masked")
-        check_reach(self, len(ids))
+        check_row(self, ids)
         with torch.no_grad(), self.precision(), self.seeded([tuple(ids)]):
             scores, greedy = masked_scores(self.model, ids, positions, self.tokenizer.mask_token_id, self.device)
         self.ticked()

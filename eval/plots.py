@@ -6,10 +6,12 @@ marker of its own as well.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.atomic import write_bytes
 from hf_posenc.eval.errors import MissingExtra
 from hf_posenc.eval.results import Row
 
@@ -43,6 +45,13 @@ def require_matplotlib() -> None:
         raise MissingExtra("Pictures need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
 
 
+def save_figure(canvas: Any, path: Path) -> None:
+    """Write a figure, whole or not at all; the ending says which format."""
+    drawn = io.BytesIO()
+    canvas.savefig(drawn, format=path.suffix.lstrip(".") or "png")
+    write_bytes(path, drawn.getvalue())
+
+
 def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     """Loss of the same last tokens against length: one line a scheme, standard errors as thin bars."""
     chosen = [
@@ -67,7 +76,7 @@ def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     in_order_of_last_value(axes, chosen, lengths[-1])
-    canvas.savefig(path)
+    save_figure(canvas, path)
 
 
 def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None:
@@ -131,4 +140,4 @@ def passkey_picture(rows: Sequence[Row], trained_length: int, path: Path) -> Non
     axes.set_xlabel("length (tokens, and multiples of the trained length)")
     axes.set_title("Pass keys found, over all depths", loc="left", fontsize=11)
     canvas.colorbar(image, ax=axes, label="found (%)", ticks=[0, 25, 50, 75, 100])
-    canvas.savefig(path)
+    save_figure(canvas, path)

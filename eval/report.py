@@ -11,17 +11,18 @@ from hf_posenc.eval.comparison import Comparison
 from hf_posenc.eval.plots import loss_picture, passkey_picture
 from hf_posenc.eval.results import Row
 from hf_posenc.eval.wording import axis, grid, method, remarks, task_title, title
+from hf_posenc.staging import staged
 
 Cell = Callable[[str, int], str]
 
 
 def write_report(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-    """Write ``loss.png``, ``passkey.png`` and ``report.md`` into ``folder``."""
+    """Write ``loss.png``, ``passkey.png`` and ``report.md`` into ``folder``, all of them or none."""
     trained = about["trained_length"]
-    folder.mkdir(parents=True, exist_ok=True)
-    loss_picture(rows, trained, folder / "loss.png")
-    passkey_picture(rows, trained, folder / "passkey.png")
-    write_bytes(folder / "report.md", report_text(rows, about).encode())
+    with staged(folder) as beside:
+        loss_picture(rows, trained, beside / "loss.png")
+        passkey_picture(rows, trained, beside / "passkey.png")
+        write_bytes(beside / "report.md", report_text(rows, about).encode())
 
 
 def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval import TASKS, register_models
 from hf_posenc.eval.errors import MissingExtra
 from hf_posenc.eval.results import Row, rows_of, write_json
@@ -59,6 +61,7 @@ def evaluate(
     label: str | None = None,
     limit: int | None = None,
     include_path: str | Path | None = None,
+    trust_tasks: bool = False,
     log_samples: bool = False,
     quiet: bool = True,
     tick: Callable[[], None] | None = None,
@@ -82,7 +85,8 @@ def evaluate(
         scheme: put on the model first, with ``factor``, ``target_length`` and its options from ``model_args``.
         label: what rows call the scheme; by default its name, or ``"unscaled"``.
         limit: samples a length, for a quick look.
-        include_path: a folder of further task files.
+        include_path: a folder of further task files; they are code.
+        trust_tasks: whether task files from outside the installed packages may run.
         log_samples: keep every request and answer in ``raw``.
         quiet: hide lm-eval's progress bars.
         tick: called after each scored request.
@@ -92,21 +96,39 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.launch`) each scores its share of the documents of a model given by name,
     and all return the same rows.
     """
+    from hf_posenc.eval.asking import check_measure, check_options, check_tasks
+    from hf_posenc.eval.catalogue import check_known, check_trusted
     from hf_posenc.eval.launch import from_first
+    from hf_posenc.eval.task_files import check_task_files
+    from hf_posenc.room import check_text_room
 
+    require_lm_eval()
+    asked = check_tasks(tasks, include_path)
+    wanted, measure = check_measure(
+        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit, text=text,
+        longest=longest,
+    )  # fmt: skip
+    options = check_options(options)
+    check_trusted(asked, include_path, trust=trust_tasks)
+    check_task_files(asked, include_path)
+    if not trust_tasks:  # a trusted file is a task by its path
+        check_known(asked, include_path)
     with hushed(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
-    lengths = sorted(lengths or default_lengths(lm))
+    lengths = sorted(wanted or default_lengths(lm))
+    if hasattr(lm, "rows_at_once"):  # else somebody else's model object
+        check_text_room(lm.model, lengths[-1], lm.rows_at_once(lengths[-1]))
     if lm.max_length < lengths[-1] or "max_length" not in model_args:
         lm.max_length = lengths[-1]
     metadata = {
-        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": list(depths),
-        "longest": longest, "seed": seed, "text": None if text is None else str(text), "tokenizer": lm.tokenizer,
-        **(options or {}),
+        **measure, "lengths": lengths, "longest": longest, "text": None if text is None else str(text),
+        "tokenizer": lm.tokenizer, **options,
     }  # fmt: skip
-    if tasks is None:
-        tasks = MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS
-    raw = run_tasks(lm, tasks, metadata, include_path, limit=limit, log_samples=log_samples, quiet=quiet)
+    limit = metadata.pop("limit")
+    chosen = asked or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
+    raw = run_tasks(
+        lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=log_samples, quiet=quiet
+    )
     first = lm.rank == 0
     rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)) if first else []
     return Evaluation(from_first(lm, rows), raw, first)
@@ -115,14 +137,36 @@ def evaluate(
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     """The lm-eval model object of a live model, a name or a path; one that is one already is passed through."""
     require_lm_eval()
+    import torch
     from lm_eval.api.model import LM
 
+    from hf_posenc.eval.asking import check_batch, check_tokenizer
+    from hf_posenc.eval.hosts import check_device
     from hf_posenc.eval.models import PosEncLM, PosEncMLM
+    from hf_posenc.health import check_finite
+    from hf_posenc.refusing import check_folder, named, told
 
+    check_tokenizer(tokenizer)
+    check_batch(model_args.get("batch_size", 1))
     if isinstance(model, LM):
         return model
-    cls = PosEncMLM if is_masked(model) else PosEncLM
-    return cls(model, tokenizer=tokenizer, **model_args)
+    if isinstance(model, (str, Path)):
+        model = named(model)
+        check_folder(model)
+        with told(model):
+            cls = PosEncMLM if is_masked(model) else PosEncLM
+    elif isinstance(model, torch.nn.Module):
+        cls = PosEncMLM if is_masked(model) else PosEncLM
+    else:
+        raise WrongKind(f"A model to measure is a live one, a folder or a hub name, got {shown(model)}. Pass one.")
+    if model_args.get("device") is not None:
+        check_device(model_args["device"])
+    if isinstance(tokenizer, (str, Path)):
+        tokenizer = named(tokenizer, "A tokenizer")
+    with told(tokenizer) if isinstance(tokenizer, str) else nullcontext():
+        lm = cls(model, tokenizer=tokenizer, **model_args)
+    check_finite(lm.model)
+    return lm
 
 
 def run_tasks(
@@ -132,6 +176,7 @@ def run_tasks(
     include_path: str | Path | None,
     *,
     quiet: bool,
+    extra: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> dict[str, Any]:
     """Run lm-eval on our task folder.
@@ -142,13 +187,18 @@ def run_tasks(
     from lm_eval import evaluate as lm_eval_evaluate
     from lm_eval.tasks import TaskManager
 
+    from hf_posenc.eval.asking import refuse_unread
+    from hf_posenc.eval.task_files import loading
+
     register_models()
     folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
     with hushed(quiet):
-        manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-        if not set(tasks) <= set(manager.all_tasks):
-            manager = TaskManager(include_path=folders, metadata=metadata)
-        loaded = manager.load(list(tasks))
+        with loading(tasks):
+            manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+            if not set(tasks) <= set(manager.all_tasks):
+                manager = TaskManager(include_path=folders, metadata=metadata)
+            loaded = manager.load(list(tasks))
+        refuse_unread(extra, loaded["tasks"].values())
         for task in loaded["tasks"].values():
             task.set_fewshot_seed(seed=metadata["seed"])
             if task.get_config("num_fewshot") is None:

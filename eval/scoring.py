@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.eval.errors import NotANumber
+
 HELD = 1 << 20
 """Logits held at a time where many are scored, 4 MB in float32."""
 HELD_ON_DEVICE = 1 << 26
@@ -65,6 +67,9 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
         states: logits ``[position, vocabulary]``, or what ``head`` makes them of, ``[position, width]``.
         tokens: ``[position]``.
         head: applied to a slice of the states at a time.
+
+    Raises:
+        NotANumber: one is NaN or infinite; a mean over it would be, too, and an accuracy would hide it.
     """
     scores = torch.empty(tokens.shape, dtype=torch.float32, device=states.device)
     greedy = torch.empty(tokens.shape, dtype=torch.bool, device=states.device)
@@ -75,6 +80,11 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
         logits = states[some] if head is None else head(states[some])
         greedy[some] = logits.argmax(-1) == tokens[some]
         scores[some] = logits.log_softmax(-1, dtype=torch.float32).gather(-1, tokens[some, None])[:, 0]
+    if not scores.isfinite().all():
+        raise NotANumber(
+            f"The log-probability of a token came out as {float(scores[~scores.isfinite()][0])}, so no metric is made "
+            "of it. Check the weights, or compute in float32."
+        )
     return scores, greedy
 
 

@@ -80,8 +80,10 @@ class Store:
             self.connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
             try:
                 self.open()
-            except BaseException:
+            except BaseException as error:
                 self.connection.close()
+                if "locked" not in str(error):  # then it is not ours alone
+                    self.take_back()
                 raise
         self.file = self.inode()
 
@@ -116,7 +118,7 @@ class Store:
         if row is None:
             return None
         *values, digest = row
-        if digest_of(values) != digest:
+        if not is_intact(values, digest):
             raise StoreChanged(
                 f"Cell {values[0][:12]} in {self.path} is not as it was written. "
                 "Restore the file, or delete it to measure everything again."
@@ -165,7 +167,12 @@ class Store:
         """Close the file and give up the lock; a new file that holds nothing goes, with its folder if that is new."""
         empty = self.new and self.connection.execute("SELECT count(*) FROM cells").fetchone()[0] == 0
         self.connection.close()
-        for place in self.new if empty and self.inode() == self.file else ():
+        if empty and self.inode() == self.file:
+            self.take_back()
+
+    def take_back(self) -> None:
+        """Remove what is new: the file, and its folder."""
+        for place in self.new:
             with suppress(OSError):
                 place.rmdir() if place.is_dir() else place.unlink()
 
@@ -208,6 +215,14 @@ def key_of(settings: Mapping[str, Any]) -> str:
 def digest_of(values: list[Any]) -> str:
     """What a row is checked against."""
     return hashlib.sha256(canonical(values).encode()).hexdigest()
+
+
+def is_intact(values: list[Any], digest: Any) -> bool:
+    """Whether a row is as it was written; one with values that JSON has no form for never was."""
+    try:
+        return bool(digest_of(values) == digest)
+    except (TypeError, ValueError):
+        return False
 
 
 def canonical(value: Any) -> str:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.errors import shown
 from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.lengths import LONGEST
 
 NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
@@ -60,9 +62,7 @@ class Sweep:
         Raises:
             TaskOptionOutOfRange: an option is missing or makes no sense.
         """
-        lengths = tuple(sorted({whole("lengths", value) for value in listed(metadata.get("lengths"))}))
-        if not lengths:
-            raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
+        lengths = lengths_of(metadata.get("lengths"))
         stride = whole("stride", metadata.get("stride") or 256)
         longest = whole("longest", metadata.get("longest") or lengths[-1])
         if longest < lengths[-1]:
@@ -74,9 +74,9 @@ class Sweep:
             samples=whole("samples", metadata.get("samples", 16)),
             keys=whole("keys", metadata.get("keys", 8)),
             scored=whole("scored", metadata.get("scored", 64)),
-            depths=tuple(share(value) for value in listed(metadata.get("depths", (0.0, 0.25, 0.5, 0.75, 1.0)))),
+            depths=depths_of(metadata.get("depths", (0.0, 0.25, 0.5, 0.75, 1.0))),
             longest=longest,
-            seed=int(metadata.get("seed", 0)),
+            seed=seed_of(metadata.get("seed", 0)),
             text=metadata.get("text"),
             docs=tuple(map(str, paths(metadata.get("docs")))),
             field=str(metadata.get("field") or "text"),
@@ -87,18 +87,49 @@ class Sweep:
         )
 
 
+def lengths_of(value: Any) -> tuple[int, ...]:
+    """Lengths, ascending, each once.
+
+    Raises:
+        TaskOptionOutOfRange: one is no length in tokens, or there is none.
+    """
+    lengths = tuple(sorted({whole("lengths", one) for one in listed(value)}))
+    if not lengths:
+        raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
+    return lengths
+
+
+def depths_of(value: Any) -> tuple[float, ...]:
+    """Depths, in their order.
+
+    Raises:
+        TaskOptionOutOfRange: one is no share, or there is none.
+    """
+    depths = tuple(map(share, listed(value)))
+    if not depths:
+        raise TaskOptionOutOfRange("depths has no number. Pass shares from 0 to 1, such as 0.5, the middle.")
+    return depths
+
+
 def listed(value: Any) -> Sequence[Any]:
     """A list as it comes from JSON, from ``"256;512"`` on a command line, or from a single number."""
     if value is None:
         return ()
     if isinstance(value, str):
         return [part for part in re.split(r"[;,\s]+", value.strip("[]")) if part]
-    return value if isinstance(value, Sequence) else (value,)
+    return value if isinstance(value, Sequence) and not isinstance(value, bytes) else (value,)
 
 
 def paths(value: Any) -> Sequence[Any]:
-    """One path or several; a path may hold blanks and commas."""
-    return (() if value is None else (value,)) if isinstance(value, (str, Path, type(None))) else value
+    """A path or several; a path may hold blanks and commas.
+
+    Raises:
+        TaskOptionOutOfRange: it is neither.
+    """
+    found = (() if value is None else (value,)) if isinstance(value, (str, Path, type(None))) else value
+    if not isinstance(found, (list, tuple)) or not all(isinstance(one, (str, Path)) and str(one) for one in found):
+        raise TaskOptionOutOfRange(f"docs must be paths or the name of a dataset, got {shown(value)}. Pass one.")
+    return found
 
 
 def flag(name: str, value: Any) -> bool:
@@ -109,29 +140,63 @@ def flag(name: str, value: Any) -> bool:
     """
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).lower() not in known:
-        raise TaskOptionOutOfRange(f"{name} must be true or false, got {value!r}. Pass one of the two.")
+        raise TaskOptionOutOfRange(f"{name} must be true or false, got {shown(value)}. Pass one of the two.")
     return known[str(value).lower()]
 
 
 def whole(name: str, value: Any) -> int:
-    """``value`` as a count of at least 1."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or float(value) != number:
-        raise TaskOptionOutOfRange(f"{name} must be whole numbers of at least 1, got {value!r}. Pass for example 512.")
+    """``value`` as a count, 1 … 2³¹ − 1, also as a command line spells it.
+
+    Raises:
+        TaskOptionOutOfRange: it is none.
+    """
+    number = count(value)
+    if number is None or not 1 <= number <= LONGEST:
+        raise TaskOptionOutOfRange(
+            f"{name} must be whole numbers from 1 to {LONGEST}, got {shown(value)}. Pass for example 512."
+        )
     return number
 
 
-def share(value: Any) -> float:
-    """``value`` as a depth, 0 … 1."""
+def seed_of(value: Any) -> int:
+    """``value`` as a seed, 0 … 2³² − 1.
+
+    Raises:
+        TaskOptionOutOfRange: it is none.
+    """
+    number = count(value)
+    if number is None or not 0 <= number < 2**32:
+        raise TaskOptionOutOfRange(
+            f"seed must be a whole number from 0 to {2**32 - 1}, got {shown(value)}. Pass for example 0."
+        )
+    return number
+
+
+def count(value: Any) -> int | None:
+    """``value`` as a whole number; None where it is not one, which a truth value is not."""
+    if isinstance(value, bool):
+        return None
     try:
-        depth = float(value)
-    except (TypeError, ValueError):
+        number = int(value)
+        return number if float(value) == number else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def share(value: Any) -> float:
+    """``value`` as a depth, 0 … 1.
+
+    Raises:
+        TaskOptionOutOfRange: it is none.
+    """
+    try:
+        depth = -1.0 if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
         depth = -1.0
     if not 0.0 <= depth <= 1.0:
-        raise TaskOptionOutOfRange(f"depths must lie between 0 and 1, got {value!r}. 0.5 is the middle of the text.")
+        raise TaskOptionOutOfRange(
+            f"depths must lie between 0 and 1, got {shown(value)}. 0.5 is the middle of the text."
+        )
     return depth
 
 

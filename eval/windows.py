@@ -16,9 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.errors import shown
 from hf_posenc.eval.errors import CannotCut, LengthTooShort, TextTooShort
 from hf_posenc.eval.frame import opened
+from hf_posenc.eval.reading import read_text
 from hf_posenc.eval.text import HELD_OUT, module_text
+from hf_posenc.health import check_known
 
 SHIFTS = 64
 """Tokens a window may move on, and a context may be shortened by, to find a clean cut."""
@@ -46,11 +49,24 @@ class Window:
     contexts: tuple[str, ...]
 
 
-@lru_cache(maxsize=8)
-def source_text(path: str | None) -> str:
-    """The text of a file; without one, the held-out modules of this Python's standard library."""
-    if path is not None:
-        return Path(path).read_text(encoding="utf-8")
+def source_text(path: str | Path | None) -> str:
+    """The text of a file as it is now; without one, the held-out modules of this Python's standard library.
+
+    Raises:
+        UnreadableDocuments: the file cannot be read.
+        TextTooShort: it is all white space.
+    """
+    if path is None:
+        return held_out_text()
+    text = read_text(path)
+    if text and not text.strip():
+        raise TextTooShort(f"The text {shown(str(path))} holds nothing but white space. Give one with words.")
+    return text
+
+
+@lru_cache(maxsize=1)
+def held_out_text() -> str:
+    """The held-out modules, which nobody changes meanwhile."""
     return "\n".join(module_text(name) for name in HELD_OUT)
 
 
@@ -60,6 +76,7 @@ def tokenized(tokenizer: Any, text: str) -> Tokenized:
     if not tokenizer.is_fast:
         raise CannotCut(f"{type(tokenizer).__name__} keeps no offsets. Load the fast version of this tokenizer.")
     read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    check_known(tokenizer, read["input_ids"])
     return Tokenized(text, tuple(read["input_ids"]), tuple(map(tuple, read["offset_mapping"])))
 
 

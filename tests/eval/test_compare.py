@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.errors import SchemeNotDefined, UnknownOption, UnknownScheme
+from hf_posenc.errors import SchemeNotDefined, UnknownOption, UnknownScheme, WeightsNotFinite
 from hf_posenc.eval import compare, comparing, evaluate
 from hf_posenc.eval.catalogue import expanded
 from hf_posenc.eval.entries import Entry, entries_of
-from hf_posenc.eval.errors import BadComparison, StoreUnusable, TaskOptionOutOfRange
+from hf_posenc.eval.errors import BadComparison, StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
 
 from .conftest import TRAINED
 
@@ -172,11 +172,21 @@ def test_a_length_without_room_fails_alone(run) -> None:
 
 
 def test_numbers_that_are_none_are_not_reported(run, llama) -> None:
+    """Weights that are numbers, and logits that are not: no cell has a number."""
     with torch.no_grad():
-        llama.lm_head.weight[0, 0] = float("nan")
+        llama.lm_head.weight[0] = 3e38
     found = run("unscaled", tasks=["posenc_ppl"])
     assert not found.rows
-    assert all("nan" in record.reason for record in found.with_state("failed"))
+    assert found.with_state("failed")
+    assert all("no metric is made" in record.reason for record in found.with_state("failed"))
+
+
+def test_weights_that_are_no_numbers_are_not_measured(run, llama, tmp_path) -> None:
+    with torch.no_grad():
+        llama.lm_head.weight[0, 0] = float("nan")
+    with pytest.raises(WeightsNotFinite, match="lm_head"):
+        run("unscaled", tasks=["posenc_ppl"])
+    assert not (tmp_path / "results.json").exists()
 
 
 def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
@@ -197,10 +207,10 @@ def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
         ({"schemes": ""}, BadComparison, "no scheme"),
         ({"schemes": "factor=2"}, BadComparison, "before any scheme"),
         ({"schemes": "unscaled:factor=2"}, BadComparison, "takes no"),
-        ({"lengths": [0]}, TaskOptionOutOfRange, "at least 1"),
+        ({"lengths": [0]}, TaskOptionOutOfRange, "from 1 to"),
         ({"lengths": [1.5]}, TaskOptionOutOfRange, "whole"),
         ({"tasks": ["posenc_pll"]}, BadComparison, "posenc_ppl"),
-        ({"text": Path("absent.txt")}, OSError, "absent.txt"),
+        ({"text": Path("absent.txt")}, UnreadableDocuments, "absent.txt"),
     ],
     ids=str,
 )

@@ -9,7 +9,7 @@ import string
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
@@ -30,7 +30,6 @@ SEEDS = st.integers(0, 10**6).map(str)
 UNITS = st.integers(0, 60)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=SEEDS, depth=PLACES, units=UNITS,
     haystack=st.sampled_from(HAYSTACKS), kind=st.sampled_from(sorted(CODE_KINDS)),
@@ -50,7 +49,6 @@ def test_needles(seed: str, depth: float, units: int, haystack: str, kind: str, 
     assert sum(text not in hidden for text in sentences[:pinned]) == round(depth * units)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, units=UNITS, hops=st.integers(1, 8), chains=st.integers(1, 4), haystack=st.sampled_from(HAYSTACKS))
 def test_chains(seed: str, units: int, hops: int, chains: int, haystack: str) -> None:
     tracing = Tracing(seed, hops=hops, chains=chains, haystack=haystack)
@@ -63,7 +61,6 @@ def test_chains(seed: str, units: int, hops: int, chains: int, haystack: str) ->
     assert direct == [tracing.answers[0]]  # every other name is reached by way of one before it
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, units=UNITS, count=st.integers(1, 12), often=st.integers(2, 30), rarely=st.integers(1, 5))
 def test_common_words(seed: str, units: int, count: int, often: int, rarely: int) -> None:
     often = max(often, rarely + 1)
@@ -75,7 +72,6 @@ def test_common_words(seed: str, units: int, count: int, often: int, rarely: int
     assert {word for word, n in times.items() if n == often} == set(words.answers)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, units=UNITS, count=st.integers(1, 6), alpha=st.floats(1, 3))
 def test_frequent_words(seed: str, units: int, count: int, alpha: float) -> None:
     words = FrequentWords(seed, count=count, alpha=alpha)
@@ -86,7 +82,6 @@ def test_frequent_words(seed: str, units: int, count: int, alpha: float) -> None
     assert [n for _, n in times.most_common()] == [math.floor(first / r**alpha) for r in range(1, len(times) + 1)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, depth=PLACES, units=UNITS, hops=st.sampled_from([1, 2]))
 def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
     questions = Questions(seed, depth, hops=hops)
@@ -171,7 +166,6 @@ def test_codes_have_their_form(seed: int) -> None:
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", identifier(rng))
 
 
-@settings(deadline=None)
 @given(
     start=st.integers(1, 50), steps=st.lists(st.integers(1, 40), min_size=1, max_size=30), length=st.integers(50, 2000)
 )

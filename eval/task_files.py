@@ -1,0 +1,105 @@
+"""Task files that somebody else wrote, read as plain text before lm-eval loads them.
+
+lm-eval passes over a file it cannot parse, takes the last of two tasks of one name, and never ends on a file that
+includes itself. Nothing is run here: tags such as ``!function`` are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.errors import PosEncError, shown
+from hf_posenc.eval.errors import BadComparison
+
+LARGEST = 1 << 20  # bytes
+LONGEST_NAME = 200  # characters; file names are made of it
+ENDINGS = (".yaml", ".yml")
+
+
+def check_task_files(names: Sequence[str], include_path: str | Path | None) -> None:
+    """Refuse files that lm-eval would misread or hang on.
+
+    Raises:
+        BadComparison: one cannot be read, includes itself, or has a name that is taken or that none could have.
+    """
+    folder = [] if include_path is None else sorted(p for p in Path(include_path).rglob("*") if p.suffix in ENDINGS)
+    named = [Path(name) for name in names if name.lower().endswith(ENDINGS) and Path(name).is_file()]
+    owners: dict[str, Path] = {}
+    for file in [*folder, *named]:
+        content = read(file)
+        check_includes(file, content, ())
+        for name in filter(None, (content.get("task"), content.get("group"))):
+            if isinstance(name, str):
+                check_name(name, file)
+                if owners.setdefault(name, file).resolve() != file.resolve():
+                    raise BadComparison(
+                        f"The task {shown(name)} stands in {str(owners[name])!r} and in {str(file)!r}. Rename one."
+                    )
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What stands in a file, every value as text.
+
+    Raises:
+        BadComparison: it is no YAML, or no mapping.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        data = file.read_bytes()
+        if len(data) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST} bytes")
+        content = yaml.BaseLoader(data.decode("utf-8")).get_single_data()  # builds nothing but text
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        first = " ".join(str(error).split())[:200].rstrip(" .")
+        raise BadComparison(f"The task file {str(file)!r} cannot be read: {first}. Correct it.") from error
+    if not isinstance(content, dict):
+        raise BadComparison(f"The task file {str(file)!r} holds no mapping but {shown(content)}. Correct it.")
+    return content
+
+
+def check_includes(file: Path, content: dict[str, Any], above: tuple[Path, ...]) -> None:
+    """Refuse a file that includes one which is not there, or itself by way of others."""
+    above = (*above, file.resolve())
+    given = content.get("include") or []
+    for name in [given] if isinstance(given, str) else given:
+        other = file.parent / name
+        if other.resolve() in above:
+            raise BadComparison(
+                f"The task file {str(file)!r} includes {name!r}, and that includes it. Break the circle."
+            )
+        if not other.is_file():
+            raise BadComparison(f"The task file {str(file)!r} includes {name!r}, which is not there. Correct the path.")
+        check_includes(other, read(other), above)
+
+
+def check_name(name: str, file: Path) -> None:
+    """Refuse a name that could not be asked for, or that would lead out of a folder."""
+    odd = not name.isprintable() or len(name) > LONGEST_NAME or name in (".", "..")
+    if odd or "/" in name or "\\" in name:
+        raise BadComparison(
+            f"The task file {str(file)!r} is called {shown(name)}. Choose a name of at most {LONGEST_NAME} printable "
+            "characters without slashes."
+        )
+
+
+@contextmanager
+def loading(names: Sequence[str]) -> Iterator[None]:
+    """Say in our words what lm-eval says of a task that it cannot load.
+
+    Raises:
+        BadComparison: whatever it says.
+    """
+    try:
+        yield
+    except (PosEncError, MemoryError):
+        raise
+    except Exception as error:  # of lm-eval, datasets, jinja, and of what the file names
+        first = str(error).strip().partition("\n")[0].strip("'\" .")[:200]
+        raise BadComparison(
+            f"The task {shown(', '.join(map(str, names)))} cannot be loaded: {type(error).__name__}: {first}. "
+            "Correct its file and its data."
+        ) from error
