@@ -1,7 +1,7 @@
 """The command line ``hf-posenc``: each command parses, makes one library call and shows the result.
 
 0 done    1 failed    2 asked for something that is not there    3 done, but a part of it was refused
-4 a law of the contract is broken    130 interrupted
+4 a law of the contract is broken    130 interrupted    143 terminated
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ DEBUG = "--debug"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process; ``--debug``, anywhere, lets errors through as tracebacks."""
-    from hf_posenc.cli.app import app
-    from hf_posenc.cli.errors import end
+    from hf_posenc.cli.stopping import stoppable
 
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        app(args=[word for word in given if word != DEBUG], prog_name="hf-posenc")
-    except (Exception, KeyboardInterrupt) as error:
-        if DEBUG in given:
-            raise
-        end(error)
+    with stoppable():
+        from hf_posenc.cli.app import app
+        from hf_posenc.cli.errors import end
+
+        try:
+            app(args=[word for word in given if word != DEBUG], prog_name="hf-posenc")
+        except (Exception, KeyboardInterrupt) as error:
+            if DEBUG in given:
+                raise
+            end(error)

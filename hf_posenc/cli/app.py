@@ -9,6 +9,7 @@ import typer
 import hf_posenc
 from hf_posenc.cli import DEBUG, output
 from hf_posenc.cli.commands.advise import advise
+from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
 from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
@@ -108,6 +109,14 @@ app.command(
         "hf-posenc probe --model starter:bert --length 256 --json",
     ),
 )(probe)
+app.command(
+    "bench",
+    epilog=examples(
+        "hf-posenc bench --schemes yarn,alibi,self_extend --lengths 512,2048",
+        "hf-posenc bench -m starter:bert -s alibi,t5 -l 1024 --against unpatched --out results/bench",
+        "hf-posenc bench --shape 2,512,8,2 -s alibi,rerope -l 4096 --decode --train --dtype bfloat16",
+    ),
+)(bench)
 app.command(
     "finetune",
     epilog=examples(

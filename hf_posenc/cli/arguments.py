@@ -26,6 +26,10 @@ SchemeOptions = Annotated[
     list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
 ]
 
+TrustTasks = Annotated[
+    bool, Option("--trust-tasks", help="Load task files from outside the package: they can run any code.")
+]
+
 Dtype = Annotated[
     str | None, Option(help="Of the weights, such as float32; by default as stored, for starters float32.")
 ]
@@ -58,6 +62,17 @@ def model_path(given: str) -> str:
 def dtype_of(model: str, given: str | None) -> str:
     """The type weights are run in: as given, else as stored; starters are stored in half of what they are run in."""
     return given or ("float32" if model.startswith(STARTER) else "auto")
+
+
+def check_file(option: str, path: Path) -> None:
+    """Refuse a file to write that is a folder, or lies in a file, before the work is done.
+
+    Raises:
+        BadArgument: it is.
+    """
+    above = next((place for place in path.absolute().parents if place.exists()), None)
+    if path.is_dir() or (above is not None and not above.is_dir()):
+        raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
 
 
 def model_type(given: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,12 +22,13 @@ Tell = Callable[[float | None, str], None]
 
 PIPED_WIDTH = 200  # columns of a table that no terminal limits
 SECONDS_BETWEEN_LINES = 60  # of progress where there is no terminal
+SECRET = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 QUIETING = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
 
 def show_json(value: Any) -> None:
     """Write ``value`` as JSON, in ASCII so that every encoding carries it."""
-    sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")
+    sys.stdout.write(SECRET.sub("hf_", json.dumps(value, indent=1, default=str)) + "\n")
     sys.stdout.flush()
 
 
@@ -43,10 +45,15 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     from rich.text import Text
 
     kept = [tuple(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    told = None if title is None else Text(printable(title))
+    table = Table(title=told, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[number], (int, float)) for row in kept)
-        table.add_column(column, justify="right" if numeric and not is_flag(kept, number) else "left", overflow="fold")
+        table.add_column(
+            Text(printable(column)),
+            justify="right" if numeric and not is_flag(kept, number) else "left",
+            overflow="fold",
+        )
     for row in kept:
         table.add_row(*(Text(cell_text(cell)) for cell in row))
     show(table)
@@ -134,7 +141,12 @@ def console(stream: TextIO) -> Console:
 
 def printable(text: str) -> str:
     """``text`` with control characters written out, so that a foreign string cannot drive the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+    return without_secrets("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with tokens of the hub cut off."""
+    return SECRET.sub("hf_…", text)
 
 
 def cell_text(cell: object) -> str:

@@ -115,7 +115,7 @@ def test_a_folder_that_is_a_file(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     answer = call(*WORDS, "--out", str(tmp_path / "out"))
     assert answer.code == 1
-    assert "cannot be a folder of results" in answer.err
+    assert "cannot be a folder" in answer.err
     assert (tmp_path / "out").read_text() == "mine"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Exit
+from typer import Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Factor, Model, SchemeName, SchemeOptions, model_path, scheme_options
-from hf_posenc.cli.errors import CONTRACT
+from hf_posenc.cli.errors import CONTRACT, BadArgument
+from hf_posenc.errors import nearest
 
 if TYPE_CHECKING:
     from hf_posenc.laws import Gap
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
 COLUMNS = ("law", "holds", "gap", "limit", "worst at")
 
 
+Laws = Annotated[list[str] | None, Option("--law", "-l", help="Only this law; may be repeated. By default all.")]
+
+
 def check(
-    model: Model, scheme: SchemeName, factor: Factor = None, option: SchemeOptions = None, as_json: AsJson = False
+    model: Model,
+    scheme: SchemeName,
+    factor: Factor = None,
+    option: SchemeOptions = None,
+    law: Laws = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the contract on your own model.
 
@@ -27,11 +36,16 @@ def check(
     from hf_posenc import from_pretrained, laws
 
     path, options = model_path(model), scheme_options(scheme, option)
+    for name in law or ():
+        if name not in laws.LAWS:
+            known = ", ".join(laws.LAWS)
+            raise BadArgument(f"There is no law {name!r}.{nearest(name, laws.LAWS)} Choose from {known}.")
     with output.progress() as tell:
         gaps = laws.check(
             from_pretrained(path, dtype="float32"),
             scheme,
             factor=factor,
+            laws=law,
             progress=lambda law: tell(None, law),
             **options,
         )

@@ -12,6 +12,7 @@ from hf_posenc.cli.arguments import (
     AsJson,
     Dtype,
     Model,
+    TrustTasks,
     command_line,
     depths_of,
     dtype_of,
@@ -64,7 +65,8 @@ def compare(
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; by default CUDA where there is any.")] = None,
     batch_size: Annotated[int, Option(min=1, help="Requests of one length that share a forward.")] = 1,
-    include_path: Annotated[Path | None, Option(help="A folder of further task files; they are code.")] = None,
+    include_path: Annotated[Path | None, Option(help="A folder of further task files; needs --trust-tasks.")] = None,
+    trust_tasks: TrustTasks = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,10 +86,11 @@ def compare(
             comparison = run(
                 model_path(model), ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
-                include_path=include_path, name=model, command=command_line(context), progress=tell, **loading,
+                include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
+                progress=tell, **loading,
             )  # fmt: skip
     except KeyboardInterrupt:
-        output.fail("Interrupted. The same command goes on where it was; finished cells are kept.")
+        output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
         raise
     if as_json:
         output.show_json(comparison.to_dict())

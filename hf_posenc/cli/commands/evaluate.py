@@ -16,6 +16,8 @@ from hf_posenc.cli.arguments import (
     Model,
     SchemeOptions,
     TargetLength,
+    TrustTasks,
+    check_file,
     dtype_of,
     model_path,
     scheme_options,
@@ -35,8 +37,9 @@ def evaluate(
     task: Annotated[list[str] | None, Option("--task", "-t", help="An lm-eval task; may be repeated.")] = None,
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
     text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
-    seed: Annotated[int, Option(help="Of pass keys and masks.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Of pass keys and masks.")] = 0,
     out: Annotated[Path | None, Option(help="Also write rows and lm-eval's own results to this JSON file.")] = None,
+    trust_tasks: TrustTasks = False,
     dtype: Dtype = None,
     option: SchemeOptions = None,
     as_json: AsJson = False,
@@ -50,9 +53,12 @@ def evaluate(
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     given = {name: value for name, value in patch.items() if value is not None}
     path, number = model_path(model), count(1)
+    if out is not None:
+        check_file("--out", out)
     with output.progress() as tell:
         evaluation = measure(
             path, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text, seed=seed,
+            trust_tasks=trust_tasks,
             dtype=dtype_of(model, dtype), tick=lambda: tell(None, f"request {next(number)}"), **given,
         )  # fmt: skip
     if out is not None:

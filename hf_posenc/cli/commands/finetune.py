@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -17,6 +17,7 @@ from hf_posenc.cli.arguments import (
     Model,
     SchemeOptions,
     TargetLength,
+    command_line,
     dtype_of,
     model_path,
     scheme_options,
@@ -31,6 +32,7 @@ PICTURE = "curve.png"
 
 
 def finetune(
+    context: Context,
     model: Model,
     scheme: Annotated[
         str | None, Option("--scheme", "-s", help="Put on first; by default what the checkpoint carries.")
@@ -80,7 +82,7 @@ def finetune(
     from hf_posenc.training import finetune as train
 
     path = model_path(model)
-    with output.progress() as tell:
+    with told_how_to_resume(context, resume), output.progress() as tell:
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
             dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
@@ -101,11 +103,24 @@ def finetune(
         show(tuned, trained, out, as_json)
 
 
+@contextmanager
+def told_how_to_resume(context: Context, resuming: bool) -> Iterator[None]:
+    """Say what command goes on, where the run is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = command_line(context) + ("" if resuming else " --resume")
+        output.fail(f"Interrupted. The last whole checkpoint is kept; resume with: {again}")
+        raise
+
+
 def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
     """The files, or modules of the standard library."""
     if files is None:
         return [module_text(name) for name in modules]
-    return [file.read_text(encoding="utf-8") for file in files]
+    from hf_posenc.eval.reading import read_text
+
+    return [read_text(file) for file in files]
 
 
 def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:

@@ -86,13 +86,15 @@ def probe(
 
 
 def write(found: Probe, folder: Path) -> list[Path]:
-    """The pictures and the numbers."""
+    """The pictures and the numbers, all of them or none."""
     from hf_posenc.atomic import write_json
     from hf_posenc.probing.pictures import write_pictures
+    from hf_posenc.staging import staged
 
-    pictures = write_pictures(found, folder)
-    write_json(folder / "probe.json", json.loads(json.dumps(found.to_dict())))
-    return [*pictures, folder / "probe.json"]
+    with staged(folder) as beside:
+        pictures = write_pictures(found, beside)
+        write_json(beside / "probe.json", json.loads(json.dumps(found.to_dict())))
+    return [folder / name for name in (*(file.name for file in pictures), "probe.json")]
 
 
 def show(found: Probe) -> None:

@@ -14,6 +14,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Factor, SchemeOptions, TargetLength, command_line, model_path, words_of
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.errors import UnknownOption, nearest
+from hf_posenc.slug import slug
 
 if TYPE_CHECKING:
     from hf_posenc.eval.entries import Entry
@@ -220,8 +221,8 @@ def one_of(option: str, given: str, known: Sequence[str]) -> str:
 def file_name(order: Order, pictures: Sequence[Picture]) -> str:
     """``"rope-yarn-frequencies"``: the schemes, and the picture where it is a single one."""
     labels = "-".join(entry.label for entry in order.entries)
-    plain = re.sub(r"[^A-Za-z0-9._+=-]+", "-", labels).strip("-")[:80]
-    return f"{plain}-{pictures[0].name}" if len(pictures) == 1 else plain
+    plain = slug(re.sub(r"[:,;]", "-", labels))
+    return f"{plain}-{slug(pictures[0].name)}" if len(pictures) == 1 else plain
 
 
 def list_all(as_json: bool) -> None:
