@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -110,7 +110,6 @@ def test_numpy_draws_are_left_alone() -> None:
     assert np.random.rand() == expected
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1, 64), min_size=1, max_size=64), st.lists(st.floats(-3, 3), min_size=1, max_size=8))
 def test_corrections_are_factors(start: list[float], knots: list[float]) -> None:
     """At least 1 and never falling, whatever is drawn; nothing drawn leaves a seed as it is."""

@@ -1,0 +1,134 @@
+"""Threads that patch, run and unpatch at once hear what they would hear alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.laws.hosts import host
+from hf_posenc.laws.pair import Pair, widest
+
+SCHEMES = (
+    "yarn", "alibi", "t5", "self_extend", "dynamic_ntk", "sinks", "fox", "kerple", "rerope", "longrope", "cope",
+    "shaw", "none", "ssmax", "dca", "window",
+)  # fmt: skip
+ROUNDS = 2
+
+
+@pytest.fixture(scope="module")
+def threads(request: pytest.FixtureRequest) -> int:
+    return request.config.getoption("--threads")
+
+
+def text(length: int, seed: int = 0) -> Tensor:
+    return torch.randint(3, 90, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def said(model: nn.Module, length: int) -> Tensor:
+    return model(text(length)).logits
+
+
+def at_once(work: Callable[[int], list[Tensor]], count: int) -> list[list[Tensor]]:
+    """What each of so many threads finds; they start together."""
+    gate = threading.Barrier(count)
+
+    def run(number: int) -> list[Tensor]:
+        gate.wait(timeout=60)
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+def test_different_models_and_schemes(threads: int) -> None:
+    """Patched, read, unpatched and read again, in every thread another scheme."""
+    pairs = [widest("llama", SCHEMES[number % len(SCHEMES)]) for number in range(threads)]
+    models = [host("llama") for _ in range(threads)]
+
+    def work(number: int) -> list[Tensor]:
+        model, pair, found = models[number], pairs[number], []
+        for round_ in range(ROUNDS):
+            patch_model(model, pair.scheme, **pair.options)
+            settled(model)
+            found.append(said(model, 24 + number + 8 * round_))
+            unpatch_model(model)
+            found.append(said(model, 24 + number))
+        return found
+
+    alone = [work(number) for number in range(threads)]
+    for together in at_once(work, threads):
+        number = next(n for n, other in enumerate(alone) if other[1].shape == together[1].shape)
+        assert all(torch.equal(a, b) for a, b in zip(together, alone[number], strict=True)), SCHEMES[number % 16]
+
+
+def settled(model: nn.Module) -> None:
+    """Learned parameters start at random; give them one value, so that threads do not share a generator."""
+    for name, weight in model.named_parameters():
+        if "posenc" in name:
+            with torch.no_grad():
+                weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view_as(weight))
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "self_extend", "longrope"])
+def test_one_model(scheme: str) -> None:
+    """Eight threads read texts of different lengths on one patched model: tables grow under each other's hands."""
+    pair = Pair("llama", scheme, factor=4)
+    with pair.patched() as model:
+
+        def work(number: int) -> list[Tensor]:
+            return [said(model, 9 + 11 * ((number + turn) % 8)) for turn in range(4)]
+
+        together = at_once(work, 8)
+        alone = [work(number) for number in range(8)]
+    for one, other in zip(together, alone, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+class Generation:
+    """A text that grows token by token, with a cache of its own."""
+
+    def __init__(self, model: nn.Module, seed: int) -> None:
+        self.model, self.ids, self.cache = model, text(5 + seed, seed), None
+
+    @torch.no_grad()
+    def steps(self, count: int) -> Iterator[Tensor]:
+        new = self.ids
+        for _ in range(count):
+            out = self.model(new, past_key_values=self.cache, use_cache=True)
+            self.cache, new = out.past_key_values, out.logits[:, -1:].argmax(-1)
+            yield out.logits[:, -1]
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "dynamic_ntk", "self_extend", "sinks", "fox"])
+@pytest.mark.parametrize("steps", [100, pytest.param(2000, marks=pytest.mark.full)])
+def test_two_texts_in_turn(scheme: str, steps: int) -> None:
+    """Two generations on one model, a token of the one, a token of the other; together 500 steps over all schemes."""
+    with widest("llama", scheme).patched() as model:
+        alone = [list(Generation(model, seed).steps(min(steps, 60) if steps == 100 else 110)) for seed in (0, 3)]
+        for _ in range(1 if steps == 100 else steps // 110):
+            count = len(alone[0])
+            pairs = zip(Generation(model, 0).steps(count), Generation(model, 3).steps(count), strict=True)
+            together = list(zip(*pairs, strict=True))
+            for one, other in zip(together, alone, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_what_is_shared_is_heard() -> None:
+    """Control: two generations that share one cache disturb each other."""
+    with widest("llama", "yarn").patched() as model:
+        alone = list(Generation(model, 0).steps(6))
+        one, other = Generation(model, 0), Generation(model, 3)
+        found = []
+        with torch.no_grad():
+            for _ in range(3):
+                found += list(one.steps(1))
+                other.cache = one.cache
+                list(other.steps(1))
+        assert not all(torch.equal(a, b) for a, b in zip(found, alone, strict=False))

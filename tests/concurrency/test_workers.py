@@ -1,0 +1,62 @@
+"""Processes of a `DataLoader` that use a patched model: forked after the patch, or started afresh and handed it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = '''
+import sys, warnings
+import torch
+from torch.utils.data import DataLoader, Dataset
+from hf_posenc import patch_model
+from hf_posenc.laws.hosts import host
+
+torch.set_num_threads(1)
+
+
+class Read(Dataset):
+    """Items are what a patched model says: workers must have it whole."""
+
+    def __init__(self, scheme):
+        self.model = patch_model(host("llama"), scheme, factor=4)
+
+    def __len__(self):
+        return 4
+
+    @torch.no_grad()
+    def __getitem__(self, index):
+        return self.model(torch.arange(3, 43)[None] + index).logits[0]
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    for scheme in ("yarn", "t5"):
+        torch.manual_seed(0)
+        rows = Read(scheme)
+        alone = torch.stack([rows[i] for i in range(4)])
+        for workers, how in ((0, None), (1, "fork"), (2, "fork"), (1, "spawn")):
+            if how == "fork" and "fork" not in torch.multiprocessing.get_all_start_methods():
+                continue
+            if how == "spawn" and scheme == "t5":
+                continue  # starting an interpreter costs seconds
+            patience = 90 if workers else 0
+            loader = DataLoader(rows, batch_size=2, num_workers=workers, multiprocessing_context=how, timeout=patience)
+            batches = list(loader)
+            assert torch.equal(torch.cat(batches), alone), (scheme, workers, how)
+    print("same")
+'''
+
+
+@pytest.mark.skipif("spawn" not in multiprocessing.get_all_start_methods(), reason="needs processes")
+def test_workers_say_what_the_main_process_says(tmp_path: Path) -> None:
+    """Also: no warning, in the main process, that is not an error here."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "same"

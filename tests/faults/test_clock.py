@@ -1,0 +1,58 @@
+"""A clock that jumps: into the past, past 2038, from one time zone to another. Nothing that is kept tells time."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from hf_posenc.eval import compare, pace
+from hf_posenc.eval.pace import Pace
+
+from .operations import byte_tokenizer, host
+
+LENGTHS = [16, 32]
+
+
+def measured(folder: Path) -> dict[str, bytes]:
+    folder.mkdir()
+    compare(
+        host(0), "unscaled,pi", out=folder, tokenizer=byte_tokenizer(), lengths=LENGTHS, tasks=["posenc_ppl"],
+        samples=2, scored=4, text=text(folder.parent), name="tiny",
+    )  # fmt: skip
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".csv", ".md", ".html")
+    }
+
+
+def text(folder: Path) -> Path:
+    path = folder / "text.txt"
+    path.write_text(" ".join(f"w{i * i % 29 + 3}" for i in range(4000)))
+    return path
+
+
+def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("matplotlib")
+    steady = measured(tmp_path / "steady")
+    drawn = random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: drawn.uniform(-1e9, 2**33))
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "4102444800")
+    time.tzset()
+    assert measured(tmp_path / "jumping") == steady
+
+
+def test_progress_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where a cell is told to have taken no time, or an age."""
+    told: list[float] = []
+    progress = Pace([("a", 16)] * 4, [], lambda done, doing: told.append(done))
+    for seconds in (0.0, 1e9, 1e-9, 3.0):
+        progress.begin("")
+        progress.tick()
+        progress.end(seconds)
+    assert told == sorted(told)
+    assert all(0.0 <= share <= 1.0 for share in told)
+    assert "time.time" not in Path(pace.__file__).read_text(encoding="utf-8")

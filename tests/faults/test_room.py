@@ -1,0 +1,108 @@
+"""A disk without room is told before any work starts, with the bytes that are needed and those that are free."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hf_posenc.errors import NoRoom
+from hf_posenc.training.claiming import check_room
+
+from .operations import byte_tokenizer, host
+from .programs import write_model
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Give the disk that many free bytes."""
+
+    def has(free: int) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(total=GIB, used=GIB - free, free=free))
+
+    return has
+
+
+def bytes_told(error: pytest.ExceptionInfo) -> list[int]:
+    """The numbers of bytes in a message, in their order."""
+    assert str(error.value).endswith(". Make room, or choose another folder.")
+    return [int(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?= bytes|, are| are)", str(error.value))]
+
+
+def compared(folder: Path, out: Path) -> Any:
+    pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
+    pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+    from hf_posenc.eval import compare
+
+    text = folder / "text.txt"
+    text.write_text("".join(f"Line {i} says {i * i % 97} and nothing else.\n" for i in range(2000)))
+    return compare(
+        str(write_model(folder / "model")), ["unscaled", "pi"], out=out, lengths=[256, 512], tasks=["posenc_ppl"],
+        samples=2, scored=16, text=text,
+    )  # fmt: skip
+
+
+def test_compare_says_so_before_it_measures(
+    tmp_path: Path, disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hf_posenc.eval import comparing
+
+    disk(5000)
+    monkeypatch.setattr(comparing, "measured", lambda *given: pytest.fail("it has begun"))
+    with pytest.raises(NoRoom, match="Results of this run") as error:
+        compared(tmp_path, tmp_path / "out")
+    needed, free = bytes_told(error)
+    assert free == 5000
+    assert needed > 50_000
+    assert not (tmp_path / "out").exists()
+
+
+def test_compare_asks_for_at_least_what_it_writes(
+    tmp_path: Path, disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for no more than thirty times that."""
+    asked = []
+    from hf_posenc.eval import comparing
+
+    monkeypatch.setattr(comparing, "check_disk", lambda folder, needed, what: asked.append(needed))
+    compared(tmp_path, tmp_path / "out")
+    written = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
+    assert written <= asked[0] <= 30 * written
+
+
+def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int], None]) -> None:
+    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+    from hf_posenc import patch_model
+    from hf_posenc.training import Training, finetune
+
+    disk(10)
+    steps = Training(length=32, steps=2, method="full")
+    texts = [" ".join(f"w{i % 28}" for i in range(400))]
+    with pytest.raises(NoRoom, match="Checkpoints of this run") as error:
+        finetune(
+            patch_model(host(0), "yarn", factor=2), byte_tokenizer(), texts, steps, output=tmp_path / "run",
+            progress=lambda share, loss: pytest.fail("it has begun"),
+        )  # fmt: skip
+    needed, free = bytes_told(error)
+    assert (needed > 10_000, free) == (True, 10)
+    assert not (tmp_path / "run").exists()
+
+
+def test_three_copies_with_two_moments_each(tmp_path: Path, disk: Callable[[int], None]) -> None:
+    """Of what is trained, and of nothing else."""
+    model = nn.ModuleList([nn.Linear(10, 10, bias=False), nn.Linear(10, 1000, bias=False, dtype=torch.bfloat16)])
+    model[1].requires_grad_(False)
+    disk(3 * 3 * 4 * 100)
+    check_room(tmp_path, model)
+    disk(3 * 3 * 4 * 100 - 1)
+    with pytest.raises(NoRoom, match="3,600 bytes, and 3,599"):
+        check_room(tmp_path, model)

@@ -1,0 +1,136 @@
+"""Results of several files: all new or all old; what the new ones do not replace, and what they must not touch."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_posenc import from_pretrained, unpatch_model
+from hf_posenc.staging import HIDDEN, move_in, staged, weights_of
+
+from .operations import host, patched, says
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with staged(tmp_path) as beside:
+        (beside / "sub").mkdir()
+        (beside / "sub" / "a").write_text("new")
+    assert {p.name for p in tmp_path.iterdir()} == {"notes.txt", "sub"}
+    assert (tmp_path / "sub" / "a").read_text() == "new"
+
+
+def test_companions_of_the_old_result_go(tmp_path: Path) -> None:
+    (tmp_path / "side").write_text("old")
+    with staged(tmp_path, companions=("side",)) as beside:
+        (beside / "a").write_text("new")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_new_folder_is_gone_after_a_failure(tmp_path: Path) -> None:
+    def failing() -> None:
+        with staged(tmp_path / "a" / "b") as beside:
+            (beside / "x").write_text("")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        failing()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_openers_go_first_and_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed in between finds a folder that does not open."""
+    new, folder = tmp_path / "new", tmp_path / "folder"
+    for place in (new, folder):
+        place.mkdir()
+        for name in ("config.json", "a", "model.safetensors", "curve.json"):
+            (place / name).write_text(place.name)
+    seen = []
+    replace = os.replace
+
+    def watched(source: Path, target: Path) -> None:
+        replace(source, target)
+        seen.append({p.name: p.read_text() for p in folder.iterdir() if p.is_file()})
+
+    monkeypatch.setattr(os, "replace", watched)
+    move_in(new, folder, last=("curve.json",))
+    for state in seen[:-1]:
+        values = {text for name, text in state.items()}
+        assert len(values) <= 1 or "config.json" not in state or "curve.json" not in state
+    opening = [state for state in seen if "config.json" in state]
+    assert all(
+        len({state[n] for n in ("config.json", "a", "model.safetensors") if n in state}) == 1 for state in opening
+    )
+    assert seen[-1] == dict.fromkeys(("config.json", "a", "model.safetensors", "curve.json"), "new")
+
+
+def test_a_failure_while_moving_puts_everything_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 5):
+        new, folder = tmp_path / f"new{number}", tmp_path / f"folder{number}"
+        for place in (new, folder):
+            place.mkdir()
+            for name in ("config.json", "a"):
+                (place / name).write_text(place.name)
+        left, replace = [number], os.replace
+
+        def failing(source: Path, target: Path, left: list[int] = left, replace=replace) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.EIO, "I/O error")
+            replace(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", failing)
+            with pytest.raises(OSError, match="I/O"):
+                move_in(new, folder)
+        assert {p.name: p.read_text() for p in folder.iterdir()} == {"config.json": folder.name, "a": folder.name}
+        assert not list(folder.glob(HIDDEN + "*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("model.safetensors", "model.safetensors"), ("model-00001-of-00002.safetensors", "model.safetensors"),
+        ("model.safetensors.index.json", "model.safetensors"), ("model.fp16.safetensors", "model.fp16.safetensors"),
+        ("model.fp16-00001-of-00002.safetensors", "model.fp16.safetensors"),
+        ("model.safetensors.index.fp16.json", "model.fp16.safetensors"), ("config.json", None),
+        ("adapter_model.safetensors", "adapter_model.safetensors"),
+    ],
+)  # fmt: skip
+def test_which_weights_a_file_belongs_to(name: str, weights: str | None) -> None:
+    assert weights_of(name) == weights
+
+
+def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) -> None:
+    for which, size in ((0, "5GB"), (1, "8KB"), (0, "5GB")):
+        patched(which).save_pretrained(tmp_path, max_shard_size=size)
+        with torch.no_grad():
+            expected = patched(which)(torch.arange(3, 23)[None]).logits
+        assert torch.equal(says(tmp_path), expected), f"result {which} in shards of {size}"
+
+
+def test_the_method_follows_its_model(tmp_path: Path) -> None:
+    """A copy saves itself; an unpatched model has no method of ours left."""
+    model = copy.deepcopy(patched(0))
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.zero_()
+    model.save_pretrained(tmp_path / "copy")
+    loaded = from_pretrained(tmp_path / "copy")
+    assert not loaded.model.layers[0].mlp.up_proj.weight.any()
+    assert patched(0).model.layers[0].mlp.up_proj.weight.any()
+    again = pickle.loads(pickle.dumps(model))
+    again.save_pretrained(tmp_path / "pickled")
+    assert not from_pretrained(tmp_path / "pickled").model.layers[0].mlp.up_proj.weight.any()
+    before = set(vars(host(0)))
+    assert set(vars(unpatch_model(model))) == before
+
+
+def test_the_card_names_its_own_folder(tmp_path: Path) -> None:
+    patched(0).save_pretrained(tmp_path / "my-model")
+    assert 'from_pretrained("my-model")' in (tmp_path / "my-model" / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,79 @@
+"""Names that become names of files stay inside their folder, whatever is in them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path, PureWindowsPath
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_posenc.slug import slug
+
+HOSTILE = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "/etc/passwd",
+    "a/b",
+    "a\\b",
+    "C:\\x",
+    "con",
+    "NUL",
+    "com1.txt",
+    "x\x00y",
+    "a\nb",
+    "\u202egpj.exe",
+    "~",
+    "-rf",
+    "*",
+    "é" * 300,
+    "x" * 300,
+    "a.",
+    " a ",
+    "\ud800",
+    "x-0123456789ab",
+    "CON.png",
+    "..\\..\\x",
+    "file:///x",
+]
+
+
+def stays_inside(name: str) -> None:
+    """Inside, short, and no device of Windows."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, slug(name))
+        assert made.resolve().parent == Path(folder).resolve()
+        made.write_text("x")
+    assert 1 <= len(slug(name).encode()) <= 100
+    assert slug(name).isascii()
+    assert not slug(name).startswith((".", "-"))
+    assert not slug(name).endswith((".", " "))
+    assert PureWindowsPath(slug(name)).name == slug(name)
+    stem = slug(name).partition(".")[0]
+    assert stem not in {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(10))}
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_hostile(name: str) -> None:
+    stays_inside(name)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text(max_size=150))
+def test_any(name: str) -> None:
+    stays_inside(name)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text(alphabet="aAbB./-_ é\x00", max_size=4), st.text(alphabet="aAbB./-_ é\x00", max_size=4))
+def test_no_two_are_one(first: str, second: str) -> None:
+    """Also on disks that do not tell capitals from small letters."""
+    assert (slug(first).lower() == slug(second).lower()) == (first == second)
+
+
+def test_plain_names_stay() -> None:
+    for name in ("rope", "yarn+logn", "self_extend-group=8", "posenc_ppl", "t5"):
+        assert slug(name) == name

@@ -1,0 +1,141 @@
+"""No code, path or module name is taken from a file: hostile folders whose marker must not appear."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hf_posenc
+from hf_posenc import errors
+from hf_posenc.block import Block
+from hf_posenc.building import plan
+from hf_posenc.laws.hosts import host
+
+ROOT = Path(hf_posenc.__file__).parent
+PICKLING = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
+RUNNING = {"eval", "exec", "compile", "__import__"}
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "marker"
+
+
+def sources() -> list[Path]:
+    """Our own modules, those installed from other folders included."""
+    import hf_posenc.eval
+    import hf_posenc.patches
+
+    folders = {ROOT, Path(hf_posenc.eval.__file__).parent, Path(hf_posenc.patches.__file__).parent}
+    return sorted(file for folder in folders for file in folder.rglob("*.py"))
+
+
+def test_the_bomb_works(marker: Path) -> None:
+    """Control: reading the pickle does make the marker."""
+    pickle.loads(pickle.dumps(Bomb(marker)))
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("scheme", [None, "yarn"])
+def test_pickled_checkpoint(scheme: str | None, tmp_path: Path, marker: Path) -> None:
+    folder = tmp_path / "model"
+    model = host("llama")
+    model = model if scheme is None else hf_posenc.patch_model(model, scheme, factor=2)
+    model.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": Bomb(marker)}, folder / "pytorch_model.bin")
+    (folder / "training_args.bin").write_bytes(pickle.dumps(Bomb(marker)))
+    with pytest.raises(errors.CheckpointMismatch):
+        hf_posenc.from_pretrained(folder, local_files_only=True)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("entry", ["auto_map", "custom_pipelines"])
+def test_code_beside_a_checkpoint(entry: str, tmp_path: Path, marker: Path) -> None:
+    """``auto_map`` names code in the folder; without the flag it is not even looked at."""
+    folder = tmp_path / "model"
+    hf_posenc.patch_model(host("llama"), "yarn", factor=2).save_pretrained(folder)
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    content |= {entry: {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}, "trust_remote_code": True}
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
+    hf_posenc.from_pretrained(folder, local_files_only=True)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"auto_mapping": {"base_model_class": "Evil", "parent_library": "evil"}},
+        {"auto_mapping": {"base_model_class": "Evil", "parent_library": "transformersevil"}},
+        {"auto_mapping": ["evil"]},
+        {"megatron_core": "evil"},
+        {"megatron_core": "megatron.core.evil"},
+    ],
+    ids=str,
+)
+def test_adapter_that_names_a_module(
+    change: dict[str, Any], tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("evil", "transformersevil"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    plain = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "base_model_name_or_path": "x"}
+    (folder / "adapter_config.json").write_text(json.dumps(plain | change), encoding="utf-8")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    (folder / "adapter_model.bin").write_bytes(pickle.dumps(Bomb(marker)))
+    with pytest.raises(errors.PeftAdapterMismatch, match="module"):
+        hf_posenc.load_peft_adapter(host("llama"), folder)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["evil", "evil:Evil", "evil.Evil", "hf_posenc.schemes.yarn:Yarn", "os", "__main__:x"])
+def test_scheme_names_are_looked_up(name: str, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(errors.UnknownScheme):
+        plan(name)
+    block = {
+        "format": 1,
+        "layers": {},
+        "trained_length": 8,
+        "target_length": 8,
+        "host_length": 8,
+        "scheme": [{"name": name, "options": {}}],
+    }
+    with pytest.raises(errors.CheckpointMismatch, match="not registered"):
+        Block.read(block, "here")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("file", sources(), ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_no_module_unpickles_or_runs_text(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert not PICKLING & {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] not in PICKLING
+        elif isinstance(node, ast.Call):
+            called = node.func
+            assert not (isinstance(called, ast.Name) and called.id in RUNNING), ast.unparse(node)
+            whole = ast.unparse(called)
+            assert whole not in ("torch.load", "os.system", "yaml.load", "yaml.unsafe_load"), ast.unparse(node)
+            assert not any(word.arg == "shell" for word in node.keywords), ast.unparse(node)

@@ -1,0 +1,200 @@
+"""Hostile names in reports, tables and on the terminal are shown, and do nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hf_posenc.cli import output
+from hf_posenc.eval.comparison import Comparison
+from hf_posenc.eval.exports import csv_text
+from hf_posenc.eval.page import page_html
+from hf_posenc.eval.report import comparison_text
+from hf_posenc.eval.store import Record
+
+SIGN = "dialog-was-here"
+RUN = f"document.title='{SIGN}'"
+PAYLOADS = [
+    f"<script>{RUN}</script>",
+    f"</script><script>{RUN}</script>",
+    f"<img src=x onerror={RUN}>",
+    f'"><svg onload={RUN}>',
+    f"'><body onload={RUN}>",
+    f"javascript:{RUN}",
+    f"<a href=javascript:{RUN}>x</a>",
+    f"<iframe srcdoc='<script>{RUN}</script>'>",
+    "<img src=http://127.0.0.1:9/x>",
+    "<link rel=stylesheet href=http://127.0.0.1:9/x>",
+    "<style>@import 'http://127.0.0.1:9';</style>",
+    "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9'>",
+    "<base href=http://127.0.0.1:9>",
+    "<object data=http://127.0.0.1:9>",
+    "<embed src=http://127.0.0.1:9>",
+    "<form action=http://127.0.0.1:9><input autofocus onfocus=alert(1)>",
+    "<details open ontoggle=alert(1)>",
+    "<video><source onerror=alert(1)>",
+    "<math><mtext></mtext><script>alert(1)</script></math>",
+    "<!--><script>alert(1)</script>-->",
+    "{{7*7}}",
+    "{% for x in ().__class__.__base__.__subclasses__() %}{{x}}{% endfor %}",
+    "{{ config }}",
+    "${7*7}",
+    "<%= 7*7 %>",
+    "\u202egpj.exe",
+    "\u2066x\u2069",
+    "\x1b[31mred\x1b[0m",
+    "\x1b]8;;http://x\x07link\x1b]8;;\x07",
+    "\x1b[2J",
+    "a\rb",
+    "\x08\x08\x08",
+    "\x00",
+    "=1+1",
+    "+1",
+    "-1+1",
+    "@SUM(1)",
+    "\t=1",
+    "[red]x[/red]",
+    "[link=http://x]y[/link]",
+]
+STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def hostile(payload: str) -> Comparison:
+    """A comparison, every name of which is the payload."""
+    row = {
+        "model": payload,
+        "scheme": payload,
+        "task": payload,
+        "length": 64,
+        "depth": None,
+        "metric": "nll",
+        "value": 1.0,
+        "stderr": 0.1,
+        "n": 4,
+    }
+    lost = Record("b", payload, payload, 128, "refused", payload, [], 0.1, {})
+    records = [Record("a", payload, payload, 64, "done", "", [row], 0.1, {}), lost]
+    about = {
+        "model": payload,
+        "model_scheme": payload,
+        "trained_length": 32,
+        "lengths": [64, 128],
+        "tasks": [payload],
+        "schemes": [{"label": payload, "scheme": payload, "options": {payload: payload}, "needs_training": True}],
+        "one_factor": False,
+        "samples": 4,
+        "scored": 8,
+        "keys": 1,
+        "depths": [0.5],
+        "seed": 0,
+        "limit": None,
+        "text": payload,
+        "versions": {payload: payload},
+        "digests": {payload: payload},
+        "command": payload,
+    }
+    return Comparison(about, records)
+
+
+class Elements(HTMLParser):
+    """Which elements and attributes a page has."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, attrs))
+
+
+def test_there_are_forty() -> None:
+    assert len(set(PAYLOADS)) >= 40
+
+
+@pytest.mark.parametrize("some", range(4))
+def test_page(some: int) -> None:
+    """The same elements as with a harmless name, none of which runs or fetches anything."""
+    payload = " ".join(PAYLOADS[some::4])
+    page, plain = Elements(page_html(hostile(payload))), Elements(page_html(hostile("plain")))
+    assert [tag for tag, _ in page.seen if tag not in ("path", "use", "g")] == [
+        tag for tag, _ in plain.seen if tag not in ("path", "use", "g")
+    ]
+    assert not {"script", "iframe", "object", "embed", "base", "form", "link"} & {tag for tag, _ in page.seen}
+    for _, attributes in page.seen:
+        for name, value in attributes:
+            assert not name.startswith("on")
+            assert name not in ("href", "src", "xlink:href", "action") or str(value).startswith(("#", "data:"))
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=ascii)
+def test_csv(payload: str) -> None:
+    for line in list(csv.reader(io.StringIO(csv_text(hostile(payload)))))[1:]:
+        for cell in line[:3] + line[5:6] + line[11:]:
+            assert not cell.startswith(STARTS), cell
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=ascii)
+def test_markdown(payload: str) -> None:
+    text = comparison_text(hostile(payload))
+    shown = "\n".join(line for line in text.splitlines() if not line.startswith("    "))  # the command is a code block
+    assert not re.search(r"<\w|</", re.sub(r"`[^`]*`", "", shown)), shown
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=ascii)
+def test_terminal(payload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_table((payload, "x"), [(payload, 1)], title=payload)
+    output.show_text(payload)
+    output.fail(payload)
+    said = capsys.readouterr()
+    for told in (said.out, said.err):
+        assert all(c.isprintable() or c in "\n\t" for c in told), ascii(told)
+    if payload.startswith("["):
+        assert said.out.count(payload) >= 2  # as text, not as markup
+
+
+@pytest.mark.parametrize(
+    "show", [output.show_text, output.fail, output.show_json, lambda t: output.show_table(("a",), [(t,)])]
+)
+def test_secrets_are_not_shown(show: object, capsys: pytest.CaptureFixture[str]) -> None:
+    show("no access with hf_" + "aB3" * 10)  # type: ignore[operator]
+    said = capsys.readouterr()
+    assert "no access with hf_" in said.out + said.err
+    assert not re.search(r"hf_[A-Za-z0-9]{20,}", said.out + said.err)
+
+
+def test_in_a_browser(tmp_path: Path) -> None:
+    """Chromium opens a page of all payloads: no script ran, so the title is what the page says."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+    ]
+
+    def opened(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="replace")
+        done = subprocess.run(
+            [*command, (tmp_path / name).as_uri()], capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout
+
+    control = opened("control.html", f"<title>x</title><script>{RUN}</script>")
+    if f"<title>{SIGN}</title>" not in control:
+        pytest.skip("Chromium does not run here")
+    seen = opened("page.html", page_html(hostile(" ".join(PAYLOADS).replace("\x00", ""))))
+    assert "<table" in seen
+    assert f"<title>{SIGN}</title>" not in seen
+    assert "<script" not in seen

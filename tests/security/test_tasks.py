@@ -1,0 +1,78 @@
+"""Task files are code: from outside the packages they are refused until somebody says that they are trusted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.cli import main
+from hf_posenc.eval import TASKS
+from hf_posenc.eval.catalogue import check_trusted
+from hf_posenc.eval.errors import BadComparison, UntrustedTask
+
+FUNCTION = "task: evil\ndataset_path: json\ndoc_to_text: !function evil.run\ndoc_to_target: x\n"
+TEMPLATE = "task: evil\ndataset_path: json\ndoc_to_text: \"{{ ''.__class__.__mro__[1].__subclasses__() }}\"\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Task files, and the code that one of them names."""
+    place = tmp_path / "tasks"
+    place.mkdir()
+    (place / "evil.yaml").write_text(FUNCTION, encoding="utf-8")
+    (place / "jinja.yaml").write_text(TEMPLATE, encoding="utf-8")
+    code = f"open({str(tmp_path / 'marker')!r}, 'w')\ndef run(doc): return ''\n"
+    (place / "evil.py").write_text(code, encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("command", ["eval", "compare"])
+@pytest.mark.parametrize("name", ["evil.yaml", "jinja.yaml"])
+def test_a_file_by_its_path(
+    command: str, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"eval": ["eval"], "compare": ["compare", "-s", "unscaled", "--out", str(tmp_path / "out")]}[command]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "-m", "starter:llama", "-t", str(folder / name), "-l", "256"])
+    said = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "--trust-tasks" in said.err
+    assert "Traceback" not in said.err
+    assert not (tmp_path / "marker").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UntrustedTask, match=r"can run any code.+trust_tasks"):
+        check_trusted(["evil"], folder, trust=False)
+    check_trusted(["evil"], folder, trust=True)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_ours_are_trusted() -> None:
+    check_trusted(["posenc_ppl", "hellaswag"], None, trust=False)
+    check_trusted(["posenc_ppl"], TASKS, trust=False)
+    check_trusted([str(TASKS / "posenc_ppl.yaml")], None, trust=False)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 301, "a\x00b", "\x1b[31m", "\u202ex", 7, None])
+def test_no_name(name: Any) -> None:
+    with pytest.raises(BadComparison, match="no task"):
+        check_trusted([name], None, trust=False)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "x.yaml", "X.YML", "a\\b", "evil.py"])
+def test_a_path_is_no_name(name: str) -> None:
+    with pytest.raises(UntrustedTask, match="trust_tasks"):
+        check_trusted([name], None, trust=False)
+
+
+@pytest.mark.parametrize("file", sorted(TASKS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_our_files_name_our_code_only(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    for name in re.findall(r"!\w+\s+(\S+)", text):
+        assert name.startswith("hf_posenc."), name
+    assert "__" not in text
