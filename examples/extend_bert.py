@@ -46,8 +46,9 @@ from hf_posenc.training import METHODS, Training, finetune
 
 TASKS = ("posenc_mlm", "posenc_mlm_recall")
 PASSAGE = (16, 96)  # tokens of a passage that a row holds twice
-KEPT = ("learned_hier", {"alpha": 0.1})  # the nearer alpha is to 0, the less the first layer has to learn
-REPEATED = ("learned_interp", {"mode": "tile"})
+Table = tuple[str, dict[str, Any]]
+KEPT: Table = ("learned_hier", {"alpha": 0.1})  # the nearer alpha is to 0, the less the first layer has to learn
+REPEATED: Table = ("learned_interp", {"mode": "tile"})
 Recall = dict[str, dict[int, float]]
 
 

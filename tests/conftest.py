@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers.utils import logging
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak-cycles", type=int, default=500, help="patches in one process, in tests/soak")
+    parser.addoption("--threads", type=int, default=16, help="that patch and run at once, in tests/concurrency")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    # A failure must be everybody's. `--hypothesis-profile=thorough` draws more, where a test does not say how many.
+    settings.register_profile("usual", derandomize=True, deadline=None, max_examples=200)
+    settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=2000)
+    settings.load_profile(config.getoption("--hypothesis-profile") or "usual")
     torch.set_num_threads(1)  # tiny tensors: a second thread only adds noise
     logging.disable_progress_bar()
 
