@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ def read_text(given: Any, takes: int = AS_TOKENS) -> str:
         raise WrongKind(f"A text is named by the path of a file, got {shown(given)}. Pass one.")
     path = Path(given)
     try:
-        size = path.stat().st_size
-        check_size(path, size, takes)
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+            raise ValueError("it is a pipe or a device, whose end nobody knows; save it as a file")
+        check_size(path, about.st_size, takes)
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a NUL in the name, or bytes that are no UTF-8
         if isinstance(error, UnreadableDocuments):

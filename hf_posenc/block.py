@@ -55,7 +55,10 @@ class Block:
         """
         _check_fields(value, where)
         try:
-            layout = Layout(_plan(value["scheme"]), {key: _plan(parts) for key, parts in dict(value["layers"]).items()})
+            layers = value["layers"]
+            if not isinstance(layers, Mapping):
+                raise TypeError(f"layers is no object but {shown(layers)}")
+            layout = Layout(_plan(value["scheme"]), {key: _plan(parts) for key, parts in layers.items()})
             trained, target, host = (whole(name, value[name]) for name in LENGTHS)
         except UnknownScheme as error:
             raise CheckpointMismatch(

@@ -22,7 +22,7 @@ from hf_posenc.health import check_finite
 from hf_posenc.host_config import check_host
 from hf_posenc.patching import patch_model
 from hf_posenc.peft_adapters import load_peft_adapter
-from hf_posenc.refusing import check_folder, named, told
+from hf_posenc.refusing import check_depth, check_folder, named, told
 from hf_posenc.restoring import config_of, load
 from hf_posenc.side_car import base_of_adapter, side_car_of
 
@@ -78,6 +78,8 @@ def from_pretrained(
     with told(name_or_path, asked):
         config = config_of(name_or_path, hf_kwargs)
     check_host(config, name_or_path)
+    if "config" not in hf_kwargs:
+        check_depth(config, name_or_path)
     block = Block.of_config(config, name_or_path)
     adapted = None if peft_adapter is None else side_car_of(peft_adapter)
     for stored, where in ((block, name_or_path), (adapted, peft_adapter)):

@@ -267,6 +267,8 @@ def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *,
 
 def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     found = sum(1 for _ in adapter.attentions(base))
+    if found == 0 == geometry.layers:
+        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
     if found != geometry.layers:
         raise UnsupportedModel(
             f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "

@@ -34,7 +34,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patching import host_of, is_patched, unpatch_model
-from hf_posenc.refusing import folder_to_write
+from hf_posenc.refusing import folder_to_write, in_short
 from hf_posenc.side_car import (
     PARAMETERS,
     PEFT_CONFIG,
@@ -166,9 +166,8 @@ def load_peft_adapter(
     except (RuntimeError, TypeError, ValueError, KeyError) as error:  # PEFT's, about a base the adapter does not fit
         if isinstance(error, PosEncError):
             raise
-        first = str(error).strip().partition("\n")[0].rstrip(" .:")
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not fit this base: {first}. Load the base it was trained on."
+            f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on."
         ) from error
     return carrying(adapted)
 

@@ -102,7 +102,8 @@ class Probe:
         if must_move != (change > limit):
             happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the host's own"
             raise NoEffect(
-                f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; report this."
+                f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; check its "
+                "weights, and report this if they are sound."
             )
         return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,10 @@ from hf_posenc.reading import read_object
 CONFIG, LARGEST_CONFIG = "config.json", 1 << 24  # bytes; some list a name for each of 20,000 classes
 UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
 ABSENT = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError", "RepositoryNotFoundError")
-INDEX = "model.safetensors.index.json"
+WEIGHTS, INDEX = "model*.safetensors", "model.safetensors.index.json"
+DEPTHS = ("num_hidden_layers", "n_layer")
+LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
+RESHAPED = "ignore_mismatched_sizes"  # in what transformers says of one
 QUANTISED = b"quantization_config"
 KINDS = {"I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "truth values"}
 
@@ -93,7 +96,7 @@ def told(name: str, options: Iterable[str] = ()) -> Iterator[None]:
     except (PosEncError, ImportError, MemoryError):
         raise
     except Exception as error:
-        first = str(error).strip().partition("\n")[0].rstrip(" .:")[:300]
+        first = in_short(error)
         wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
         if wrong is not None:
             raise UnknownOption(
@@ -111,6 +114,37 @@ def told(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         ) from error
 
 
+def in_short(error: Exception) -> str:
+    """The first line of what is said, and the next one where that only leads up to it."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    if RESHAPED in lines[0]:
+        return "a weight has another shape than its configuration asks for"
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(" .:")[:300]
+
+
+def check_depth(config: Mapping[str, Any], name: str) -> None:
+    """Refuse weights of more layers than the configuration has, which transformers would leave out, or of fewer.
+
+    Raises:
+        CheckpointMismatch: the folder ``name`` holds such.
+    """
+    depth = next((config[key] for key in DEPTHS if isinstance(config.get(key), int)), None)
+    numbers = {int(found[1]) for weight, _ in weights(Path(name)) if (found := LAYER.search(weight))}
+    if depth is not None and numbers and max(numbers) + 1 != depth:
+        raise CheckpointMismatch(
+            f"The checkpoint {shown(name)} has weights of {max(numbers) + 1} layers, and its configuration says "
+            f"{depth:,}. Correct the number, or pass config= for a part of the model."
+        )
+
+
+def weights(folder: Path) -> Iterator[tuple[str, str]]:
+    """Name and kind of every weight in the files of a folder."""
+    for file in sorted(folder.glob(WEIGHTS)):
+        with safe_open(file, "pt") as held:
+            for name in held.keys():  # noqa: SIM118  # no mapping
+                yield name, held.get_slice(name).get_dtype()
+
+
 def check_folder(name: str) -> None:
     """Read what a folder says of itself with more suspicion than transformers does.
 
@@ -122,6 +156,7 @@ def check_folder(name: str) -> None:
     try:
         if (folder / CONFIG).is_file():
             check_config_file(folder / CONFIG)
+            check_files(folder)
             check_kinds(folder)
         if (folder / INDEX).is_file():
             shards = read_object(folder / INDEX, LARGEST_CONFIG).get("weight_map")
@@ -138,23 +173,28 @@ def check_folder(name: str) -> None:
         ) from error
 
 
+def check_files(folder: Path) -> None:
+    """Refuse a pipe or a device under the name of weights: to read it never ends."""
+    odd = [file.name for file in sorted(folder.glob(WEIGHTS)) if not file.is_file()]
+    if odd:
+        raise ValueError(f"its {odd[0]!r} is no file")
+
+
 def check_kinds(folder: Path) -> None:
     """Refuse whole numbers where weights are expected: transformers would take them as they come."""
     if QUANTISED in (folder / CONFIG).read_bytes():
         return
-    for file in sorted(folder.glob("model*.safetensors")):
-        with safe_open(file, "pt") as held:
-            for name in held.keys():  # noqa: SIM118  # no mapping
-                kind = held.get_slice(name).get_dtype()
-                if name.endswith((".weight", ".bias")) and not kind.startswith(("F", "BF")):
-                    raise ValueError(
-                        f"its weight {name!r} holds numbers of the kind {kind} ({KINDS.get(kind, 'whole')})"
-                    )
+    for name, kind in weights(folder):
+        if name.endswith((".weight", ".bias")) and not kind.startswith(("F", "BF")):
+            raise ValueError(f"its weight {name!r} holds numbers of the kind {kind} ({KINDS.get(kind, 'whole')})")
 
 
 def check_config_file(file: Path) -> None:
-    """Refuse a configuration of absurd size; one that carries a scheme is read strictly."""
+    """Refuse a configuration of absurd size, or that is none; one that carries a scheme is read strictly."""
     if file.stat().st_size > LARGEST_CONFIG:
         raise ValueError(f"its {CONFIG} is larger than {LARGEST_CONFIG} bytes")
-    if BLOCK.encode() in file.read_bytes():
+    content = file.read_bytes()
+    if not content.lstrip().startswith(b"{"):
+        raise ValueError(f"its {CONFIG} holds no JSON object")
+    if BLOCK.encode() in content:
         read_object(file, LARGEST_CONFIG)

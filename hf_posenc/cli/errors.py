@@ -66,6 +66,8 @@ def told(error: BaseException) -> str:
         return str(error)
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name or 'A package'} is not installed. pip install 'hf-posenc[all]'"
+    if isinstance(error, ImportError):  # what transformers raises for a package that a checkpoint needs
+        return f"{first}. Install it, or choose a model that does without."
     if (number := errno_of(error)) in DISK:
         where = getattr(error, "filename", None)
         return f"{os.strerror(number)}{f': {where}' if where else ''}. {DISK[number]}"

@@ -68,14 +68,21 @@ class KnownLimit:
 
 GATES = "every token's gate has a share in the bias of all later ones; kernels add those in no fixed order, 1e-5 apart"
 
+SUMS = "its places are sums of gates, one a key: so are their roundings, and processors round in other orders"
+
+LARGE = "its codes grow with the position, and push digits out of what they are added to"
+
+EVEN = "the same number added to every feature is what LayerNorm takes away: ask for another `direction`"
+
 SLOW = "no pair turns often enough within the few tokens of this law for `beta_fast` to pass one over"
 
 KNOWN_LIMITS: tuple[KnownLimit, ...] = (
     KnownLimit("says", "*", "drope", 1, "without `keep_layers` it is `none`, and a recipe for getting there"),
+    KnownLimit("says", "*", "integer", 1, EVEN),
+    KnownLimit("says", "*", "norm01", 1, EVEN),
     KnownLimit("options", "*", "yarn", 1, SLOW),
     KnownLimit("options", "*", "ntk_parts", 1, SLOW),
     KnownLimit("options", "*", "llama4_temp", 3, "it acts from 8,192 tokens on, where tables of hosts end"),
-    KnownLimit("options", "*", "learned", 1, "`std` draws rows where a host has no table of its own to start from"),
     KnownLimit("options", "*", "mrope", 1, "`interleaved` tells apart axes that a text, which has one, does not show"),
     KnownLimit(
         "secant", "*", "kerple", math.inf,
@@ -85,6 +92,12 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
         "secant", "*", "fire", math.inf,
         "its network, stirred, is steeper than float32 can show; tests/oracles/test_fire.py has its gradient",
     ),
+    KnownLimit("cache", "*", "cope", 1e-3, SUMS),
+    KnownLimit("formula", "*", "cope", 1e-3, SUMS),
+    KnownLimit("adapters", "*", "cope", 1e-3, SUMS),
+    KnownLimit("cache", "*", "integer", 5e-4, LARGE),
+    KnownLimit("shift", "*", "integer", 5e-4, LARGE),
+    KnownLimit("far", "*", "integer", 5e-4, LARGE),
     KnownLimit("checkpointing", "*", "cable", 1e-4, GATES),
     KnownLimit("checkpointing", "*", "fox", 1e-4, GATES),
     KnownLimit(

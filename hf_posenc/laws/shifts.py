@@ -17,7 +17,7 @@ from hf_posenc.laws.formula import Spoken, attentions, replaced
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.limits import LOUDER, QUIETEST
 from hf_posenc.laws.pair import Pair, reach
-from hf_posenc.laws.reading import distance, text
+from hf_posenc.laws.reading import distance, places, read, text
 from hf_posenc.patches.base import Attended, Positioned
 from hf_posenc.terms import ToeplitzBias
 
@@ -67,8 +67,9 @@ def equal_distances_score_alike(pair: Pair) -> Gap:
 def far_is_as_near(pair: Pair) -> Gap:
     """A short text at positions up to a million reads as defined there, from finite tables; past an end it is refused.
 
-    Where distance is all that counts, it reads as at the start; where places count, no two read alike. The value is the
-    largest deviation; infinite where something is not finite or not in order, or not refused.
+    Where distance is all that counts, it reads as at the start; where places count, no two read alike; a wide gap in
+    the middle does not close again. The value is the largest deviation; infinite where something is not finite or not
+    in order, or not refused.
     """
     with pair.patched() as model:
         end = reach(model)
@@ -81,6 +82,8 @@ def far_is_as_near(pair: Pair) -> Gap:
                 found.append((*_unmoved(model, tokens, read_at(model, tokens, 2 * start), start), f"position {start}"))
             wrong = _disorder(heard(model, tokens, start)[1], max(FAR))
             found += [(math.inf, wrong, f"position {start}")] if wrong else []
+        if end is None and (closed := _closed(model, tokens)):
+            found.append((math.inf, f"a gap of {closed} reads as none", "no token"))
         if end is not None and not _refused(model, tokens, end):
             found.append((math.inf, "nothing refused", f"position {end + tokens.shape[1] - 1}"))
     value, where, place = max(found, key=lambda gap: gap[0])
@@ -153,6 +156,19 @@ def _disorder(layers: list[Spoken], farthest: int) -> str:
             if isinstance(bias, ToeplitzBias) and not bool(bias.of_distance(index).isfinite().all()):
                 return "biases that are no numbers"
     return ""
+
+
+def _closed(model: PreTrainedModel, tokens: Tensor) -> int:
+    """A gap that counters of 8 or 16 bits pass over, though half of it shows in the middle of a text; 0 if none is."""
+    here, half = read_at(model, tokens, 0), tokens.shape[1] // 2
+
+    def moved(gap: int) -> float:
+        positions = places(model, tokens.shape[1])
+        positions[:, half:] += gap  # without a mask, transformers takes what comes after a gap for another text
+        return distance(read(model, tokens, position_ids=positions, attention_mask=torch.ones_like(tokens)), here)[0]
+
+    loud = LOUDER * QUIETEST
+    return next((bits for bits in (1 << 8, 1 << 16) if moved(bits // 2) > loud and moved(bits) <= loud), 0)
 
 
 def _refused(model: PreTrainedModel, tokens: Tensor, start: int) -> bool:

@@ -4,7 +4,8 @@
 
 GPT-2 and BERT have such a table and keep it; Llama gets a fresh one, as does any host when ``num_positions`` is given.
 A table says nothing of positions past its last row, so those are refused. The table is learned; a fresh one means
-nothing before it is trained.
+nothing before it is trained. ``std`` is of a fresh table's rows (0.02, as in both hosts); beside a table that is kept
+it is refused.
 
 Gehring, Auli, Grangier, Yarats, Dauphin 2017, arXiv:1705.03122, section 3.1; as in GPT-2 and BERT.
 """
@@ -13,21 +14,31 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
 from hf_posenc.options import Positive, PositiveInt
 from hf_posenc.positions import check_positions
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
 
+STD = 0.02
+
 
 @register_scheme("learned", aliases=("absolute", "ape"), learned=True, paper="1705.03122")
 class Learned(Scheme):
     """A table of ``num_positions`` rows (default: the host's own table, or else the target length), N(0, ``std``²)."""
 
-    def __init__(self, geometry: Geometry, *, num_positions: PositiveInt | None = None, std: Positive = 0.02) -> None:
+    def __init__(
+        self, geometry: Geometry, *, num_positions: PositiveInt | None = None, std: Positive | None = None
+    ) -> None:
         super().__init__(geometry)
-        self.std = std
+        self.std = STD if std is None else std
         if num_positions is None and geometry.table is not None:
+            if std is not None:
+                raise OptionOutOfRange(
+                    f"The model's own table of {geometry.table} rows is kept, so std={std} would draw nothing. "
+                    "Leave std out, or ask for a fresh table with num_positions=…."
+                )
             self.rows, self.table = geometry.table, None
         else:
             self.rows = num_positions or geometry.target_length

@@ -199,7 +199,16 @@ SECOND: Errors = (errors.OptionOutOfRange, errors.CannotCombine)
 def rows() -> list[Row]:
     """All of them."""
     found = [Row(1, name, error, says, patching(scheme)) for name, (scheme, error, says) in SCHEMES.items()]
-    found += [Row(2, name, UNKNOWN, "", patching(scheme)) for name, scheme in NOT_SCHEMES.items()]
+    found += [
+        Row(
+            2,
+            name,
+            UNKNOWN,
+            r"No scheme is called|A scheme is a name, a list .+ or a Scheme class, got",
+            patching(scheme),
+        )
+        for name, scheme in NOT_SCHEMES.items()
+    ]
     numbers = {"half": 3, "negative": 4, "nan": 5, "inf": 6, "True": 7, "text": 8}
     found += [
         Row(numbers.get(name, 6), f"factor {name}", LENGTH, f"factor.+{says}", patching("yarn", factor=value))
@@ -230,7 +239,7 @@ def rows() -> list[Row]:
         Row(16, "beyond the head", OPTION, "rotary_dim", patching("rope", rotary_dim=64)),
         Row(17, "two rotations", errors.CannotCombine, "Keep one", patching("rope+yarn")),
         Row(17, "two remaps", errors.CannotCombine, "Keep one", patching("rerope+self_extend")),
-        Row(17, "the same twice", errors.CannotCombine, "", patching("yarn+yarn", factor=2)),
+        Row(17, "the same twice", errors.CannotCombine, "both bring `rotation`", patching("yarn+yarn", factor=2)),
         Row(18, "BERT", errors.SchemeNotDefined, "decoder", patching("rope+dca", factor=2), host="bert"),
         Row(18, "GPT-2", errors.SchemeNotDefined, "rope[+]rerope", patching("rerope"), host="gpt2"),
         Row(19, "the same", errors.AlreadyPatched, "'yarn'", patching("yarn", factor=2), patch=("yarn", {"factor": 2})),

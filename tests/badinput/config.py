@@ -15,18 +15,24 @@ from .row import Errors, Row, Scene
 
 DAMAGED: Errors = errors.CheckpointMismatch
 HUGE = 17 << 20
-BYTES: dict[str, Callable[[bytes], bytes]] = {
-    "truncated": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "UTF-16": lambda data: data.decode().encode("utf-16"),
-    "BOM": lambda data: b"\xef\xbb\xbf" + data,
-    "Latin-1": lambda data: data.replace(b'"llama"', b'"ll\xe4ma"', 1)[:-2] + b', "x": "\xe4"}',
-    "key twice": lambda data: data.rstrip()[:-1] + b', "vocab_size": 96, "position_scheme": null}',
-    "17 MB": lambda data: data.rstrip()[:-1] + b', "x": "' + b"x" * HUGE + b'"}',
-    "10,000 deep": lambda data: data.rstrip()[:-1] + b', "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
-    "a list": lambda data: b"[" + data + b"]",
-    "a number": lambda data: b"7",
-    "NUL": lambda data: b"\0" * 100,
+BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "truncated": (lambda data: data[: len(data) // 2], "not a valid JSON|cannot be read"),
+    "empty": (lambda data: b"", "no JSON object"),
+    "UTF-16": (lambda data: data.decode().encode("utf-16"), "no JSON object"),
+    "BOM": (lambda data: b"\xef\xbb\xbf" + data, "no JSON object"),
+    "Latin-1": (lambda data: data.replace(b'"llama"', b'"ll\xe4ma"', 1)[:-2] + b', "x": "\xe4"}', "can't decode byte"),
+    "key twice": (
+        lambda data: data.rstrip()[:-1] + b', "vocab_size": 96, "position_scheme": null}',
+        "'position_scheme' twice",
+    ),
+    "17 MB": (lambda data: data.rstrip()[:-1] + b', "x": "' + b"x" * HUGE + b'"}', "larger than 16777216"),
+    "10,000 deep": (
+        lambda data: data.rstrip()[:-1] + b', "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+        "more than 20 objects",
+    ),
+    "a list": (lambda data: b"[" + data + b"]", "no JSON object"),
+    "a number": (lambda data: b"7", "no JSON object"),
+    "NUL": (lambda data: b"\0" * 100, "no JSON object"),
 }
 NAMES: dict[str, Any] = {
     "empty": "",
@@ -110,7 +116,7 @@ BLOCKS: list[tuple[int, str, str, dict[str, Any]]] = [
     (50, "scheme of text", "1 to 16 parts", {"scheme": "yarn"}),
     (50, "options of a list", "name and options", {"scheme": [{"name": "yarn", "options": []}]}),
     (50, "more in a part", "name and options", {"scheme": [{"name": "yarn", "options": {}, "module": "os"}]}),
-    (50, "layers of text", "", {"layers": "0"}),
+    (50, "layers of text", "layers is no object", {"layers": "0"}),
     (50, "layers of numbers", "1 to 16 parts", {"layers": {"0": 7}}),
     (50, "30 deep", "20 objects", {"scheme": part(beta_fast=deep(30))}),
     (50, "2 MB", "1048576 values", {"scheme": part(beta_fast="x" * (2 << 20))}),
@@ -142,7 +148,7 @@ CONFIGS: list[tuple[int, str, str, dict[str, Any]]] = [
 
 def rows() -> list[Row]:
     """All of them."""
-    found = [Row(45, name, DAMAGED, "", loaded(bytes_changed(change))) for name, change in BYTES.items()]
+    found = [Row(45, name, DAMAGED, says, loaded(bytes_changed(change))) for name, (change, says) in BYTES.items()]
     found += [
         Row(
             42,
@@ -159,11 +165,52 @@ def rows() -> list[Row]:
     ]
     found += [
         Row(42, "a file", errors.ModelNotFound, "file", lambda s: hf_posenc.from_pretrained(s.saved["file"])),
-        Row(42, "an empty folder", DAMAGED, "", lambda s: hf_posenc.from_pretrained(s.desk)),
-        Row(42, "class of torch", DAMAGED, "", loaded(lambda _: 0, model_class=int)),
-        Row(42, "unknown architecture", DAMAGED, "", loaded(entries(architectures=["os"]), "plain")),
-        Row(42, "architecture of a number", DAMAGED, "", loaded(entries(architectures=7), "plain")),
-        Row(42, "unknown kind", DAMAGED, "", loaded(entries(model_type="../x", architectures=None), "plain")),
+        Row(
+            42,
+            "an empty folder",
+            DAMAGED,
+            r"architectures \[\].+model_class=",
+            lambda s: hf_posenc.from_pretrained(s.desk),
+        ),
+        Row(42, "class of torch", DAMAGED, "none of them is a class", loaded(lambda _: 0, model_class=int)),
+        Row(
+            42,
+            "unknown architecture",
+            DAMAGED,
+            r"\['os'\].+model_class=",
+            loaded(entries(architectures=["os"]), "plain"),
+        ),
+        Row(42, "architecture of a number", DAMAGED, r"architectures \[\]", loaded(entries(architectures=7), "plain")),
+        Row(
+            42,
+            "unknown kind",
+            DAMAGED,
+            r"architectures \[\]",
+            loaded(entries(model_type="../x", architectures=None), "plain"),
+        ),
+        Row(
+            42,
+            "10 million layers",
+            DAMAGED,
+            "of 2 layers.+says 10,000,000",
+            loaded(entries(num_hidden_layers=10**7), "plain"),
+        ),
+        Row(
+            42,
+            "one layer of two",
+            DAMAGED,
+            r"of 2 layers.+says 1\..+config=",
+            loaded(entries(num_hidden_layers=1), "plain"),
+        ),
+        Row(42, "no layer", DAMAGED, r"of 2 layers.+says 0\.", loaded(entries(num_hidden_layers=0), "plain")),
+        Row(
+            42,
+            "heads that do not divide",
+            DAMAGED,
+            "hidden size.+multiple",
+            loaded(entries(num_attention_heads=3), "plain"),
+        ),
+        Row(42, "words", DAMAGED, "another shape", loaded(entries(vocab_size=10**9), "plain")),
         Row(12, "keyword", errors.UnknownOption, "'fator'.+'factor'", loaded(lambda _: 0, "plain", fator=8)),
         Row(
             12,
@@ -214,10 +261,10 @@ def rows() -> list[Row]:
             52,
             "guard that names a class",
             DAMAGED,
-            "",
+            "guard .+ cannot be read: it is .+auto_map",
             loaded(entries(position_scheme_guard=[["auto_map", {"a": "b"}]])),
         ),
-        Row(52, "guard gone", DAMAGED, "", loaded(entries(position_scheme_guard=None))),
+        Row(52, "guard gone", DAMAGED, "need the package", loaded(entries(position_scheme_guard=None))),
         Row(50, "block of text", DAMAGED, "no object", loaded(entries(position_scheme="yarn"))),
         Row(50, "block of a list", DAMAGED, "no object", loaded(entries(position_scheme=[1]))),
         Row(50, "no fields", DAMAGED, "no 'format'|format", loaded(entries(position_scheme={}))),

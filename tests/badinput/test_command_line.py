@@ -71,6 +71,8 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "69 text absent": ([*COMPARE, "--text", "absent.txt"], 1, "absent.txt"),
     "69 text empty": (["eval", *START, "-l", "256", "--text", "EMPTY"], 1, "got 0"),
     "69 text blank": (["eval", *START, "-l", "256", "--text", "BLANK"], 1, "text"),
+    "69 text a pipe": (["eval", *START, "-l", "256", "--text", "PIPE"], 1, "pipe or a device"),
+    "69 text a device": (["eval", *START, "-l", "256", "--text", "/dev/zero"], 1, "pipe or a device"),
     "69 text too short": (["eval", *START, "-l", "500000"], 1, "need 500080 tokens of text, got"),
     "37 length": (["eval", *START, "-l", "999999999", "-t", "posenc_passkey"], 1, "999,999,999 tokens.+GiB.+Choose"),
     "37 length of a probe": (["probe", *START, "-l", "999999999"], 1, "999,999,999 tokens.+GiB.+Choose"),
@@ -90,6 +92,7 @@ def test_wrong_words(
     Path("FILE").write_text("x")
     Path("EMPTY").touch()
     Path("BLANK").write_text(" \n\n ")
+    os.mkfifo("PIPE")
     Path("FOLDER").mkdir()
     Path("FULL").mkdir()
     Path("FULL/x").touch()

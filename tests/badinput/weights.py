@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,16 +28,16 @@ def header(data: bytes) -> int:
     return int(struct.unpack("<Q", data[:8])[0])
 
 
-FILES: dict[str, Callable[[bytes], bytes]] = {
-    "0 bytes": lambda data: b"",
-    "7 bytes": lambda data: data[:7],
-    "cut in header": lambda data: data[:100],
-    "cut in data": lambda data: data[:-1000],
-    "trailing bytes": lambda data: data + b"more",
-    "header of 2^63": lambda data: struct.pack("<Q", 2**63) + data[8:],
-    "header of 200 MB": lambda data: struct.pack("<Q", 200 << 20) + data[8:],
-    "header no JSON": lambda data: data[:8] + b"x" * header(data) + data[8 + header(data) :],
-    "another format": lambda data: b"PK\x03\x04" + data,
+FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "0 bytes": (lambda data: b"", "header too small"),
+    "7 bytes": (lambda data: data[:7], "header too small"),
+    "cut in header": (lambda data: data[:100], "invalid header length"),
+    "cut in data": (lambda data: data[:-1000], "not fully covered"),
+    "trailing bytes": (lambda data: data + b"more", "not fully covered"),
+    "header of 2^63": (lambda data: struct.pack("<Q", 2**63) + data[8:], "header too large"),
+    "header of 200 MB": (lambda data: struct.pack("<Q", 200 << 20) + data[8:], "header too large"),
+    "header no JSON": (lambda data: data[:8] + b"x" * header(data) + data[8 + header(data) :], "invalid JSON"),
+    "another format": (lambda data: b"PK\x03\x04" + data, "header too large"),
 }
 
 
@@ -51,6 +53,16 @@ def tensors(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], o
         held = load_file(folder / WEIGHTS)
         change(held)
         save_file(held, folder / WEIGHTS, {"format": "pt"})
+
+    return act
+
+
+def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Something else under the name of the weights."""
+
+    def act(folder: Path) -> None:
+        (folder / WEIGHTS).unlink()
+        make(folder / WEIGHTS)
 
     return act
 
@@ -95,7 +107,7 @@ def other_generation(folder: Path) -> None:
 
 def rows() -> list[Row]:
     """All of them."""
-    found = [Row(54, name, DAMAGED, "", loaded(rewritten(change))) for name, change in FILES.items()]
+    found = [Row(54, name, DAMAGED, says, loaded(rewritten(change))) for name, (change, says) in FILES.items()]
     first = lambda folder: sorted(folder.glob("model-*.safetensors"))[0].unlink()  # noqa: E731
     return [
         *found,
@@ -121,14 +133,19 @@ def rows() -> list[Row]:
             "lacks the weight",
             loaded(tensors(lambda held: held.pop("model.embed_tokens.weight")), "plain"),
         ),
-        Row(58, "table shorter", DAMAGED, "", loaded(table(lambda rows: rows[:8].clone()), "gpt2")),
-        Row(58, "table wider", DAMAGED, "", loaded(table(lambda rows: rows.repeat(1, 2)), "gpt2")),
+        Row(54, "a pipe", DAMAGED, "is no file", loaded(instead(os.mkfifo), "plain")),
+        Row(54, "a folder", DAMAGED, "is no file", loaded(instead(os.mkdir), "plain")),
+        Row(54, "a device", DAMAGED, "is no file", loaded(instead(partial(os.symlink, "/dev/zero")), "plain")),
+        Row(58, "table shorter", DAMAGED, "another shape", loaded(table(lambda rows: rows[:8].clone()), "gpt2")),
+        Row(58, "table wider", DAMAGED, "another shape", loaded(table(lambda rows: rows.repeat(1, 2)), "gpt2")),
         Row(58, "table of int8", DAMAGED, "int8|integer", loaded(table(lambda rows: rows.to(torch.int8)), "gpt2")),
         Row(59, "shard missing", DAMAGED, "shard.+missing", loaded(first, "shards")),
-        Row(59, "shard of others", DAMAGED, "", loaded(other_generation, "shards")),
+        Row(59, "shard of others", DAMAGED, "lacks the weight", loaded(other_generation, "shards")),
         Row(59, "index outside", DAMAGED, r"\.\./plain", loaded(index(outside), "shards")),
-        Row(59, "index of numbers", DAMAGED, "", loaded(index(lambda s: s.update(dict.fromkeys(s, 7))), "shards")),
-        Row(59, "index no JSON", DAMAGED, "", loaded(rewritten(lambda _: b"{", INDEX), "shards")),
+        Row(
+            59, "index of numbers", DAMAGED, "names 7", loaded(index(lambda s: s.update(dict.fromkeys(s, 7))), "shards")
+        ),
+        Row(59, "index no JSON", DAMAGED, "property name", loaded(rewritten(lambda _: b"{", INDEX), "shards")),
         Row(60, "pickle only", DAMAGED, "safetensors", loaded(pickled)),
         Row(60, "pickle only, plain", DAMAGED, "safetensors", loaded(pickled, "plain")),
         Row(60, "pickle asked for", DAMAGED, "run code", loaded(lambda _: 0, "plain", use_safetensors=False)),

@@ -120,6 +120,25 @@ class CoarseFarOut(RoPE):
         return positions.half().float()
 
 
+class WrapsAround(Slope):
+    """Distances in 16 bits, which begin anew after 32,767."""
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda d: -0.1 * d.short().abs().float().expand(heads, *d.shape))
+
+
+class WrapsPlaces(RoPE):
+    """RoPE of positions in 8 bits."""
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return (Region(query_at=self.place, key_at=self.place),)
+
+    @staticmethod
+    def place(positions: Tensor) -> Tensor:
+        return positions.to(torch.int8).float()
+
+
 class Dense(Slope):
     """A bias of every pair at once, whatever it was asked for."""
 
@@ -251,6 +270,8 @@ PLANTED: dict[type[hf_posenc.Scheme], str] = {
     Draws: "memoryless",
     KeptBesides: "saving",
     Settles: "isolation",
+    WrapsAround: "far",
+    WrapsPlaces: "far",
     Hoards: "leaks",
     SaysNothing: "says",
     OneHeadLearns: "secant",

@@ -29,7 +29,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "fox": {"bias_init": 0.0},
     "kerple": {"eps": 0.01},
     "leaky_rerope": {"k": 16.0},
-    "learned": {"std": 0.02},
+    "learned": {"std": None},  # 0.02 where a table is drawn: DRAWN has it
     "learned_hier": {"alpha": 0.4},  # Su 2020
     "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
     "llama4_temp": {"scale": 0.1, "floor": 8192, "offset": 1},  # attn_scale and floor_scale of Llama 4

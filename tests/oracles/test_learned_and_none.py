@@ -36,6 +36,15 @@ def test_a_kept_table_ends_where_it_ended(model: str) -> None:
     assert hosts.logits(longer, hosts.text(2 * TRAINED)).isfinite().all()
 
 
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_a_spread_is_of_fresh_tables_only(model: str) -> None:
+    build, _ = hosts.HOSTS[model]
+    with pytest.raises(OptionOutOfRange, match=r"std=0\.5 would draw nothing.+num_positions"):
+        patch_model(build(), "learned", std=0.5)
+    fresh = patch_model(build(), "learned", num_positions=TRAINED, std=0.5)
+    assert scheme_of(fresh).table.weight.std().item() == pytest.approx(0.5, rel=0.05)
+
+
 def test_a_table_shorter_than_the_target_is_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="ends after 40 positions"):
         patch_model(hosts.llama(), "learned", target_length=64, num_positions=40)
