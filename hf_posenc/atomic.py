@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -15,8 +16,12 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` beside ``path``, make sure it is on the disk, then move it there.
 
     Missing folders are made, and are gone again where the writing fails.
+
+    Raises:
+        OSError: a device or a pipe is there; or the disk's own.
     """
     path = Path(path)
+    keep_special(path)
     with folder_made(path.parent):
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
@@ -29,6 +34,12 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         except BaseException:
             os.unlink(beside)
             raise
+
+
+def keep_special(path: Path) -> None:
+    """Refuse to put a file in the place of a device or a pipe: only files give way to files."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "A device or a pipe is no place for a file", str(path))
 
 
 @contextmanager

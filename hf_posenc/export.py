@@ -15,6 +15,7 @@ import warnings
 from typing import Any
 
 import torch
+import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
@@ -105,6 +106,11 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
         raise NotExpressible(
             f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
             "and load it with hf_posenc.from_pretrained."
+        )
+    if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
+        raise NotExpressible(
+            f"transformers {transformers.__version__} does not know the RoPE type {parameters['rope_type']!r} yet. "
+            "Update it, or save the model with model.save_pretrained."
         )
     return parameters, everywhere is None
 

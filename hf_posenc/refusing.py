@@ -129,7 +129,8 @@ def check_depth(config: Mapping[str, Any], name: str) -> None:
         CheckpointMismatch: the folder ``name`` holds such.
     """
     depth = next((config[key] for key in DEPTHS if isinstance(config.get(key), int)), None)
-    numbers = {int(found[1]) for weight, _ in weights(Path(name)) if (found := LAYER.search(weight))}
+    of_host = (weight for weight, _ in weights(Path(name)) if "posenc" not in weight.split("."))
+    numbers = {int(found[1]) for weight in of_host if (found := LAYER.search(weight))}
     if depth is not None and numbers and max(numbers) + 1 != depth:
         raise CheckpointMismatch(
             f"The checkpoint {shown(name)} has weights of {max(numbers) + 1} layers, and its configuration says "

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_posenc.atomic import folder_made
+from hf_posenc.atomic import folder_made, keep_special
 
 HIDDEN = ".unfinished-"
 OPENERS = ("adapter_config.json", "config.json")  # without these nothing loads
@@ -67,6 +67,8 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     before = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
     undo: list[tuple[Path, Path]] = []
     try:
+        for file in coming:
+            keep_special(folder / file)
         for source, target, files in ((folder, before, sorted(going, key=rank)[::-1]), (new, folder, coming)):
             for file in files:
                 (target / file).parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process; ``--debug``, anywhere, lets errors through as tracebacks."""
     from hf_posenc.cli.stopping import stoppable
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # until the process ends
     given = list(sys.argv[1:] if arguments is None else arguments)
     with stoppable():
         from hf_posenc.cli.app import app

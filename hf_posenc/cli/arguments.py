@@ -65,13 +65,13 @@ def dtype_of(model: str, given: str | None) -> str:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Refuse a file to write that is a folder, or lies in a file, before the work is done.
+    """Refuse a file to write that is a folder, a device or a pipe, or lies in a file, before the work is done.
 
     Raises:
         BadArgument: it is.
     """
     above = next((place for place in path.absolute().parents if place.exists()), None)
-    if path.is_dir() or (above is not None and not above.is_dir()):
+    if (path.exists() and not path.is_file()) or (above is not None and not above.is_dir()):
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
 
 

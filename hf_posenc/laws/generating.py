@@ -13,7 +13,7 @@ from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.pair import Pair
-from hf_posenc.laws.reading import distance, in_pieces, new_cache, read, text
+from hf_posenc.laws.reading import config_of, distance, in_pieces, new_cache, read, text
 
 NEW = 8
 BEAMS = 3
@@ -64,7 +64,8 @@ def helpers_choose_the_same(pair: Pair) -> Gap:
 def generated(model: PreTrainedModel, prompt: Tensor, **how: Any) -> Any:
     """Prompt and `NEW` tokens without sampling; with all that ``generate`` knows of them where it is asked for."""
     plain: dict[str, Any] = {"do_sample": False, "max_new_tokens": NEW, "min_new_tokens": NEW}
-    ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": None, "bos_token_id": 0}
+    # An end that no model says: without any, prompt lookup of transformers 5.4 raises a TypeError.
+    ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": config_of(model).vocab_size, "bos_token_id": 0}
     with torch.no_grad():
         return model.generate(prompt, attention_mask=torch.ones_like(prompt), **plain, **ends, **how)
 

@@ -39,6 +39,8 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "39 out in a file": ([*COMPARE[:-1], "FILE/x"], 1, "cannot be a folder"),
     "39 eval into a folder": (["eval", *START, "--out", "FOLDER"], 2, "cannot be a file"),
     "39 eval into a file": (["eval", *START, "--out", "FILE/x.json"], 2, "cannot be a file"),
+    "39 eval into a pipe": (["eval", *START, "--out", "PIPE"], 2, "cannot be a file"),
+    "39 picture into a pipe": (["show", "rope", "--out", "PIPE.svg"], 2, "cannot be a file"),
     "39 export to a full folder": (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], 2, "not empty"),
     "41 comma": (["eval", *START, "-s", "a,b"], 2, "'a,b'"),
     "41 blank": ([*COMPARE[:-4], "-s", "ya rn", "--out", "OUT"], 2, "'ya rn'"),
@@ -93,6 +95,7 @@ def test_wrong_words(
     Path("EMPTY").touch()
     Path("BLANK").write_text(" \n\n ")
     os.mkfifo("PIPE")
+    os.mkfifo("PIPE.svg")
     Path("FOLDER").mkdir()
     Path("FULL").mkdir()
     Path("FULL/x").touch()
@@ -135,6 +138,12 @@ def test_row_43_closed_stdout() -> None:
     assert done.stdout.strip() == b"["
     assert b"Traceback" not in done.stderr
     assert b"BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_row_43_streams_that_are_closed(closed: str) -> None:
+    command = f"{sys.executable} -m hf_posenc.cli list {closed}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == 0
 
 
 def test_row_40_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Factor, SchemeOptions, TargetLength, command_line, model_path, words_of
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Factor,
+    SchemeOptions,
+    TargetLength,
+    check_file,
+    command_line,
+    model_path,
+    words_of,
+)
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.errors import UnknownOption, nearest
 from hf_posenc.slug import slug
@@ -115,6 +124,7 @@ def draw(
     sweep = None if animate is None else one_of("--animate", animate, (*SWEEPS, "own"))
     moves = sweep is not None or (out is not None and out.suffix.lower() == ".gif")
     path = out or FOLDER / "x.png"
+    check_file("--out", path)
     saving.check_ending(path if out or not moves else path.with_suffix(".gif"), moves=moves)
     if out or not as_json:
         require_matplotlib()

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from hf_posenc.atomic import write_bytes, write_json
+from hf_posenc.staging import staged
 
 
 @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
@@ -26,6 +27,23 @@ def test_the_old_file_survives_a_failure_at_any_step(step, tmp_path, monkeypatch
     monkeypatch.undo()
     write_bytes(path, b"new")
     assert path.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are POSIX's")
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_pipe_is_not_replaced(through_a_link, tmp_path) -> None:
+    """Nor is a device: as root, ``/dev/null`` would be an ordinary file from then on."""
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "pipe"
+    if through_a_link:
+        path = tmp_path / "link"
+        path.symlink_to(tmp_path / "pipe")
+    with pytest.raises(OSError, match="device or a pipe"):
+        write_bytes(path, b"new")
+    with pytest.raises(OSError, match="device or a pipe"), staged(tmp_path) as beside:
+        (beside / path.name).write_bytes(b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert path.is_symlink() == through_a_link
 
 
 def test_json_is_utf8_and_ends_its_last_line(tmp_path) -> None:
