@@ -161,6 +161,10 @@ class InvalidInput(PosEncError, ValueError):
     """Tokens or positions of a call that no text could have."""
 
 
+class UnknownKeys(UserWarning):
+    """A cache holds keys, and whether they were made under the scheme of the model that goes on is not known."""
+
+
 class WeightsNotFinite(PosEncError, ValueError):
     """A weight of the model is no finite number, so that nothing it computes means anything."""
 

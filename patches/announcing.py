@@ -17,6 +17,7 @@ from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_at
 from hf_posenc.patches.evicting import is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
 from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens
+from hf_posenc.patches.marking import mark_cache
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.schemes.base import Scheme
@@ -40,7 +41,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     length = 0 if tokens is None else tokens.shape[1]
     check_tokens(module, kwargs.get("input_ids"), tokens)
-    check_positions(positions)
+    check_positions(positions, tokens)
     plain = True
     padding = coordinates = None
     if positions is not None and positions.ndim == 3:
@@ -131,6 +132,7 @@ def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | 
         if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         kwargs["past_key_values"] = cache
+    mark_cache(module, cache)
     own = self_attention_cache(cache)
     if is_fresh(own):
         make_rereading(own, [attention.scheme.row_rotation() is not None for attention in attentions])

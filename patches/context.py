@@ -112,12 +112,11 @@ def _context(
     if uncached or told.moved is not None:
         key_positions = positions
     else:
-        numbered = _numbered_keys(told.padding, forgetting.total + length if forgetting else keys, device)
-        newest = numbered[:, index[-1:]] if isinstance(past, Tensor) else numbered[:, past + length - 1, None]
+        columns = torch.arange(keys, device=device)
         if forgetting is not None and not complete:
             columns = forgetting.columns(length, device)
-            numbered, real = numbered[:, columns], None if real is None else real[:, columns]
-        key_positions = numbered + (positions[:, -1:] - newest)
+            real = None if real is None else real[:, columns]
+        key_positions = _numbers(told.padding, columns) + (positions[:, -1:] - _numbers(told.padding, index[-1:]))
         if not told.contiguous:  # what is new stands where the caller says; only of older keys it has to be inferred
             key_positions = _with_own(key_positions, positions, past if complete else key_positions.shape[1] - length)
     return PositionContext(
@@ -155,15 +154,13 @@ def self_attention_cache(cache: Cache | None) -> Cache | None:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
-def _numbered_keys(padding: Tensor | None, keys: int, device: torch.device) -> Tensor:
+def _numbers(padding: Tensor | None, columns: Tensor) -> Tensor:
+    """How many tokens stand before that in each column, padding left out, ``[batch or 1, column]``."""
     if padding is None:
-        return torch.arange(keys, device=device)[None]
+        return columns[None]
     numbered = padding.long().cumsum(-1) - 1
-    missing = keys - numbered.shape[1]  # a static cache is longer than what is written in it
-    if missing > 0:
-        ahead = torch.arange(1, missing + 1, device=device)
-        numbered = torch.cat((numbered, numbered[:, -1:] + ahead), dim=1)
-    return numbered[:, :keys]
+    written = columns.clamp(max=padding.shape[1] - 1)  # a static cache is longer than what is written in it
+    return numbered[:, written] + (columns - written)
 
 
 def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:

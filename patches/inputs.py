@@ -30,16 +30,23 @@ def check_tokens(module: nn.Module, ids: Tensor | None, tokens: Tensor | None) -
         )
 
 
-def check_positions(positions: Tensor | None) -> None:
+def check_positions(positions: Tensor | None, tokens: Tensor | None) -> None:
     """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch, query]``.
 
     Raises:
-        InvalidInput: they are no whole numbers, or one is negative.
+        InvalidInput: they are not one a token, or no whole numbers, or one is negative.
     """
     if positions is None:
         return
+    if tokens is not None and (positions.ndim not in (2, 3) or positions.shape[-1] != tokens.shape[1]):
+        raise InvalidInput(
+            f"position_ids have the shape {tuple(positions.shape)}, and there are {tokens.shape[1]} tokens in a row. "
+            "Pass one a token, [batch or 1, tokens]."
+        )
     if positions.ndim == 3:  # coordinates may be anything
         return
+    if positions.dtype is torch.bool:
+        raise InvalidInput("position_ids are truth values. Pass whole numbers, or this as attention_mask.")
     if positions.is_floating_point():
         raise InvalidInput(
             f"position_ids are {str(positions.dtype).removeprefix('torch.')} numbers, and tokens stand at whole "

@@ -376,6 +376,9 @@ def calls() -> list[Row]:
         (27, "token past the vocabulary", f"{VOCABULARY}", {"input_ids": ids + VOCABULARY}),
         (27, "token below 0", "-1", {"input_ids": ids - 1}),
         (29, "row of padding", "row 0", {"attention_mask": mask * 0}),
+        (30, "too few positions", r"shape \(1, 5\).+6 tokens", {"position_ids": torch.arange(5)[None]}),
+        (30, "positions of no row", r"shape \(6,\).+\[batch or 1, tokens\]", {"position_ids": torch.arange(6)}),
+        (30, "truth values", "truth values.+attention_mask", {"position_ids": mask.bool()}),
         (30, "negative positions", "-3", {"position_ids": torch.arange(6)[None] - 3}),
         (30, "fractional positions", "float", {"position_ids": torch.arange(6)[None] + 0.5}),
     ]

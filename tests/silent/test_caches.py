@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from transformers import AttentionInterface
+from transformers.cache_utils import StaticCache
 
 from hf_posenc import patch_model
+from hf_posenc.errors import InvalidInput, UnknownKeys
 
 from .still import APART, CLOSE, TEXT, TRAINED, continued, gap, gpt2, llama, said, scaled, silent
 
@@ -121,3 +125,34 @@ def test_an_attention_that_ignores_the_bias() -> None:
     model.config._attn_implementation = "somebody_elses"
     with pytest.raises(BackendCannotCarry):
         said(model)
+
+
+def test_a_cache_of_another_model() -> None:
+    """Keys that were turned by other angles are taken as they come; ours knows whose they are."""
+    ids, first = TEXT[:, :12], TEXT[:, :11]
+    other = scaled(rope_type="linear", factor=4.0)
+    with silent("transformers", "a cache of another model is continued"):
+        foreign = other(ids[:, 11:], past_key_values=llama()(first, use_cache=True).past_key_values).logits[:, -1]
+    assert gap(foreign, said(other, ids)[:, -1]) > APART
+
+    ours = patch_model(llama(), "pi", factor=4)
+    with pytest.warns(UnknownKeys, match="11 tokens"):
+        ours(ids[:, 11:], past_key_values=llama()(first, use_cache=True).past_key_values)
+    held = patch_model(llama(), "pi", factor=2)(first, use_cache=True).past_key_values
+    with pytest.raises(InvalidInput, match=r"11 tokens .+ another scheme, or under other options"):
+        ours(ids[:, 11:], past_key_values=held)
+
+
+@pytest.mark.filterwarnings("error")
+@torch.no_grad()
+def test_a_cache_of_the_same_scheme() -> None:
+    """Control: a copy of the model goes on where the first one stopped, and an emptied cache is anybody's."""
+    ids, first = TEXT[:, :12], TEXT[:, :11]
+    one, two = patch_model(llama(), "pi", factor=4), patch_model(llama(), "yarn", factor=4)
+    held = one(first, use_cache=True).past_key_values
+    last = copy.deepcopy(one)(ids[:, 11:], past_key_values=copy.deepcopy(held)).logits[:, -1]
+    assert gap(last, said(one, ids)[:, -1]) < CLOSE
+    static = StaticCache(config=one.config, max_cache_len=12)
+    one(first, past_key_values=static)
+    static.reset()
+    assert gap(two(ids, past_key_values=static).logits, said(two, ids)) < CLOSE

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -15,17 +18,23 @@ from hf_posenc import patch_model
 from .test_cycles import resident
 
 SHORT = 3_000
+LATE = 10**6
 MEMORY = 0.02  # share by which it may grow after the first tenth
 
 
-def decode(tokens: int) -> tuple[list[float], list[int], int]:
-    """Median seconds of a token and bytes of memory, a tenth each; entries of the cache at the end."""
+def under_sinks() -> LlamaForCausalLM:
+    """A very small model that keeps 16 keys."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, max_position_embeddings=32,
     )  # fmt: skip
-    model = patch_model(LlamaForCausalLM(config).eval(), "sinks", factor=1, sinks=2, recent=14)
+    return patch_model(LlamaForCausalLM(config).eval(), "sinks", factor=1, sinks=2, recent=14)
+
+
+def decode(tokens: int) -> tuple[list[float], list[int], int]:
+    """Median seconds of a token and bytes of memory, a tenth each; entries of the cache at the end."""
+    model = under_sinks()
     cache, token = DynamicCache(config=model.config), torch.tensor([[3]])
     seconds, memory = [], []
     with torch.inference_mode():
@@ -54,3 +63,34 @@ def test_decoding_stays_flat(tokens: int, capsys: pytest.CaptureFixture[str]) ->
         print(f"\n{tokens:,} tokens under sinks\n{told}")  # noqa: T201
     assert kept <= 32, "the cache keeps more than sinks and window"
     assert memory[-1] <= (1 + MEMORY) * memory[0], told
+
+
+class Largest(TorchDispatchMode):
+    """The elements of the largest tensor any operator returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result
+
+
+def test_a_late_token_costs_what_an_early_one_does() -> None:
+    """No tensor grows with what was read and dropped; it took 1.4 times as long when one did."""
+    model, token = under_sinks(), torch.tensor([[3]])
+    cache = DynamicCache(config=model.config)
+    sizes = []
+    with torch.inference_mode():
+        for late in (0, LATE):
+            for _ in range(40):
+                model(token, past_key_values=cache, use_cache=True)
+            cache.layers[0].total += late
+            model(token, past_key_values=cache, use_cache=True)
+            with Largest() as seen:
+                model(token, past_key_values=cache, use_cache=True)
+            sizes.append(seen.elements)
+    assert cache.get_seq_length() > LATE, "control: they were read, as far as the cache knows"
+    assert sizes[0] == sizes[1]
