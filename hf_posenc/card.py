@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_posenc.atomic import write_bytes
 
+BLOCK = "position_scheme"  # of a configuration: the scheme, its options and lengths
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
 FRONT = "---\nlibrary_name: hf_posenc\n---\n\n"
 SECTION = """## How to load this

@@ -27,11 +27,11 @@ from transformers import PreTrainedConfig
 from transformers.utils import CONFIG_NAME
 
 from hf_posenc.atomic import write_bytes
+from hf_posenc.card import BLOCK as BLOCK
 from hf_posenc.card import write_section
 from hf_posenc.errors import CheckpointMismatch, shown
 from hf_posenc.staging import staged
 
-BLOCK = "position_scheme"  # of config.json
 GUARD = "position_scheme_guard"
 ROTATION, HOST_ROTATION = "position_scheme_rotation", "rope_parameters"
 """Of config.json: what the host's rotation was when the scheme was put on, and what it is."""

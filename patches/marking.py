@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
+from hf_posenc.card import BLOCK
 from hf_posenc.errors import InvalidInput, UnknownKeys
-from hf_posenc.guard import BLOCK
 from hf_posenc.patches.context import self_attention_cache
 
 MARK = "posenc_keys_of"  # of a cache: the block of the model that fills it

@@ -104,6 +104,7 @@ def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], places
             added = bias.of_distance(block.distance).transpose(0, 1)
         else:
             added = bias.of_block(single(block))
+        added = added.to(block.query.dtype)  # a scheme of somebody else may compute in float64
         logits = added if logits is None else logits + added
     return logits  # type: ignore[return-value]
 

@@ -176,7 +176,7 @@ def score_of(call: Call, region: Region) -> Score | None:
     if of_distance:
         here, there, reach = places(call, region)
         distances = torch.arange(-reach, reach + 1, device=device)
-        table = sum(b.of_distance(distances) for b in of_distance) * logit_scale
+        table = sum(b.of_distance(distances).float() for b in of_distance) * logit_scale
         middle = number(reach, device)
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:

@@ -14,7 +14,12 @@ from __future__ import annotations
 from hf_posenc.laws.backends import backends_agree
 from hf_posenc.laws.batches import alone_equals_batched, packed_equals_separate, padding_is_invisible
 from hf_posenc.laws.book import LAWS, Law, applicable, assert_holds
-from hf_posenc.laws.caches import cache_can_be_reordered, cached_equals_uncached, padded_decoding_equals_alone
+from hf_posenc.laws.caches import (
+    cache_can_be_reordered,
+    cached_equals_uncached,
+    hundreds_of_tokens_are_no_threshold,
+    padded_decoding_equals_alone,
+)
 from hf_posenc.laws.checking import check
 from hf_posenc.laws.compiling import compiled_equals_eager, flex_agrees
 from hf_posenc.laws.definitions import learns_as_defined, reads_as_defined
@@ -78,6 +83,7 @@ __all__ = [
     "gradient_is_the_slope",
     "gradients_arrive",
     "helpers_choose_the_same",
+    "hundreds_of_tokens_are_no_threshold",
     "learns_as_defined",
     "memory_is_linear",
     "nobody_else_is_touched",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 
@@ -9,6 +11,9 @@ from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.pair import Pair
 from hf_posenc.laws.reading import distance, in_pieces, new_cache, pieces, read, text
+
+AROUND = tuple(near for power in (64, 128, 256, 512) for near in (power - 4, power + 4))
+LONG = AROUND[-1] + 4
 
 
 @law("cache", causal=True, continues=True)
@@ -31,6 +36,22 @@ def cached_equals_uncached(
         read_in_pieces = in_pieces(model, tokens, new_cache(cache, model, length), sizes)
         value, where = distance(read_in_pieces, read(model, tokens))
     return pair.gap("cache", value, f"{where}, {cache.__name__}, first piece of {first}")
+
+
+@law("long", causal=True, continues=True, costly=True)
+def hundreds_of_tokens_are_no_threshold(pair: Pair) -> Gap:
+    """A text of some hundred tokens reads in pieces that end around the powers of two up to 512 as it does at once.
+
+    What a scheme does otherwise from some number of keys on, which trained lengths of these laws do not reach, shows.
+    """
+    with pair.patched() as model:
+        tokens = text(model, pair.length(LONG, model))
+        sizes = [size for size in AROUND if size <= tokens.shape[1]]
+        ends = [0, *sizes, tokens.shape[1]]
+        parts = [end - start for start, end in pairwise(ends) if end > start]
+        read_in_pieces = in_pieces(model, tokens, new_cache(DynamicCache, model, tokens.shape[1]), parts)
+        value, where = distance(read_in_pieces, read(model, tokens))
+    return pair.gap("long", value, where)
 
 
 @law("beams", causal=True, continues=True)

@@ -18,7 +18,7 @@ QUIETEST = 1e-6  # noise of a model that repeats itself exactly: a rounding of f
 # even where the model is float64.
 LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1}
 SAME_MEANING = (
-    *("identity", "cache", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
+    *("identity", "cache", "long", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
     *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native"),
 )
 
@@ -93,9 +93,11 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
         "its network, stirred, is steeper than float32 can show; tests/oracles/test_fire.py has its gradient",
     ),
     KnownLimit("cache", "*", "cope", 1e-3, SUMS),
+    KnownLimit("long", "*", "cope", 1e-3, SUMS),
     KnownLimit("formula", "*", "cope", 1e-3, SUMS),
     KnownLimit("adapters", "*", "cope", 1e-3, SUMS),
     KnownLimit("cache", "*", "integer", 5e-4, LARGE),
+    KnownLimit("long", "*", "integer", 2e-3, LARGE),
     KnownLimit("shift", "*", "integer", 5e-4, LARGE),
     KnownLimit("far", "*", "integer", 5e-4, LARGE),
     KnownLimit("checkpointing", "*", "cable", 1e-4, GATES),

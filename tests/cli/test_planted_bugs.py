@@ -120,6 +120,22 @@ class CoarseFarOut(RoPE):
         return positions.half().float()
 
 
+class OtherwiseWhenLong(Slope):
+    """Another slope from 100 keys on."""
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, steep = self.geometry.heads, 0.1 if ctx.key_positions.shape[1] < 100 else 0.08
+        return ToeplitzBias(lambda d: -steep * d.abs().float().expand(heads, *d.shape))
+
+
+class InDoublePrecision(Slope):
+    """No bug: float64, which every route takes."""
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda d: -0.1 * d.abs().double().expand(heads, *d.shape))
+
+
 class WrapsAround(Slope):
     """Distances in 16 bits, which begin anew after 32,767."""
 
@@ -270,6 +286,7 @@ PLANTED: dict[type[hf_posenc.Scheme], str] = {
     Draws: "memoryless",
     KeptBesides: "saving",
     Settles: "isolation",
+    OtherwiseWhenLong: "long",
     WrapsAround: "far",
     WrapsPlaces: "far",
     Hoards: "leaks",
@@ -322,7 +339,7 @@ def test_the_law_is_named(bug: type[hf_posenc.Scheme], call: Callable, checkpoin
     assert not broken & {"unpatch", "twice"}
 
 
-@pytest.mark.parametrize("sound", [Slope, Learned])
+@pytest.mark.parametrize("sound", [Slope, Learned, InDoublePrecision])
 def test_without_a_bug_all_laws_hold(sound: type, call: Callable, checkpoint: Path, registered: Callable) -> None:
     """Control, with every law there is."""
     assert check(call, checkpoint, registered(sound), set()) == (0, set())

@@ -156,6 +156,16 @@ class Deaf(Scheme):
         return ToeplitzBias(lambda distance: -0.1 * distance.abs().float().expand(heads, *distance.shape))
 
 
+class Counting(Deaf):
+    """Another slope from 100 keys on."""
+
+    record = SchemeRecord("counting")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, steep = self.geometry.heads, 0.1 if ctx.key_positions.shape[1] < 100 else 0.05
+        return ToeplitzBias(lambda distance: -steep * distance.abs().float().expand(heads, *distance.shape))
+
+
 class Hoarding(Deaf):
     """Keeps the positions of every reading."""
 

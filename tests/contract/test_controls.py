@@ -73,6 +73,9 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "leaks, the positions of every reading": lambda: laws.readings_keep_nothing(
         Pair("llama", controls.Hoarding, factor=4)
     ),
+    "long, another slope from 100 keys on": lambda: laws.hundreds_of_tokens_are_no_threshold(
+        Pair("llama", controls.Counting, factor=4)
+    ),
     "secant, a detached table": lambda: laws.gradient_is_the_slope(Meddled(controls.detach, T5)),
     "modes, another slope": lambda: laws.training_reads_alike(Pair("llama", controls.Moody, factor=4)),
     "memoryless, everybody's seed": lambda: laws.readings_leave_nothing(Pair("llama", controls.Reseeding, factor=4)),
