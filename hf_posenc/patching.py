@@ -40,6 +40,7 @@ from hf_posenc.report import PatchReport
 from hf_posenc.room import check_room
 from hf_posenc.saving import save_as_before, save_whole
 from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.serial import one_at_a_time
 from hf_posenc.wrapping import check_reducer, check_single, check_whole_weights, runnable
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Patch:
     report: PatchReport | None = None
 
 
+@one_at_a_time
 def patch_model(
     model: M,
     scheme: SchemeSpec,
@@ -139,6 +141,7 @@ def patch_model(
     return model
 
 
+@one_at_a_time
 def unpatch_model(model: M) -> M:
     """Undo `patch_model`: classes, hooks, parameters and configuration are as before, logits bit-equal.
 

@@ -29,7 +29,7 @@ INSTEAD_OF_NONE = (1, 2, 3, 8, 0.5, 0.25)
 def every_option_counts(pair: Pair) -> Gap:
     """For each option, one of a few other values at least moves what is read or learned, or is refused.
 
-    Read are texts of half the trained length, of that and of four times that, one far out, and one in training. Lists
+    Read are texts of half the trained length, of that and of four times that, one far out, and two in training. Lists
     are not tried: their form is the scheme's own. The value is the number of options of which every value is taken and
     none counts.
     """
@@ -94,7 +94,8 @@ def heard(pair: Pair) -> Iterator[Any]:
         yield _read(model, FEW, start=FAR)
         model.train()
         try:
-            yield _read(model, 4 * pair.trained)
+            for length in (pair.trained // 2, 4 * pair.trained):
+                yield _read(model, length)
         finally:
             model.eval()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import patch_model, unpatch_model
+from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc.errors import AlreadyPatched, NotPatched
 from hf_posenc.laws.hosts import host
 from hf_posenc.laws.pair import Pair, widest
 
@@ -19,6 +22,7 @@ SCHEMES = (
     "shaw", "none", "ssmax", "dca", "window",
 )  # fmt: skip
 ROUNDS = 2
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +39,53 @@ def said(model: nn.Module, length: int) -> Tensor:
     return model(text(length)).logits
 
 
-def at_once(work: Callable[[int], list[Tensor]], count: int) -> list[list[Tensor]]:
+def at_once(work: Callable[[int], list[T]], count: int) -> list[list[T]]:
     """What each of so many threads finds; they start together."""
     gate = threading.Barrier(count)
 
-    def run(number: int) -> list[Tensor]:
+    def run(number: int) -> list[T]:
         gate.wait(timeout=60)
         return work(number)
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Threads change places as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("seed", range(3))
+def test_one_model_for_all(seed: int) -> None:
+    """One thread patches it, the others are told so; one unpatches it, and it says what it said."""
+    model, schemes = host("llama"), ("yarn", "alibi", "t5", "rerope")
+    before = said(model, 24)
+
+    def patched(number: int) -> list[str]:
+        try:
+            patch_model(model, schemes[number - seed], factor=2)
+        except AlreadyPatched:
+            return []
+        return [schemes[number - seed]]
+
+    won = [name for names in at_once(patched, len(schemes)) for name in names]
+    assert won == [describe(model).scheme]
+
+    def unpatched(number: int) -> list[int]:
+        try:
+            unpatch_model(model)
+        except NotPatched:
+            return []
+        return [number]
+
+    assert len([number for numbers in at_once(unpatched, 4) for number in numbers]) == 1
+    assert torch.equal(said(model, 24), before)
 
 
 def test_different_models_and_schemes(threads: int) -> None:
