@@ -17,7 +17,8 @@ from hf_posenc.building import MOST_PARTS, Layout, Plan, SchemeSpec, option_name
 from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest, shown
 from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION
 from hf_posenc.lengths import whole
-from hf_posenc.patching import FORMAT, host_of, is_patched, patch_model
+from hf_posenc.patching import host_of, is_patched, patch_model
+from hf_posenc.swapping import FORMAT
 
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")

@@ -8,10 +8,7 @@ report   swap, probe, prove; or undo and raise
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -29,26 +26,24 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
+from hf_posenc.guard import BLOCK
 from hf_posenc.health import check_finite
 from hf_posenc.host_config import check_host
 from hf_posenc.lengths import resolve
-from hf_posenc.patches.announcing import ATTENTIONS, announce
 from hf_posenc.proof import Probe, Proof
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
 from hf_posenc.room import check_room
-from hf_posenc.saving import save_as_before, save_whole
+from hf_posenc.saving import save_whole
 from hf_posenc.schemes.base import Scheme, has
 from hf_posenc.serial import one_at_a_time
+from hf_posenc.swapping import STASH, Patch, swap, undo, write_config
 from hf_posenc.wrapping import check_reducer, check_single, check_whole_weights, runnable
 
 if TYPE_CHECKING:
     from hf_posenc.geometry import Geometry
     from hf_posenc.patches.base import Adapter
 
-FORMAT = 1
-STASH = "posenc_patch"
 LENGTH_ALIASES = {
     "original_max": "trained_length",
     "pretraining_length": "trained_length",
@@ -57,17 +52,6 @@ LENGTH_ALIASES = {
     "target": "target_length",
 }
 M = TypeVar("M", bound=nn.Module)
-
-
-@dataclass
-class Patch:
-    """What it takes to undo a patch, and what to tell of it."""
-
-    whole: nn.Module | None = None
-    classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
-    frozen: list[nn.Parameter] = field(default_factory=list)
-    configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
-    report: PatchReport | None = None
 
 
 @one_at_a_time
@@ -129,11 +113,11 @@ def patch_model(
         probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
     patch = Patch(whole=model)
     try:
-        _swap(patch, adapter, base, schemes)
-        _write_config(patch, model, base, chosen, geometry)
+        swap(patch, adapter, base, schemes)
+        write_config(patch, model, base, chosen, geometry)
         proof = probe.verdict()
     except BaseException:
-        _undo(base, patch)
+        undo(base, patch)
         raise
     patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
@@ -149,7 +133,7 @@ def unpatch_model(model: M) -> M:
         NotPatched: there is nothing to undo.
     """
     base, _ = host_of(model)
-    _undo(base, patch_of(base))
+    undo(base, patch_of(base))
     return model
 
 
@@ -286,95 +270,6 @@ def _check_foreign(adapter: Adapter, base: nn.Module) -> None:
                 f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
                 "the patch. Undo the other patch first, or reload the model."
             )
-
-
-def _swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
-    parameter = next(weight for weight in base.parameters() if weight.is_floating_point())  # not a packed one
-    attentions = list(adapter.attentions(base))
-    one = all(s is schemes[0] for s in schemes)
-    for scheme in dict.fromkeys(schemes):  # in the order of the layers, so that a seed decides what is drawn
-        if parameter.device.type != "meta":
-            scheme.reset_parameters()
-        scheme.to(parameter.device, parameter.dtype).train(base.training)
-    if one:
-        base.posenc = schemes[0]
-    base.__dict__[ATTENTIONS] = attentions
-    for attention, scheme in zip(attentions, schemes, strict=True):
-        _become(patch, attention, adapter.attention[type(attention)])
-        attention.__dict__["posenc_owner"] = base
-        if not one:
-            attention.posenc = scheme
-    for module, cls in adapter.swaps(base, schemes[0]):
-        _become(patch, module, cls)
-        module.__dict__["posenc_reader"] = attentions[0]
-    for weight in adapter.frozen(base, schemes[0]):
-        if weight.requires_grad:
-            weight.requires_grad_(False)
-            patch.frozen.append(weight)
-    base.register_forward_pre_hook(announce, with_kwargs=True)
-    base.register_state_dict_pre_hook(carry)
-
-
-def _become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
-    patch.classes.append((module, type(module)))
-    module.__class__ = cls
-
-
-def _write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
-    """A written copy of the configuration, for every module that had the old one: two models may share that."""
-    old: Any = base.config
-    new = copy.deepcopy(old)
-    block = {
-        "format": FORMAT,
-        "scheme": chosen.default.to_json(),
-        "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
-        "trained_length": geometry.trained_length,
-        "target_length": geometry.target_length,
-        "host_length": old.max_position_embeddings,
-    }
-    setattr(new, BLOCK, block)
-    if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
-        setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
-    new.__class__ = guarded(new.__class__)
-    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
-    for module in (model, *model.modules()):
-        if module.__dict__.get("config") is old:
-            patch.configs.append((module, old))
-            module.config = new
-
-
-def carry(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
-    patch = base.__dict__.get(STASH)
-    if patch is None:
-        return
-    for holder in (patch.whole, *(module for module, _ in patch.configs)):
-        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
-            import_module("hf_posenc.side_car").carry(base, peft_configs)  # a layer above this one
-
-
-def _undo(base: nn.Module, patch: Patch) -> None:
-    for module, cls in reversed(patch.classes):
-        module.__class__ = cls
-        module.__dict__.pop("posenc_owner", None)
-        module.__dict__.pop("posenc_reader", None)
-        module._modules.pop("posenc", None)
-    base._modules.pop("posenc", None)
-    for weight in patch.frozen:
-        weight.requires_grad_(True)
-    if patch.whole is not None:
-        save_as_before(patch.whole)
-    for module, config in patch.configs:
-        module.config = config
-    for number, hook in list(base._forward_pre_hooks.items()):
-        if hook is announce:
-            base._forward_pre_hooks.pop(number)
-            base._forward_pre_hooks_with_kwargs.pop(number, None)
-    for number, hook in list(base._state_dict_pre_hooks.items()):
-        if hook is carry:
-            base._state_dict_pre_hooks.pop(number)
-    base.__dict__.pop(ATTENTIONS, None)
-    base.__dict__.pop(STASH, None)
 
 
 def _report(patch: Patch, base: nn.Module, chosen: Layout, geometry: Geometry, proof: Proof) -> PatchReport:

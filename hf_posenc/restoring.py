@@ -20,10 +20,11 @@ from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.guard import BLOCK, GUARD, ROTATION, guarded, unguard
 from hf_posenc.health import check_finite
-from hf_posenc.patching import Patch, host_of, patch_of, scheme_of
+from hf_posenc.patching import host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
+from hf_posenc.swapping import Patch
 
 HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 RESTORING = "posenc_restoring"  # marks the subclasses made here

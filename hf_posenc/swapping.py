@@ -1,0 +1,128 @@
+"""Change a model into a patched one, and back: classes, hooks, parameters, configuration, each noted to be undone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
+from hf_posenc.patches.announcing import ATTENTIONS, announce
+from hf_posenc.saving import save_as_before
+
+if TYPE_CHECKING:
+    from hf_posenc.building import Layout
+    from hf_posenc.geometry import Geometry
+    from hf_posenc.patches.base import Adapter
+    from hf_posenc.report import PatchReport
+    from hf_posenc.schemes.base import Scheme
+
+FORMAT = 1
+STASH = "posenc_patch"  # of a base model: its `Patch`
+
+
+@dataclass
+class Patch:
+    """What it takes to undo a patch, and what to tell of it."""
+
+    whole: nn.Module | None = None
+    classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
+    frozen: list[nn.Parameter] = field(default_factory=list)
+    configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    report: PatchReport | None = None
+
+
+def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
+    """Give every layer its scheme and the class that asks it, and hang the hooks; noted in ``patch`` on the way."""
+    parameter = next(weight for weight in base.parameters() if weight.is_floating_point())  # not a packed one
+    attentions = list(adapter.attentions(base))
+    one = all(s is schemes[0] for s in schemes)
+    for scheme in dict.fromkeys(schemes):  # in the order of the layers, so that a seed decides what is drawn
+        if parameter.device.type != "meta":
+            scheme.reset_parameters()
+        scheme.to(parameter.device, parameter.dtype).train(base.training)
+    if one:
+        base.posenc = schemes[0]
+    base.__dict__[ATTENTIONS] = attentions
+    for attention, scheme in zip(attentions, schemes, strict=True):
+        become(patch, attention, adapter.attention[type(attention)])
+        attention.__dict__["posenc_owner"] = base
+        if not one:
+            attention.posenc = scheme
+    for module, cls in adapter.swaps(base, schemes[0]):
+        become(patch, module, cls)
+        module.__dict__["posenc_reader"] = attentions[0]
+    for weight in adapter.frozen(base, schemes[0]):
+        if weight.requires_grad:
+            weight.requires_grad_(False)
+            patch.frozen.append(weight)
+    base.register_forward_pre_hook(announce, with_kwargs=True)
+    base.register_state_dict_pre_hook(carry)
+
+
+def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
+    """Another class for the same object."""
+    patch.classes.append((module, type(module)))
+    module.__class__ = cls
+
+
+def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
+    """A written copy of the configuration, for every module that had the old one: two models may share that."""
+    old: Any = base.config
+    new = copy.deepcopy(old)
+    block = {
+        "format": FORMAT,
+        "scheme": chosen.default.to_json(),
+        "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
+        "trained_length": geometry.trained_length,
+        "target_length": geometry.target_length,
+        "host_length": old.max_position_embeddings,
+    }
+    setattr(new, BLOCK, block)
+    if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
+        setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
+    new.__class__ = guarded(new.__class__)
+    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
+    for module in (model, *model.modules()):
+        if module.__dict__.get("config") is old:
+            patch.configs.append((module, old))
+            module.config = new
+
+
+def carry(base: nn.Module, *_: Any) -> None:
+    """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
+    patch = base.__dict__.get(STASH)
+    if patch is None:
+        return
+    for holder in (patch.whole, *(module for module, _ in patch.configs)):
+        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+            import_module("hf_posenc.side_car").carry(base, peft_configs)  # a layer above this one
+
+
+def undo(base: nn.Module, patch: Patch) -> None:
+    """Everything as ``patch`` notes that it was, however far it came."""
+    for module, cls in reversed(patch.classes):
+        module.__class__ = cls
+        module.__dict__.pop("posenc_owner", None)
+        module.__dict__.pop("posenc_reader", None)
+        module._modules.pop("posenc", None)
+    base._modules.pop("posenc", None)
+    for weight in patch.frozen:
+        weight.requires_grad_(True)
+    if patch.whole is not None:
+        save_as_before(patch.whole)
+    for module, config in patch.configs:
+        module.config = config
+    for number, hook in list(base._forward_pre_hooks.items()):
+        if hook is announce:
+            base._forward_pre_hooks.pop(number)
+            base._forward_pre_hooks_with_kwargs.pop(number, None)
+    for number, hook in list(base._state_dict_pre_hooks.items()):
+        if hook is carry:
+            base._state_dict_pre_hooks.pop(number)
+    base.__dict__.pop(ATTENTIONS, None)
+    base.__dict__.pop(STASH, None)
