@@ -78,7 +78,7 @@ def from_pretrained(
     with told(name_or_path, asked):
         config = config_of(name_or_path, hf_kwargs)
     check_host(config, name_or_path)
-    if "config" not in hf_kwargs:
+    if not {"config", "subfolder"} & hf_kwargs.keys():  # else weights and configuration are not those of the folder
         check_depth(config, name_or_path)
     block = Block.of_config(config, name_or_path)
     adapted = None if peft_adapter is None else side_car_of(peft_adapter)
