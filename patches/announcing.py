@@ -14,9 +14,10 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
-from hf_posenc.patches.evicting import is_fresh, keep_padding, make_forgetful
+from hf_posenc.patches.evicting import ascend, check_ascending, is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
-from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens
+from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens, check_width
+from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import mark_cache
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
@@ -62,8 +63,12 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     if positions is not None and plain:
         plain = in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
-    _prepare_cache(module, kwargs, padding)
-    kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved)
+    own_mask = mask if isinstance(mask, Tensor) and mask.ndim == 4 else None
+    _prepare_cache(module, kwargs, padding, moved)
+    keys = _keys(module, kwargs, padding, moved, length)
+    if own_mask is not None:
+        check_width(own_mask, length, self_attention_cache(kwargs.get("past_key_values")))
+    kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved, keys, own_mask)
     return (), kwargs
 
 
@@ -97,6 +102,23 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
     return moved
 
 
+def _keys(
+    module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None, length: int
+) -> Keys | None:
+    """Where all keys of this forward pass stand, recorded in its cache; None without one, or where no layer asks."""
+    cache = self_attention_cache(kwargs.get("past_key_values"))
+    if cache is None or length == 0 or not any(reads_keys(a.scheme) for a in module.__dict__[ATTENTIONS]):
+        return None
+    positions = kwargs.get("position_ids") if moved is None else moved
+    own = positions is None
+    if positions is None:
+        positions = torch.arange(length, device=_tokens(kwargs).device)[None] + cache.get_seq_length()
+    keys = record(cache, positions, padding, own=own)
+    if keys.positions is not None:
+        check_ascending(cache, keys.positions, length, padding)
+    return keys
+
+
 def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None:
     """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
 
@@ -120,7 +142,7 @@ def _tokens(kwargs: dict[str, Any]) -> Tensor:
     return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"]
 
 
-def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None) -> None:
+def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None) -> None:
     """Where layers need less than a growing cache keeps, or more, or faster, change those of one still empty."""
     attentions, config = module.__dict__[ATTENTIONS], module.config
     if not attentions[0].is_causal:
@@ -136,7 +158,9 @@ def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | 
     own = self_attention_cache(cache)
     if is_fresh(own):
         make_rereading(own, [attention.scheme.row_rotation() is not None for attention in attentions])
-        make_forgetful(own, [attention.scheme.kept_keys for attention in attentions], padding)
+        kept = [attention.scheme.kept_keys for attention in attentions]
+        if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
+            make_forgetful(own, kept, padding)
         make_growing(own, len(attentions))
     keep_padding(own, padding)
 

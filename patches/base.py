@@ -15,7 +15,7 @@ from hf_posenc.attention import blocks, dispatch, flash_package, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.context import KEYWORD, context_of, says_nothing, self_attention_cache
-from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
+from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, mask_of_held, narrower
 from hf_posenc.patches.packing import grows, packed, unpacked, widen
 from hf_posenc.patches.rereading import reader_of
 from hf_posenc.patches.ring import in_parts, refuse_parts
@@ -81,6 +81,7 @@ class Positioned(nn.Module):
             PositionOutOfTable: a position is past the scheme's end.
         """
         scheme, cache, told = self.scheme, self_attention_cache(cache), host.pop(KEYWORD, None)
+        q_length = q.shape[2]
         ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), told, causal=self.is_causal)
         if self.config._attn_implementation == "sdpa" and says_nothing(mask, cache, self.layer_idx, told):
             mask = None
@@ -93,7 +94,9 @@ class Positioned(nn.Module):
         del q, k  # memory, where they were turned
         beside = scheme.carry(ctx)
         beside = None if beside is None else beside.to(keys[0].dtype)
-        if has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
+        if told is not None and told.own_mask is not None:
+            mask = mask_of_held(told.own_mask, cache, self.layer_idx, q_length)
+        elif has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
             mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:
             new = packed(keys, beside, cache, self.layer_idx)

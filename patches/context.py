@@ -3,7 +3,8 @@
 Only query positions ever reach an attention module, and only sometimes. What is missing is worked out here:
 
 * positions count real tokens: the cumulative sum of the 2-D mask where there is one, else the place in the sequence;
-* keys of the cache stand where the newest query's offset puts them, so that a caller's own ``position_ids`` shift both.
+* keys of the cache stand where they stood when they were cached (`hf_posenc.patches.key_positions`). Where an attention
+  module is called on its own, they are taken to end right before the new tokens.
 
 A pre-hook on the base model (`hf_posenc.patches.announcing`) carries what the model knows and its attention modules do
 not, as one keyword.
@@ -20,6 +21,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from hf_posenc.patches.evicting import ForgettingLayer, layer_of
+from hf_posenc.patches.key_positions import Keys, inferred_positions
 from hf_posenc.patches.packing import grows
 from hf_posenc.positions import PositionContext
 
@@ -35,6 +37,8 @@ class Forward:
         contiguous: positions run in steps of one and nothing is padded.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
         moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
+        keys: where all keys stand, those in the cache included; None without a cache, or where no layer asks.
+        own_mask: the caller's mask of four dimensions, over all tokens of the text; None where there is none.
         memo: shared by the layers.
         contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
             would then wait for the garbage collector.
@@ -44,6 +48,8 @@ class Forward:
     contiguous: bool
     coordinates: Tensor | None = None
     moved: Tensor | None = None
+    keys: Keys | None = None
+    own_mask: Tensor | None = None
     memo: dict[Hashable, object] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
@@ -102,13 +108,10 @@ def _context(
         positions = (told.padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
     else:
         positions = index[None]
-    first = None
-    if told.contiguous and torch.compiler.is_compiling():
-        first = past if isinstance(past, int) else None  # then positions are the model's own
-    elif told.contiguous and device.type == "cpu" and length > 0:
-        positions, first = one_row(positions)
-    real = told.padding
     complete = forgetting is None or not forgetting.gaps
+    contiguous = told.contiguous and complete and (told.keys is None or told.keys.run is not None)
+    positions, first = _first(positions, told, past, contiguous=told.contiguous)
+    real = told.padding
     if uncached or told.moved is not None:
         key_positions = positions
     else:
@@ -116,13 +119,27 @@ def _context(
         if forgetting is not None and not complete:
             columns = forgetting.columns(length, device)
             real = None if real is None else real[:, columns]
-        key_positions = _numbers(told.padding, columns) + (positions[:, -1:] - _numbers(told.padding, index[-1:]))
-        if not told.contiguous:  # what is new stands where the caller says; only of older keys it has to be inferred
-            key_positions = _with_own(key_positions, positions, past if complete else key_positions.shape[1] - length)
+        if told.keys is not None:
+            key_positions = told.keys.at(columns)
+        else:
+            key_positions = inferred_positions(told.padding, positions, past, columns)
+            if not told.contiguous:  # what is new stands where the caller says
+                start = past if complete else len(columns) - length
+                key_positions = _with_own(key_positions, positions, start)
     return PositionContext(
-        positions, key_positions, causal, told.contiguous and complete, real, told.memo, coordinates=told.coordinates,
-        first=first,
-    )  # fmt: skip
+        positions, key_positions, causal, contiguous, real, told.memo, coordinates=told.coordinates, first=first
+    )
+
+
+def _first(positions: Tensor, told: Forward, past: int | Tensor, *, contiguous: bool) -> tuple[Tensor, int | None]:
+    """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
+    if not contiguous or positions.shape[1] == 0:
+        return positions, None
+    if torch.compiler.is_compiling():  # then positions are the model's own
+        return positions, past if isinstance(past, int) else None
+    if told.keys is not None and told.keys.run is not None and isinstance(past, int):
+        return positions[:1], told.keys.run + past
+    return one_row(positions) if positions.device.type == "cpu" else (positions, None)
 
 
 def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
@@ -152,15 +169,6 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
 def self_attention_cache(cache: Cache | None) -> Cache | None:
     """The part of an encoder-decoder cache that belongs to self-attention; other caches as they are."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-
-
-def _numbers(padding: Tensor | None, columns: Tensor) -> Tensor:
-    """How many tokens stand before that in each column, padding left out, ``[batch or 1, column]``."""
-    if padding is None:
-        return columns[None]
-    numbered = padding.long().cumsum(-1) - 1
-    written = columns.clamp(max=padding.shape[1] - 1)  # a static cache is longer than what is written in it
-    return numbered[:, written] + (columns - written)
 
 
 def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:

@@ -124,6 +124,40 @@ def is_fresh(cache: Cache | None) -> bool:
     return type(cache) is DynamicCache and not any(layer.is_initialized for layer in cache.layers)
 
 
+def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
+    """Whether positions ``[batch or 1, token]`` rise from each real token to the next; None is the model's own.
+
+    Then a key that is no longer among the last ones is out of every later query's window, too.
+    """
+    if positions is None or positions.shape[1] < 2 or torch.compiler.is_compiling():
+        return True
+    rising = positions.diff(dim=-1) > 0
+    if padding is not None:
+        rising = rising | ~padding[:, -positions.shape[1] :][:, :-1].to(rising.device)
+    return bool(rising.all())
+
+
+def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tensor | None) -> None:
+    """Refuse positions that go back in a cache that may have dropped what they would see again.
+
+    Args:
+        cache: of self-attention.
+        positions: of all tokens of the text, ``[batch or 1, token]``.
+        length: of how many of them are new.
+        padding: ``[batch, token]``, true at real tokens, if anything is padded.
+
+    Raises:
+        BackendCannotCarry: they do.
+    """
+    if not any(isinstance(layer, ForgettingLayer) for layer in cache.layers):
+        return
+    if not ascend(positions[:, -length - 1 :], padding):
+        raise BackendCannotCarry(
+            "The new position_ids go back, and this cache keeps the most recent keys only. "
+            "Number the tokens upwards, or pass use_cache=False or a StaticCache."
+        )
+
+
 def layer_of(cache: Cache | None, layer: int | None) -> ForgettingLayer | None:
     """A layer of a cache, if it forgets."""
     if cache is None or layer is None or layer >= len(cache.layers):
@@ -136,6 +170,19 @@ def has_gaps(cache: Cache | None, layer: int | None) -> bool:
     """Whether keys of a layer were dropped, so that transformers' masks do not fit the others."""
     found = layer_of(cache, layer)
     return found is not None and found.gaps
+
+
+def mask_of_held(mask: Tensor, cache: Cache | None, layer: int | None, length: int) -> Tensor:
+    """Columns of a caller's mask ``[batch or 1, heads or 1, query, token]`` for the keys that a layer still holds.
+
+    Args:
+        mask: over all tokens of the text.
+        cache: before it takes the new tokens.
+        layer: index of the layer in the cache.
+        length: number of new tokens.
+    """
+    found = layer_of(cache, layer)
+    return mask if found is None or not found.gaps else mask[..., found.columns(length, mask.device)]
 
 
 def narrower(mask: Any, ctx: PositionContext) -> bool:

@@ -73,6 +73,22 @@ def check_mask(mask: Tensor, length: int, cache: Cache | None) -> None:
     )
 
 
+def check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """The width of a caller's own mask ``[batch or 1, heads or 1, query, key]``.
+
+    Raises:
+        MaskMismatch: it does not cover every token of the text, or every place of a static cache.
+    """
+    past = 0 if cache is None else cache.get_seq_length()
+    static = isinstance(past, Tensor)  # then there are as many keys as it has places
+    keys = cache.get_mask_sizes(length, 0)[0] if static else past + length  # type: ignore[union-attr]
+    if mask.shape[-1] != keys:
+        raise MaskMismatch(
+            f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
+            "Pass one column for each of them."
+        )
+
+
 def check_rows(padding: Tensor) -> None:
     """Padding ``[batch, key]``, true at real tokens, while values can be looked at.
 

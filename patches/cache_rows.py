@@ -1,0 +1,74 @@
+"""A KV cache whose rows change places, are repeated or chosen, and what must change with them.
+
+Beam search, contrastive search and callers of their own rearrange a cache between two forward passes. The first layer
+of a cache passes every such change on.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+FOLLOWER = "posenc_follower"  # attribute of a cache layer: what follows its rows
+
+
+class Rows(Protocol):
+    """Something with a row for each row of the cache, or with one for all of them."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the rows of these numbers, in this order."""
+
+
+@functools.cache
+def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
+    """The class of a cache layer, with a follower that sees every change of its rows."""
+
+    class Following(cls):  # type: ignore[valid-type, misc]  # made for the class that a layer happens to have
+        _layer_type = None  # with a type it would take the place of ``cls`` in transformers' tables
+
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            """Beams change places."""
+            super().reorder_cache(beam_idx)
+            vars(self)[FOLLOWER].select(beam_idx)
+
+        def batch_repeat_interleave(self, repeats: int) -> None:
+            """Every row is repeated."""
+            super().batch_repeat_interleave(repeats)
+            follower = vars(self)[FOLLOWER]
+            follower.select(torch.arange(follower.rows).repeat_interleave(repeats))
+
+        def batch_select_indices(self, indices: Tensor) -> None:
+            """Some rows are chosen."""
+            super().batch_select_indices(indices)
+            vars(self)[FOLLOWER].select(indices)
+
+        def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+            """Copied and pickled by the class it was made for: this one has no name to be found by."""
+            return _empty, (cls,), vars(self)
+
+    Following.__name__, Following.__qualname__ = cls.__name__, cls.__qualname__
+    return Following
+
+
+def _empty(cls: type[CacheLayerMixin]) -> CacheLayerMixin:
+    """A layer without content, for `copy` and `pickle` to fill."""
+    made = following(cls)
+    return made.__new__(made)
+
+
+def follow_rows(cache: Cache, follower: Rows) -> None:
+    """Have the first layer of a cache pass every change of its rows on."""
+    if not cache.layers:
+        cache.layers.append(cache.layer_class_to_replicate())  # as the cache itself does when it is first written to
+    layer = cache.layers[0]
+    if FOLLOWER not in vars(layer):
+        layer.__class__ = following(type(layer))
+        setattr(layer, FOLLOWER, follower)
