@@ -79,9 +79,10 @@ def check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
     Raises:
         MaskMismatch: it does not cover every token of the text, or every place of a static cache.
     """
-    past = 0 if cache is None else cache.get_seq_length()
-    static = isinstance(past, Tensor)  # then there are as many keys as it has places
-    keys = cache.get_mask_sizes(length, 0)[0] if static else past + length  # type: ignore[union-attr]
+    keys = length
+    if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
+        past = cache.get_seq_length()
+        keys = max(cache.get_mask_sizes(length, 0)[0], length if isinstance(past, Tensor) else past + length)
     if mask.shape[-1] != keys:
         raise MaskMismatch(
             f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "

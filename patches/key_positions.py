@@ -198,6 +198,8 @@ def _run(known: KeyPositions, past: int, new: Tensor, inferred: Inferred, *, own
         first = int(before[0, 0])
     if own and first == 0:
         return first
+    if new.numel() == 1:  # decoding one text: no tensor is made for it
+        return first if int(new) == first + past else None
     expected = torch.arange(first + past, first + past + new.shape[1], device=new.device)
     return first if bool((new == expected).all()) else None
 

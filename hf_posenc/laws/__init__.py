@@ -17,7 +17,9 @@ from hf_posenc.laws.book import LAWS, Law, applicable, assert_holds
 from hf_posenc.laws.caches import (
     cache_can_be_reordered,
     cached_equals_uncached,
+    cached_keys_stay_where_they_were,
     hundreds_of_tokens_are_no_threshold,
+    own_masks_hold_in_a_cache,
     padded_decoding_equals_alone,
 )
 from hf_posenc.laws.checking import check
@@ -70,6 +72,7 @@ __all__ = [
     "begins_anywhere",
     "cache_can_be_reordered",
     "cached_equals_uncached",
+    "cached_keys_stay_where_they_were",
     "check",
     "checkpointing_changes_no_gradient",
     "compiled_equals_eager",
@@ -88,6 +91,7 @@ __all__ = [
     "memory_is_linear",
     "nobody_else_is_touched",
     "nothing_moves_where_promised",
+    "own_masks_hold_in_a_cache",
     "packed_equals_separate",
     "padded_decoding_equals_alone",
     "padding_is_invisible",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
@@ -86,6 +87,68 @@ def padded_decoding_equals_alone(pair: Pair, cache: type[Cache] = DynamicCache) 
             alone[row, pad:] = read(model, tokens[row : row + 1, pad:])[0]
         value, where = distance(together, alone, mask.bool())
     return pair.gap("generation", value, f"{where}, {cache.__name__}")
+
+
+@law("positions", causal=True, continues=True, company=True)
+def cached_keys_stay_where_they_were(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap:
+    """A text whose caller numbers the tokens, with gaps that differ by row, reads from a cache as it does at once.
+
+    The gaps are in the prefill, between two decoding steps and inside a chunk; rows of the cache are exchanged once.
+    """
+    with pair.patched() as model:
+        length = pair.length(pair.trained + 20, model) - 8  # the widest gap, and one more
+        tokens = text(model, length, rows=2)
+        positions = positions_with_gaps(length).to(tokens.device)
+        everything = torch.ones_like(tokens)  # or transformers takes gaps for the borders of packed texts
+        whole = read(model, tokens, position_ids=positions, attention_mask=everything)
+        kept, parts, start, half = new_cache(cache, model, length), [], 0, length // 2
+        rows, exchanged = torch.arange(2, device=tokens.device), torch.tensor([1, 0], device=tokens.device)
+        for size in (half, 1, 1, 1, 1, 1, length - half - 5):
+            if start == half + 2:
+                kept.reorder_cache(exchanged)
+                rows = exchanged
+            now = slice(start, start + size)
+            part = read(
+                model, tokens[rows, now], position_ids=positions[rows, now], past_key_values=kept,
+                attention_mask=everything[:, : now.stop],
+            )  # fmt: skip
+            parts.append(part[rows])
+            start += size
+        value, where = distance(torch.cat(parts, dim=1), whole)
+    return pair.gap("positions", value, f"{where}, {cache.__name__}, positions of the caller's own with gaps")
+
+
+@law("mask", causal=True, continues=True, costly=True)
+def own_masks_hold_in_a_cache(pair: Pair, cache: type[Cache] = DynamicCache) -> Gap:
+    """A text under a caller's own mask ``[batch, 1, query, key]`` reads from a cache as it does at once."""
+    with pair.patched() as model:
+        length = pair.length(2 * pair.trained + 6, model)
+        tokens = text(model, length)
+        hidden = torch.rand(1, 1, length, length, generator=torch.Generator().manual_seed(1)) < 0.3
+        seen = (~hidden).tril() | torch.eye(length, dtype=torch.bool)
+        dtype = next(model.parameters()).dtype
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min).to(tokens.device)
+        whole = read(model, tokens, attention_mask=mask)
+        kept, parts, start = new_cache(cache, model, length), [], 0
+        width = length if cache is StaticCache else 0
+        for size in _some_then_chunks(min(pair.trained + 1, length // 2), length):
+            now = slice(start, start + size)
+            part = mask[:, :, now, : max(now.stop, width)]
+            parts.append(read(model, tokens[:, now], past_key_values=kept, attention_mask=part))
+            start += size
+        value, where = distance(torch.cat(parts, dim=1), whole)
+    return pair.gap("mask", value, f"{where}, {cache.__name__}, a mask of the caller's own")
+
+
+def positions_with_gaps(length: int) -> Tensor:
+    """Positions of two rows ``[2, token]``, that rise, by more than one here and there."""
+    steps = torch.ones(2, length, dtype=torch.long)
+    steps[:, 0] = 0
+    steps[:, length // 3] += 3
+    steps[1, length // 2 + 1] += 1
+    steps[:, length // 2 + 3] += 2
+    steps[0, length - 2] += 1
+    return steps.cumsum(-1)
 
 
 def _some_then_chunks(first: int, length: int) -> list[int]:

@@ -19,7 +19,7 @@ QUIETEST = 1e-6  # noise of a model that repeats itself exactly: a rounding of f
 LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1}
 SAME_MEANING = (
     *("identity", "cache", "long", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
-    *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native"),
+    *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native", "positions", "mask"),
 )
 
 LIMITS: dict[str, dict[torch.dtype, float]] = {
@@ -96,10 +96,14 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
     KnownLimit("long", "*", "cope", 1e-3, SUMS),
     KnownLimit("formula", "*", "cope", 1e-3, SUMS),
     KnownLimit("adapters", "*", "cope", 1e-3, SUMS),
+    KnownLimit("positions", "*", "cope", 1e-3, SUMS),
+    KnownLimit("mask", "*", "cope", 1e-3, SUMS),
     KnownLimit("cache", "*", "integer", 5e-3, LARGE),
     KnownLimit("long", "*", "integer", 5e-3, LARGE),
     KnownLimit("shift", "*", "integer", 5e-3, LARGE),
     KnownLimit("far", "*", "integer", 5e-3, LARGE),
+    KnownLimit("positions", "*", "integer", 5e-3, LARGE),
+    KnownLimit("mask", "*", "integer", 5e-3, LARGE),
     KnownLimit("checkpointing", "*", "cable", 1e-4, GATES),
     KnownLimit("checkpointing", "*", "fox", 1e-4, GATES),
     KnownLimit(

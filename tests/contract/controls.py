@@ -17,6 +17,7 @@ from hf_posenc.geometry import Geometry, Rotation
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED, sharpen
 from hf_posenc.options import Positive
+from hf_posenc.patches.key_positions import RECORD
 from hf_posenc.patching import scheme_of, unpatch_model
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import SchemeRecord
@@ -321,6 +322,25 @@ def forget_where(model: PreTrainedModel) -> Callable[[], None]:
 
     def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         return args, {**kwargs, "position_ids": None}
+
+    return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
+
+
+def forget_positions(model: PreTrainedModel) -> Callable[[], None]:
+    """A cache that remembers no positions: what it holds is taken to end right before the new tokens."""
+
+    def forget(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        vars(kwargs.get("past_key_values") or module).pop(RECORD, None)
+        return args, kwargs
+
+    return model.base_model.register_forward_pre_hook(forget, with_kwargs=True, prepend=True).remove
+
+
+def drop_own_mask(model: PreTrainedModel) -> Callable[[], None]:
+    """A caller's mask that is forgotten as soon as there is a cache."""
+
+    def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return args, {**kwargs, "attention_mask": None} if kwargs.get("past_key_values") is not None else kwargs
 
     return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
 

@@ -31,6 +31,10 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "cache, keys rotated once": lambda: laws.cached_equals_uncached(STALE, DynamicCache, TRAINED, step=1),
     "cache, stock dynamic": lambda: laws.cached_equals_uncached(StockDynamic(), DynamicCache, TRAINED, step=1),
     "beams, keys rotated once": lambda: laws.cache_can_be_reordered(STALE),
+    "positions, keys counted back from the newest query": lambda: laws.cached_keys_stay_where_they_were(
+        Meddled(controls.forget_positions, ALIBI)
+    ),
+    "mask, one that does not arrive": lambda: laws.own_masks_hold_in_a_cache(Meddled(controls.drop_own_mask, ALIBI)),
     "generation, a dropped offset": lambda: laws.padded_decoding_equals_alone(BLIND),
     "batch, a base for the longest row": lambda: laws.alone_equals_batched(STALE, "right"),
     "batch, a dropped offset": lambda: laws.alone_equals_batched(BLIND, "left"),

@@ -1,0 +1,85 @@
+"""Positions of the caller's own, with gaps, read from a KV cache: against dense float64 attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from hf_posenc import patch_model
+
+from . import naive
+from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, llama
+
+LENGTH = 48
+SLOPES = torch.tensor([2.0 ** (-8 * (head + 1) / HEADS) for head in range(HEADS)], dtype=torch.float64)
+WINDOW = 20
+
+
+def with_gaps() -> Tensor:
+    """Positions ``[token]`` that rise, with gaps in the prefill and between decoding steps."""
+    steps = torch.ones(LENGTH, dtype=torch.long)
+    steps[0] = 0
+    steps[[9, 30, 33, 41]] += torch.tensor([4, 2, 7, 3])
+    return steps.cumsum(-1)
+
+
+def alibi(distance: Tensor, order: Tensor) -> naive.Positions:
+    return naive.Positions(order, distance, bias=-SLOPES[:, None, None] * distance)
+
+
+def rope(distance: Tensor, order: Tensor) -> naive.Positions:
+    return naive.Positions(order, distance, naive.rope(HEAD_DIM))
+
+
+def window(distance: Tensor, order: Tensor) -> naive.Positions:
+    return naive.Positions(order & (distance < WINDOW), distance, naive.rope(HEAD_DIM))
+
+
+def rerope(distance: Tensor, order: Tensor) -> naive.Positions:
+    return naive.Positions(order, distance.clamp(max=WINDOW), naive.rope(HEAD_DIM))
+
+
+SCHEMES: dict[str, tuple[Callable[[Tensor, Tensor], naive.Positions], dict[str, Any]]] = {
+    "alibi": (alibi, {}),
+    "rope": (rope, {}),
+    "window": (window, {"size": WINDOW}),
+    "rerope": (rerope, {"window": WINDOW}),
+}
+CACHES: dict[str, Callable[[Any], Any]] = {
+    "growing": lambda config: DynamicCache(config=config),
+    "static": lambda config: StaticCache(config=config, max_cache_len=LENGTH + 5),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_cached_keys_stay_where_they_were(scheme: str, cache: Callable[[Any], Any]) -> None:
+    define, options = SCHEMES[scheme]
+    host, positions = llama(), with_gaps()
+    ids = torch.randint(3, VOCABULARY, (LENGTH,), generator=torch.Generator().manual_seed(0))
+    order = naive.distances(LENGTH) >= 0
+    expected = naive.llama(host, ids, define(positions[:, None] - positions, order))
+    elsewhere = naive.llama(host, ids, define(naive.distances(LENGTH), order))
+
+    model, parts, start = patch_model(host, scheme, factor=4, **options), [], 0
+    held = cache(model.config)
+    with torch.no_grad():
+        for size in (28, *[1] * 8, 5, 7):
+            now = slice(start, start + size)
+            call = {"position_ids": positions[None, now], "past_key_values": held}
+            parts.append(model(ids[None, now], attention_mask=torch.ones(1, now.stop), **call).logits[0])
+            start += size
+    read = torch.cat(parts).double()
+    assert (read - expected).abs().max() < 1e-4
+    assert (elsewhere - expected).abs().max() > 0.1  # control: the gaps show
+
+
+def test_shapes_of_the_test() -> None:
+    """Grouped heads, and a text past the trained length."""
+    assert KV_HEADS < HEADS
+    assert LENGTH > TRAINED
