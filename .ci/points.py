@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 EXTRAS = ("train", "eval", "plot", "search")  # what users install; the tools of the tests are taken as pip has them
 
@@ -61,6 +62,11 @@ def lower_bounds(described: dict[str, Any]) -> dict[str, str]:
     for extra in EXTRAS:
         needed += described["optional-dependencies"][extra]
     return {canonical(need): re.search(r">=\s*([\w.]+)", need)[1] for need in needed}
+
+
+def number(version: str) -> list[int]:
+    """A version as numbers, to be compared."""
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def project(root: Path) -> dict[str, Any]:
