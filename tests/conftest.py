@@ -1,11 +1,18 @@
-"""One thread, no progress bars, and every exception to the contract printed at the end."""
+"""One thread, no network, no progress bars, and every exception to the contract printed at the end."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
-import torch
-from hypothesis import settings
-from transformers.utils import logging
+
+# Of processes that tests start, too. A name of the Hub that is looked up without a network takes a minute of retries.
+for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}.items():
+    os.environ.setdefault(name, value)
+
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
+from transformers.utils import logging  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

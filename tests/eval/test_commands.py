@@ -15,7 +15,7 @@ from hf_posenc.eval.__main__ import with_our_tasks
 
 from .conftest import TRAINED
 
-LIMIT = 300
+LIMIT = 1200
 """Seconds; a start takes ten on an idle machine, most of it lm-eval's scan of its own ten thousand tasks."""
 
 

@@ -48,7 +48,7 @@ print(peak() - before, score)
 def growth(kind: str, scored: int) -> tuple[float, float]:
     """MiB by which the peak grows while a text is scored, and the score."""
     words = [sys.executable, "-c", PROGRAM, kind, str(LENGTH), str(scored)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     size, score = done.stdout.split()[-2:]
     return float(size), float(score)

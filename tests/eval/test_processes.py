@@ -19,7 +19,7 @@ from .conftest import TRAINED
 pytest.importorskip("accelerate", reason="launches are accelerate's")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals")
 
-LIMIT = 240
+LIMIT = 1200
 """Seconds; a launch takes ten on an idle machine."""
 
 PROGRAM = """

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 TRAINED = 16
 TEXT = torch.randint(3, 64, (1, 4 * TRAINED), generator=torch.Generator().manual_seed(1))
+
+
+READ = {"transformers": "5.23.0", "peft": "0.21.2"}
+"""Releases the entries were written down from: of an older one an entry says nothing, as it may be right there."""
 
 
 @contextmanager
@@ -20,6 +26,8 @@ def silent(who: str, what: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        if Version(version(who)) < Version(READ.get(who, "0")):
+            return
         pytest.fail(
             f"{who} is not silent any more: {what}. It says {type(error).__name__}: {str(error)[:200]}. "
             "Look whether what this package does about it can go, and then this entry."

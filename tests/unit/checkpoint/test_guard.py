@@ -198,7 +198,10 @@ def test_what_is_pushed_is_what_was_patched(host, answer, stir, monkeypatch, tmp
     from huggingface_hub import ModelCard
     from transformers.utils import hub
 
-    monkeypatch.setattr(hub, "hf_api", lambda *_, **__: FakeHub(tmp_path / "hub"))
+    fake = FakeHub(tmp_path / "hub")
+    monkeypatch.setattr(hub, "hf_api", lambda *_, **__: fake, raising=False)
+    for name in ("create_repo", "create_branch", "create_commit"):  # functions of the module in earlier releases
+        monkeypatch.setattr(hub, name, getattr(fake, name), raising=False)
     monkeypatch.setattr(hub, "create_and_tag_model_card", lambda *_, **__: ModelCard("# A card\n"))
     model = patch_model(host("llama"), "t5", factor=4)
     stir(model)

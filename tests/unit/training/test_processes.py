@@ -25,7 +25,7 @@ pytest.importorskip("accelerate", reason="launches are accelerate's")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 CONFIGURATIONS = Path(__file__).parents[3] / "examples" / "accelerate"
-LIMIT = 400
+LIMIT = 1800
 """Seconds; a launch takes twenty on an idle machine."""
 STEPS = 4
 CLOSE = 1e-5

@@ -1,0 +1,69 @@
+"""The page `docs/versions.md`, written from what `.ci/matrix` recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from points import declared, lower_bounds, project
+
+RECORD = Path(".ci") / "versions.json"
+COLUMNS = ("torch", "transformers", "peft", "accelerate", "lm-eval", "datasets", "safetensors")
+HEAD = """# Tested versions
+
+Each row is an environment of its own in which the tests have run; `.ci/matrix` builds it, runs it and writes this page.
+{python}, {bounds}: what `pyproject.toml` allows begins with the versions of the point `oldest`.
+How long a version stays supported is said in [Versions and deprecation](versioning.md).
+"""
+
+
+def read_record(root: Path) -> dict[str, Any]:
+    """Rows by point and suite; none where nothing has run."""
+    file = root / RECORD
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def page(root: Path) -> str:
+    """The page as it should be now: points in their declared order, then what failed, then the suites."""
+    points, suites = declared(root)
+    rows = read_record(root)
+    ordered = [rows[key] for suite in suites for point in points if (key := f"{point.name} {suite}") in rows]
+    described = project(root)
+    bounds = lower_bounds(described)
+    allowed = ", ".join(f"{name} ≥ {bounds[name]}" for name in ("torch", "transformers", "peft", "lm-eval"))
+    head = HEAD.format(python=f"Python {described['requires-python'].replace('>=', '≥ ')}", bounds=allowed)
+    return "\n".join([head, *table(ordered), "", *problems(ordered), *commands(ordered)])
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """One line a row."""
+    titles = ("point", "Python", *COLUMNS, "suite", "passed", "failed", "skipped", "seconds", "date")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for row in rows:
+        versions = row.get("versions", {})
+        counts = [row.get(name, "–") for name in ("passed", "failed", "skipped", "seconds")]
+        cells = [row["point"], row.get("python", "–"), *(versions.get(name, "–") for name in COLUMNS), row["suite"]]
+        lines.append(f"| {' | '.join(map(str, [*cells, *counts, row['date']]))} |")
+    return lines
+
+
+def problems(rows: list[dict[str, Any]]) -> list[str]:
+    """What failed, test by test; nothing where nothing did."""
+    found = [(row, problem) for row in rows for problem in [row.get("error"), *row.get("failures", ())] if problem]
+    lines = [f"- `{row['point']}`, {row['suite']}: {problem}" for row, problem in found]
+    return ["## Failures", "", *lines, ""] if lines else []
+
+
+def commands(rows: list[dict[str, Any]]) -> list[str]:
+    """What each suite runs."""
+    told = {row["suite"]: row["command"] for row in rows if "command" in row}
+    return ["## Suites", "", *(f"- {name}: `{command}`" for name, command in told.items()), ""]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole."""
+    beside = path.with_name(f".{path.name}.tmp")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
