@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -25,6 +26,9 @@ import pytest
 from hypothesis import Phase, settings
 
 FIRST = {"torch", *(f"transformers.models.{host}.modeling_{host}" for host in ("llama", "gpt2", "bert"))}
+MIRRORED = ("patches/", "eval/")  # stand at the top of the repository, and are linked into the package
+PATIENCE = 20
+"""Seconds by the clock for each of the processor: a test that waits for ever takes none of these, on a busy machine."""
 QUIET = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
 
 
@@ -43,17 +47,17 @@ class Test:
         return self.name.partition("::")[0]
 
 
-def record(tree: Path, file: str) -> tuple[list[Test], list[str]]:
-    """The tests of a file as they run on a tree, and the modules they needed."""
+def record(tree: Path, *files: str, names: list[str] | None = None) -> tuple[list[Test], list[str]]:
+    """The tests of some files, or the named ones of them, as they run on a tree, and the modules they needed."""
     recorder, answer = Recorder(tree), tree / f"{os.getpid()}.json"
 
     def work() -> int:
-        status = pytest.main([*QUIET[1:], file], plugins=[recorder])
+        status = pytest.main([*QUIET[1:], *files], plugins=[recorder, Chosen(names)])
         answer.write_text(json.dumps([recorder.tests, sorted(sys.modules)]))
         return status
 
     if in_child(tree, work, seconds=3600.0) not in (0, 1, 5):
-        raise RuntimeError(f"{file} cannot be run without a change. Mend it first.")
+        raise RuntimeError(f"{', '.join(files)} cannot be run without a change. Mend that first.")
     tests, modules = json.loads(answer.read_text())
     return [Test(n, s, frozenset((f, line) for f, line in entered), ok) for n, s, entered, ok in tests], modules
 
@@ -82,7 +86,7 @@ def in_child(tree: Path, work: Callable[[], int], seconds: float) -> int:
     """Exit status of a child that works in a tree, for so many seconds of processor time."""
     child = os.fork()
     if child:
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = waited_for(child, time.monotonic() + PATIENCE * seconds)
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # what it left behind
         return status
@@ -101,6 +105,29 @@ def in_child(tree: Path, work: Callable[[], int], seconds: float) -> int:
         os._exit(status)
 
 
+def waited_for(child: int, until: float) -> int:
+    """Exit status of a child, which is ended when its time by the clock is up."""
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def used() -> float:
+    """Seconds of processor time of this process and of the programs it has run."""
+    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
+def path_of(file: str) -> str:
+    """A file of the package, from the root of the repository."""
+    inside = file.removeprefix("hf_posenc/")
+    return inside if inside.startswith(MIRRORED) else file
+
+
 class Recorder:
     """Of every test: seconds, functions entered, and whether it passed."""
 
@@ -117,20 +144,20 @@ class Recorder:
             for thing in vars(module).values():
                 if isinstance(thing, _lru_cache_wrapper):
                     thing.cache_clear()
-        self.entered, start = set(), time.process_time()
+        self.entered, start = set(), used()
         sys.settrace(self.note)
         try:
             return (yield)
         finally:
             sys.settrace(None)
-            seconds = time.process_time() - start
+            seconds = used() - start
             self.tests.append((item.nodeid, seconds, sorted(self.entered), item.nodeid not in self.failed))
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
         """A function is entered."""
         code = frame.f_code
         if code.co_filename.startswith(self.package):
-            self.entered.add((code.co_filename[self.root :], code.co_firstlineno))
+            self.entered.add((path_of(code.co_filename[self.root :]), code.co_firstlineno))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember what failed."""

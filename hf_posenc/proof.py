@@ -4,6 +4,10 @@ Up to 64 synthetic tokens stand at positions spread over the target length. What
 own values: if they equal the host's, nothing may move (verdict ``identity``); else something must, and tokens the
 scheme promises to leave alone must not. Fresh models attend almost evenly and hide any scheme, so the scores are
 sharpened until it shows.
+
+A host that rotates takes its angles in float32, and the scheme takes the same ones in float64: at position 10⁵ they are
+hundredths of a radian apart. How far that moves the outputs is measured on the host itself, with positions a unit in
+the last place of float32 beside their own.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ TOKENS = 64
 SHARPER = (1.0, 10.0, 100.0)
 # Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+# What moved, in units of what the host's own float32 angles move: measured on 144 hosts, mostly 0.2 to 1, seldom 3.
+LEAST, MOST = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,14 @@ class Probe:
         hidden = torch.randn(1, len(places), geometry.width, generator=generator)
         self.hidden = hidden.to(parameter.device, parameter.dtype)
         self.attentions: list[Any] = list(adapter.attentions(base))
-        self.before = {layer: [self.run(layer, sharper) for sharper in SHARPER] for layer in layers}
+        beside = self.positions if geometry.rotary is None else nudged(self.positions, generator)
+        self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPER] for layer in layers}
+        self.beside = {layer: [self.run(layer, sharper, beside) for sharper in SHARPER] for layer in layers}
 
-    def run(self, layer: int, sharper: float) -> Tensor:
+    def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
         with torch.no_grad(), evaluating(self.base), sharpened(self.attentions[layer], sharper):
-            return self.adapter.probe(self.base, self.hidden, self.positions, layer)[0].float()
+            return self.adapter.probe(self.base, self.hidden, positions, layer)[0].float()
 
     def verdict(self) -> Proof:
         """Compare with the patched layers: the model moved if one of them did.
@@ -92,14 +100,16 @@ class Probe:
         """The verdict on one layer. Raises as `verdict` does."""
         scheme: Scheme = self.attentions[layer].scheme
         must_move = differs_from_host(scheme, self.positions)
-        change = limit = 0.0
-        for sharper, before in zip(SHARPER, self.before[layer], strict=True):
-            moved = (self.run(layer, sharper) - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
-            change, limit = float(moved.max()), ROUNDING[self.hidden.dtype] * sharper
-            self.check_left_alone(moved, limit, scheme)
-            if change > limit or not must_move:
+        change, moves = 0.0, False
+        for sharper, before, beside in zip(SHARPER, self.before[layer], self.beside[layer], strict=True):
+            moved = relative_change(self.run(layer, sharper, self.positions), before)
+            rounding, angles = ROUNDING[self.hidden.dtype] * sharper, relative_change(beside, before).cummax(0).values
+            self.check_left_alone(moved, (MOST * angles).clamp(min=rounding), scheme)
+            change = float(moved.max())
+            moves = bool((moved > ((LEAST if must_move else MOST) * angles).clamp(min=rounding)).any())
+            if moves or not must_move:
                 break
-        if must_move != (change > limit):
+        if must_move != moves:
             happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the host's own"
             raise NoEffect(
                 f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; check its "
@@ -107,19 +117,30 @@ class Probe:
             )
         return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
 
-    def check_left_alone(self, moved: Tensor, limit: float, scheme: Scheme) -> None:
-        """Refuse changes ``moved [token]`` that are not numbers, or lie where the scheme promises none."""
+    def check_left_alone(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
+        """Refuse changes ``moved [token]`` that are not numbers, or exceed ``limit [token]`` where none is promised."""
         if not moved.isfinite().all():
             raise NoEffect(
                 f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
             )
         still = (self.positions[0] < scheme.unchanged_below).to(moved.device)
-        leaked = float(moved[still].max()) if still.any() else 0.0
-        if leaked > limit:
+        leaked = moved[still & (moved > limit)]
+        if len(leaked):
             raise NoEffect(
                 f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by "
-                f"{leaked:.1e}, which it must leave alone. Report this with `hf-posenc check`."
+                f"{float(leaked.max()):.1e}, which it must leave alone. Report this with `hf-posenc check`."
             )
+
+
+def relative_change(out: Tensor, before: Tensor) -> Tensor:
+    """Largest change of each token ``[token]``, relative to the largest output of all."""
+    return (out - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
+
+
+def nudged(positions: Tensor, generator: torch.Generator) -> Tensor:
+    """``positions [1, token]``, each a unit in the last place of float32 to either side, in any order."""
+    signs = torch.randint(0, 2, positions.shape, generator=generator).to(positions.device) * 2 - 1
+    return positions.float() * (1 + signs * torch.finfo(torch.float32).eps)
 
 
 @contextmanager

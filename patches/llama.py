@@ -114,10 +114,19 @@ class LlamaAdapter(Adapter):
         if isinstance(base.layers[0], EmbeddingLlamaLayer):
             code = base.layers[0].self_attn.scheme.embed(positions)
             hidden = hidden if code is None else hidden + code.to(hidden.dtype)
-        turns, probed = base.rotary_emb(hidden, positions), base.layers[layer]
+        turns, probed = as_configured(base.rotary_emb)(hidden, positions), base.layers[layer]
         told = {"position_embeddings": turns, "position_ids": positions}
         mask = eager_mask(probed.self_attn, hidden)
         return probed.self_attn(probed.input_layernorm(hidden), attention_mask=mask, **told)[0]
+
+
+def as_configured(rotary: LlamaRotaryEmbedding) -> LlamaRotaryEmbedding:
+    """The host's rotation without what a cast to half precision did to its frequencies: radians, from 10³ on."""
+    if isinstance(rotary, SilentRotaryEmbedding) or rotary.inv_freq.is_meta:
+        return rotary
+    own, fresh = rotary.inv_freq, type(rotary)(rotary.config).to(rotary.inv_freq.device)
+    casts = (fresh.inv_freq.to(dtype).to(own.dtype) for dtype in (torch.float16, torch.bfloat16))
+    return fresh if any(torch.equal(own, cast) for cast in casts) else rotary
 
 
 def host_rotary(config: LlamaConfig, head_dim: int) -> HostRotary:

@@ -83,7 +83,9 @@ class ALiBi(Scheme):
         return ctx.once((id(self), "bias of keys"), lambda: self._of_keys(slopes, ctx))
 
     def _of_keys(self, slopes: Tensor, ctx: PositionContext) -> KeyBias:
-        return KeyBias(slopes[:, None] * ctx.exact(ctx.key_positions)[:, None, :], slopes)
+        # Counted from the last key, which softmax does not see: a slope's gradient is a sum over these numbers.
+        places = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
+        return KeyBias(slopes[:, None] * places[:, None, :], slopes)
 
     def _slopes(self, ctx: PositionContext) -> Tensor:
         slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()

@@ -42,19 +42,34 @@ def test_targets_do_not_depend_on_the_lengths_asked(tokenizer) -> None:
     assert [w.target for w in moved] != [w.target for w in alone]  # control: without `longest`, they do
 
 
-def test_special_tokens_count(framed_tokenizer, tokenizer) -> None:
-    """A tokenizer that puts a token in front leaves one token less for the context."""
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_special_tokens_count(before: int, tokenizer) -> None:
+    """A tokenizer that puts tokens in front leaves as many less for the context, and no more than these.
+
+    The expected context is found by trying every start of the text, shortest context last.
+    """
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
     backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.post_processor = processors.TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
+    if before:
+        front = " ".join(["<end>"] * before)
+        backend.post_processor = processors.TemplateProcessing(single=f"{front} $A", special_tokens=[("<end>", 0)])
     starting = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>")
     source = tokenized(starting, module_text("bisect") * 4)
-    window = windows(source, starting, lengths=[100], scored=8, count=1, longest=100)[0]
-    ids = starting(window.contexts[0] + window.target)["input_ids"]
-    assert ids[0] == 0
-    assert 92 <= len(ids) <= 100
+    for length in (40, 77, 100, 101, 250):
+        window = windows(source, starting, lengths=[length], scored=8, count=1, longest=250)[0]
+        target = source.ids[window.end - 8 : window.end]
+        assert starting(window.target, add_special_tokens=False)["input_ids"] == list(target)
+        fitting = None
+        for start in range(window.end - length, window.end - 8):
+            context = source.text[source.spans[start][0] : source.spans[window.end - 8][0]]
+            whole, alone = starting(context + window.target)["input_ids"], starting(context)["input_ids"]
+            assert whole[:before] == [0] * before
+            if len(whole) <= length and context == context.rstrip() and whole == alone + list(target):
+                fitting = context
+                break
+        assert window.contexts == (fitting,)
 
 
 def test_impossible_sizes_raise(tokenizer) -> None:

@@ -59,3 +59,59 @@ def test_reordering_forgets_the_copy() -> None:
         after = model(rows_of_text.flip(0)[:, TRAINED + 4 : TRAINED + 5], past_key_values=cache).logits
         whole = model(rows_of_text.flip(0)[:, : TRAINED + 5]).logits[:, -1:]
     assert (after - whole).abs().max() < 1e-4
+
+
+CHANGES = {
+    "crop": lambda cache: cache.crop(-3),
+    "crop and repeat": lambda cache: (cache.crop(-3), cache.batch_repeat_interleave(1)),
+    "crop one by one": lambda cache: [cache.crop(-1) for _ in range(3)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("granularity", [1, 4, 16, 64])
+def test_other_tokens_behind_a_cropped_text(granularity: int, change: str) -> None:
+    """As assisted decoding does it: what was guessed wrong goes, and other tokens come in its place.
+
+    Within one step of lengths nothing else tells the layer that its copy of the keys is of a text nobody reads.
+    """
+    model = patch_model(host("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    first, other = text(TRAINED + 9), text(TRAINED + 20).flip(1)
+    kept = TRAINED + 6
+    both = torch.cat((first[:, :kept], other[:, : TRAINED + 14 - kept]), dim=1)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(first[:, : TRAINED + 2], past_key_values=cache)
+        for t in range(TRAINED + 2, TRAINED + 9):
+            model(first[:, t : t + 1], past_key_values=cache)
+        CHANGES[change](cache)
+        assert cache.get_seq_length() == kept
+        decoded = [model(both[:, t : t + 1], past_key_values=cache).logits for t in range(kept, TRAINED + 14)]
+        whole = model(both, use_cache=False).logits[:, kept:]
+        unchanged = model(first, use_cache=False).logits[:, kept : TRAINED + 9]
+    assert (torch.cat(decoded, dim=1) - whole).abs().max() < 1e-4
+    assert (whole[:, : unchanged.shape[1]] - unchanged).abs().max() > 0.1  # control: other tokens are another text
+
+
+@pytest.mark.parametrize("granularity", [1, 16])
+def test_rows_chosen_repeated_and_emptied(granularity: int) -> None:
+    """Every other change of a cache, each against the whole text read at once."""
+    model = patch_model(host("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    length = TRAINED + 6
+    three = torch.cat([text(length + 2).roll(n, 1) for n in range(3)])
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        for t in range(length):
+            model(three[:, t : t + 1], past_key_values=cache)
+        cache.batch_select_indices(torch.tensor([2, 0]))
+        chosen = three[[2, 0]]
+        after = model(chosen[:, length : length + 1], past_key_values=cache).logits
+        assert (after - model(chosen[:, : length + 1], use_cache=False).logits[:, -1:]).abs().max() < 1e-4
+        cache.batch_repeat_interleave(2)
+        repeated = chosen.repeat_interleave(2, 0)
+        after = model(repeated[:, length + 1 : length + 2], past_key_values=cache).logits
+        assert (after - model(repeated, use_cache=False).logits[:, -1:]).abs().max() < 1e-4
+        cache.reset()
+        fresh = three.flip(1)[:, : TRAINED + 3]
+        after = model(fresh, past_key_values=cache).logits
+        assert (after - model(fresh, use_cache=False).logits).abs().max() < 1e-4

@@ -1,0 +1,153 @@
+"""Digests: whatever changes a number changes the digest, down to the last byte; whatever does not, leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.eval.identity import digest_of, files_digest, model_digest, text_digest, tokenizer_digest
+
+
+@pytest.fixture
+def large() -> LlamaForCausalLM:
+    """Its embeddings take a megabyte."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=4096, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2
+    )
+    return LlamaForCausalLM(config)
+
+
+def names(model: Any) -> list[str]:
+    return list(model.state_dict())
+
+
+@torch.no_grad()
+def bump(tensor: torch.Tensor, place: float) -> None:
+    """The smallest change there is, in one number of a tensor."""
+    flat = tensor.view(-1)
+    index = min(int(place * flat.numel()), flat.numel() - 1)
+    flat[index] = torch.nextafter(flat[index], torch.tensor(torch.inf, dtype=flat.dtype))
+
+
+@pytest.mark.parametrize("place", [0.0, 0.01, 0.5, 1.0])
+def test_every_number_of_every_weight_counts(large: Any, place: float) -> None:
+    before = model_digest(large)
+    for name, tensor in large.state_dict().items():
+        kept = tensor.clone()
+        bump(tensor, place)
+        assert model_digest(large) != before, name
+        tensor.copy_(kept)
+    assert model_digest(large) == before  # control, and that nothing else went into it
+
+
+def test_bytes_that_are_no_floats(large: Any) -> None:
+    """In half precision, and of a weight that is not in the order it is written in."""
+    found = {model_digest(large)}
+    found.add(model_digest(large.bfloat16()))
+    bump(large.model.embed_tokens.weight, 1.0)
+    found.add(model_digest(large))
+    weight = large.model.layers[0].mlp.up_proj.weight
+    kept = weight.data
+    weight.data = kept.t().contiguous().t()
+    found.add(model_digest(large))
+    assert len(found) == 3
+    weight.data = kept.flip(0)
+    assert model_digest(large) not in found
+
+
+def swapped(model: Any) -> None:
+    one, two = (model.model.layers[0].self_attn.k_proj, model.model.layers[0].self_attn.v_proj)
+    one.weight.data, two.weight.data = two.weight.data, one.weight.data
+
+
+def another_shape(model: Any) -> None:
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight.data = weight.data.view(32, 128)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "weights in each other's place": swapped,
+    "a weight of another shape": another_shape,
+    "another base of the rotation": lambda model: model.config.rope_parameters.update(rope_theta=5e5),
+    "another epsilon": lambda model: setattr(model.config, "rms_norm_eps", 1e-5),
+    "another length": lambda model: setattr(model.config, "max_position_embeddings", 4096),
+    "a scheme": lambda model: patch_model(model, "yarn", factor=2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_a_number_changes_the_digest(large: Any, change: str) -> None:
+    before = model_digest(large)
+    CHANGES[change](large)
+    assert model_digest(large) != before
+
+
+def test_what_changes_none_does_not(large: Any) -> None:
+    before = model_digest(large)
+    large.config._name_or_path = "somewhere/else"
+    large.config.transformers_version = "5.0.0"
+    assert model_digest(large) == before
+    unpatch_model(patch_model(large, "yarn", factor=2))
+    assert model_digest(large) == before
+
+
+def test_the_kind_of_model_counts(large: Any) -> None:
+    class Other(LlamaForCausalLM):
+        pass
+
+    other = Other(large.config)
+    other.load_state_dict(large.state_dict())
+    assert model_digest(other) != model_digest(large)
+
+
+def test_a_tokenizer_is_what_it_makes_of_text(tokenizer, framed_tokenizer) -> None:
+    import copy
+
+    assert tokenizer_digest(copy.deepcopy(tokenizer)) == tokenizer_digest(tokenizer)
+    assert tokenizer_digest(framed_tokenizer) != tokenizer_digest(tokenizer)
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["zyxw"])
+    assert tokenizer_digest(other) != tokenizer_digest(tokenizer)
+    other = copy.deepcopy(tokenizer)
+    other.pad_token = "<end>"
+    assert tokenizer_digest(other) != tokenizer_digest(tokenizer)
+
+
+@pytest.mark.parametrize("place", [0, 5000, -1])
+def test_every_byte_of_a_text_counts(tmp_path, place: int) -> None:
+    content = bytearray(b"a" * 10_000)
+    (tmp_path / "text").write_bytes(content)
+    before = text_digest(tmp_path / "text")
+    content[place] = ord("b")
+    (tmp_path / "text").write_bytes(content)
+    assert text_digest(tmp_path / "text") != before
+    assert text_digest(str(tmp_path / "text")) == text_digest(tmp_path / "text")
+
+
+def test_a_folder_is_its_names_and_contents(tmp_path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.yaml").write_text("1")
+    (tmp_path / "deep" / "b.py").write_text("2")
+    (tmp_path / "c.txt").write_text("3")
+    chosen = (".yaml", ".py")
+    before = files_digest(tmp_path, chosen)
+    (tmp_path / "c.txt").write_text("4")
+    (tmp_path / "deep" / "__pycache__").mkdir()
+    (tmp_path / "deep" / "__pycache__" / "b.py").write_text("5")
+    assert files_digest(tmp_path, chosen) == before
+    (tmp_path / "deep" / "b.py").write_text("6")
+    changed = files_digest(tmp_path, chosen)
+    (tmp_path / "deep" / "b.py").rename(tmp_path / "deep" / "d.py")
+    assert len({before, changed, files_digest(tmp_path, chosen), files_digest(tmp_path)}) == 4
+
+
+def test_digests_are_blake2_of_sixteen_bytes() -> None:
+    """From the reference implementation: ``b2sum -l 128`` of nothing, and of ``abc``."""
+    assert digest_of("") == "cae66941d9efbd404e4d88758ea67670"
+    assert digest_of(b"abc") == digest_of("abc") == "cf4ab791c62b8d2b2109c90275287816"

@@ -1,0 +1,116 @@
+"""Biases of keys at positions of millions: a difference of rounded numbers is no rounded difference.
+
+A slope of 0.7 at position 4,000,000 is 2,800,000, and float32 goes in steps of 1/4 there: whoever rounds the bias of a
+key before counting it from a row is off by as much in a logit. The definition knows distances only. Slopes that are
+powers of two, as those of 4, 8 and 16 heads, float32 multiplies exactly: they hide all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from hf_posenc import patch_model
+from hf_posenc.attention.key_bias import counted_from
+from hf_posenc.positions import PositionContext
+from hf_posenc.schemes.alibi import ALiBi
+from hf_posenc.terms import KeyBias
+
+from . import hosts, naive
+from .hosts import HEADS, TRAINED
+
+FAR = [0, 131_072, 4_000_000]
+LENGTH = 200
+RELEASED = 2.0 ** (-8 * torch.arange(1, HEADS + 1, dtype=torch.float64) / HEADS)  # 1/4 … 1/256
+SLOPES = torch.tensor([0.7, 0.3, 1 / 60, 2.9], dtype=torch.float64)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "code": {}, "given": {"slopes": SLOPES.tolist()}, "learned": {"slopes": "learned", "interpolate": 1.3}
+}  # fmt: skip
+
+
+def expected(host: str, ids: torch.Tensor, slopes: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    build, formula = hosts.HOSTS[host]
+    distance = places[:, None] - places[None, :]
+    bias = -slopes[:, None, None] * distance.double()
+    return formula(build(), ids, naive.Positions(distance >= 0, distance, bias=bias))
+
+
+def at(places: torch.Tensor, **more: Any) -> dict[str, Any]:
+    return {
+        "position_ids": places[None],
+        "attention_mask": torch.ones(1, int(places.numel()), dtype=torch.long),
+        **more,
+    }
+
+
+@pytest.mark.parametrize("first", FAR)
+@pytest.mark.parametrize("kind", OPTIONS)
+@torch.no_grad()
+def test_alibi(kind: str, first: int) -> None:
+    ids, places = hosts.text(LENGTH), torch.arange(LENGTH) + first
+    slopes = {"code": RELEASED, "given": SLOPES, "learned": RELEASED / 1.3}[kind]
+    model = patch_model(hosts.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS[kind])
+    found = model(ids[None], use_cache=False, **at(places)).logits[0].double()
+    assert (found - expected("llama", ids, slopes, places)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("first", FAR)
+@torch.no_grad()
+def test_alibi_decoded_behind_a_cache(first: int) -> None:
+    """Prefill in two chunks, then one token at a time, each told where it stands."""
+    ids, places = hosts.text(60), torch.arange(60) + first
+    model, cache = patch_model(hosts.llama(), "alibi", factor=2, **OPTIONS["given"]), DynamicCache()
+    parts = []
+    for start, end in ((0, 20), (20, 50), *((n, n + 1) for n in range(50, 60))):
+        mask = torch.ones(1, end, dtype=torch.long)
+        told = {"position_ids": places[None, start:end], "attention_mask": mask, "past_key_values": cache}
+        parts.append(model(ids[None, start:end], **told).logits[0].double())
+    assert (torch.cat(parts) - expected("llama", ids, SLOPES, places)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_gradients_far_out_are_those_near_by(kind: str) -> None:
+    """Of the weights and of learned slopes: both read the same distances."""
+    grads = []
+    for first in (0, 1_000_000):
+        model, ids = patch_model(hosts.llama(), "alibi", factor=2, **OPTIONS[kind]).train(), hosts.text(50)[None]
+        model(ids, labels=ids, use_cache=False, **at(torch.arange(50) + first)).loss.backward()
+        grads.append({name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None})
+    near, far = grads
+    assert near.keys() == far.keys()
+    assert (kind == "learned") == any("posenc" in name for name in near)
+    for name in near:
+        assert (near[name] - far[name]).abs().max() < 1e-4 * near[name].abs().max().clamp(min=1e-3), name
+
+
+def test_counted_in_float64() -> None:
+    values = (torch.tensor([0.5, 1 / 3])[:, None].double() * (torch.arange(100) + 4_000_000).double())[None]
+    for row in (0, 50, 99):
+        counted = counted_from(values, slice(row, row + 1))
+        exact = torch.tensor([0.5, 1 / 3])[:, None].double() * (torch.arange(100) - row).double()
+        assert (counted[0, :, 0].double() - exact).abs().max() < 1e-5
+        assert counted.dtype == torch.float32
+    rounded = values.float()
+    assert ((rounded - rounded[..., :1])[0] - exact).abs().max() > 0.01  # control
+
+
+CASTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "float32": lambda x: x.float(), "bfloat16": lambda x: x.bfloat16().float()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cast", CASTS)
+@torch.no_grad()
+def test_control_a_rounded_bias_is_another_model(cast: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounded(self: ALiBi, slopes: torch.Tensor, ctx: PositionContext) -> KeyBias:
+        return KeyBias(CASTS[cast](slopes[:, None] * ctx.key_positions.double()[:, None, :]), slopes)
+
+    monkeypatch.setattr(ALiBi, "_of_keys", rounded)
+    ids, places = hosts.text(LENGTH), torch.arange(LENGTH) + FAR[-1]
+    model = patch_model(hosts.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS["given"])
+    found = model(ids[None], use_cache=False, **at(places)).logits[0].double()
+    assert (found - expected("llama", ids, SLOPES, places)).abs().max() > 1e-2
