@@ -53,6 +53,10 @@ class NotPatched(PosEncError, ValueError):
     """The model carries no scheme."""
 
 
+class ModelInUse(PosEncError, RuntimeError):
+    """A forward pass computes with the model that is to be patched or unpatched, and does not end before."""
+
+
 class AlreadyScaled(PosEncError, ValueError):
     """The host's own configuration scales RoPE already."""
 

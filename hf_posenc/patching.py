@@ -26,6 +26,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
+from hf_posenc.gate import check_outside, without_readers
 from hf_posenc.guard import BLOCK
 from hf_posenc.health import check_finite
 from hf_posenc.host_config import check_host
@@ -36,7 +37,7 @@ from hf_posenc.report import PatchReport
 from hf_posenc.room import check_room
 from hf_posenc.saving import save_whole
 from hf_posenc.schemes.base import Scheme, has
-from hf_posenc.serial import one_at_a_time
+from hf_posenc.serial import alone
 from hf_posenc.swapping import STASH, Patch, swap, undo, write_config
 from hf_posenc.wrapping import check_reducer, check_single, check_whole_weights, runnable
 
@@ -54,7 +55,6 @@ LENGTH_ALIASES = {
 M = TypeVar("M", bound=nn.Module)
 
 
-@one_at_a_time
 def patch_model(
     model: M,
     scheme: SchemeSpec,
@@ -81,8 +81,27 @@ def patch_model(
 
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+
+    Threads that compute with the model finish on it as it was, and new forward passes wait for the patch.
     """
     base, adapter = host_of(model)
+    check_outside(model, base)
+    lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
+    with alone(base):
+        _patch(model, base, adapter, scheme, lengths, layers, options)
+    return model
+
+
+def _patch(
+    model: nn.Module,
+    base: nn.Module,
+    adapter: Adapter,
+    scheme: SchemeSpec,
+    asked: Mapping[str, Any],
+    layers: Mapping[int | str, SchemeSpec] | None,
+    options: dict[str, Any],
+) -> None:
+    """`patch_model`, while no other thread patches this model. What takes long comes before forward passes wait."""
     if STASH in base.__dict__:
         raise AlreadyPatched(
             f"This model carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
@@ -98,8 +117,8 @@ def patch_model(
     check_whole_weights(model)
     check_host(vars(config), f"this {type(base).__name__}")
     check_finite(model)
-    given = _lengths(options, trained_length=trained_length, target_length=target_length)
-    lengths = resolve(host=adapter.trained_length(config), factor=factor, **given)
+    given = _lengths(options, trained_length=asked["trained_length"], target_length=asked["target_length"])
+    lengths = resolve(host=adapter.trained_length(config), factor=asked["factor"], **given)
     geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
     chosen = layout(scheme, options, layers, geometry.layers)
     for one in (chosen.default, *chosen.layers.values()):
@@ -109,6 +128,14 @@ def patch_model(
     _check_whole(adapter, base, geometry)
     _check_foreign(adapter, base)
     check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
+    with without_readers(model, base):
+        _install(model, base, adapter, geometry, chosen, schemes)
+
+
+def _install(
+    model: nn.Module, base: nn.Module, adapter: Adapter, geometry: Geometry, chosen: Layout, schemes: list[Scheme]
+) -> None:
+    """Swap, probe, prove; or undo and raise."""
     with runnable(base):
         probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
     patch = Patch(whole=model)
@@ -122,18 +149,21 @@ def patch_model(
     patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
     save_whole(model)
-    return model
 
 
-@one_at_a_time
 def unpatch_model(model: M) -> M:
     """Undo `patch_model`: classes, hooks, parameters and configuration are as before, logits bit-equal.
 
     Raises:
         NotPatched: there is nothing to undo.
+        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
     """
     base, _ = host_of(model)
-    undo(base, patch_of(base))
+    check_outside(model, base)
+    with alone(base):
+        patch = patch_of(base)
+        with without_readers(model, base):
+            undo(base, patch)
     return model
 
 

@@ -1,23 +1,21 @@
-"""One thread at a time: a model that two of them patch at once would be left with half of each."""
+"""One lock a model: threads that patch one model do so one after the other; others are not held up by them.
+
+The lock is held while forward passes of other threads are waited for. Were it one for all models, a pass that patches
+another model would wait for the thread that waits for it.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
-P = ParamSpec("P")
-R = TypeVar("R")
-LOCK = threading.RLock()
+from torch import nn
+
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
-def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, in which at most one thread is at any time; it may call itself and others of these."""
-
-    @wraps(function)
-    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
-        with LOCK:
-            return function(*args, **kwargs)
-
-    return alone
+def alone(base: nn.Module) -> threading.RLock:
+    """The lock of a base model; the thread that holds it may take it again."""
+    with _LOCK:
+        return _LOCKS.setdefault(base, threading.RLock())

@@ -1,0 +1,328 @@
+"""A forward pass beside a patch computes with the model before it or after it, and never with half of each."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import gate, is_patched, patch_model, patching, stacks, unpatch_model
+from hf_posenc.errors import ModelInUse, NoEffect, SchemeNotDefined
+from hf_posenc.laws.hosts import host
+from hf_posenc.laws.pair import Pair, widest
+
+SCHEMES = ("yarn", "alibi", "sinusoidal", "sinks", "t5", "learned", "shaw")
+LONG = 60.0  # seconds; only a test that fails waits for so long
+SLOW = "slow"
+TEXT = torch.randint(3, 90, (1, 24), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def said(model: nn.Module) -> Tensor:
+    return model(TEXT).logits
+
+
+def put(model: nn.Module, pair: Pair) -> None:
+    """Patch with parameters that are learned drawn alike every time."""
+    torch.manual_seed(1)
+    patch_model(model, pair.scheme, **pair.options)
+
+
+class Subject:
+    """A model, and what it says with a scheme and without."""
+
+    def __init__(self, name: str, scheme: str) -> None:
+        self.model, self.pair = host(name), widest(name, scheme)
+        self.stock = said(self.model)
+        self.put()
+        self.patched = said(self.model)
+        self.take_off()
+        assert torch.equal(said(self.model), self.stock)
+
+    def put(self) -> None:
+        put(self.model, self.pair)
+
+    def take_off(self) -> None:
+        unpatch_model(self.model)
+
+    def state(self, logits: Tensor) -> str:
+        """Which of the two models said this."""
+        return (
+            "stock" if torch.equal(logits, self.stock) else "patched" if torch.equal(logits, self.patched) else "mixed"
+        )
+
+    @property
+    def second_layer(self) -> nn.Module:
+        lists = [module for module in self.model.modules() if isinstance(module, nn.ModuleList)]
+        return lists[0][1]
+
+
+class Slow:
+    """A pre-hook that stops threads called `SLOW` until it is released."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.entered, self.released = threading.Event(), threading.Event()
+        self.handle = module.register_forward_pre_hook(self)
+
+    def __call__(self, module: nn.Module, args: tuple) -> None:
+        if threading.current_thread().name.startswith(SLOW):
+            self.entered.set()
+            assert self.released.wait(LONG)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+@contextmanager
+def stopped(subject: Subject) -> Iterator[tuple[Slow, Future[Tensor]]]:
+    """A forward pass in another thread that has computed one layer of two."""
+    slow = Slow(subject.second_layer)
+    with ThreadPoolExecutor(1, thread_name_prefix=SLOW) as threads:
+        try:
+            running = threads.submit(said, subject.model)
+            assert slow.entered.wait(LONG)
+            yield slow, running
+        finally:
+            slow.released.set()
+            slow.handle.remove()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def waits(model: nn.Module, count: int) -> bool:
+    """Whether so many threads wait for the model's gate."""
+    held = vars(model).get(gate.ENTRANCE)
+    return held is not None and len(held.gate.waiting) == count
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("change", ["patch", "unpatch"])
+@pytest.mark.parametrize("scheme", ["yarn", "t5"])
+def test_a_running_pass_ends_first(pool: ThreadPoolExecutor, name: str, change: str, scheme: str) -> None:
+    """It finishes on what it began with; passes that begin meanwhile wait, and run on what comes after."""
+    subject = Subject(name, scheme)
+    if change == "unpatch":
+        subject.put()
+    with stopped(subject) as (slow, running):
+        changing = pool.submit(subject.put if change == "patch" else subject.take_off)
+        until(lambda: gate.ENTRANCE in vars(subject.model))
+        later = [pool.submit(said, subject.model) for _ in range(2)]
+        until(lambda: waits(subject.model, 2))
+        assert not changing.done()
+        assert is_patched(subject.model) == (change == "unpatch")
+        slow.released.set()
+        changing.result(LONG)
+        before, after = ("stock", "patched") if change == "patch" else ("patched", "stock")
+        assert subject.state(running.result(LONG)) == before
+        assert [subject.state(one.result(LONG)) for one in later] == [after, after]
+    assert not any(gate.ENTRANCE in vars(module) for module in subject.model.modules())
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Control: the same pass, and nobody waits for it."""
+    monkeypatch.setattr(patching, "without_readers", lambda *_: nullcontext())
+    subject = Subject(name, "yarn")
+    with stopped(subject) as (slow, running):
+        subject.put()
+        slow.released.set()
+        try:
+            found = subject.state(running.result(LONG))
+        except (TypeError, AttributeError, KeyError):
+            found = "mixed"
+        assert found == "mixed"
+
+
+def test_a_pass_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patching is refused, and the model is as it was for those who waited."""
+    monkeypatch.setattr(gate, "PATIENCE", 0.05)
+    subject = Subject("llama", "yarn")
+    with stopped(subject) as (slow, running):
+        with pytest.raises(ModelInUse, match="another thread"):
+            subject.put()
+        assert not is_patched(subject.model)
+        assert subject.state(said(subject.model)) == "stock"
+        slow.released.set()
+        assert subject.state(running.result(LONG)) == "stock"
+    subject.put()
+    assert subject.state(said(subject.model)) == "patched"
+
+
+@pytest.mark.parametrize("place", ["", "model", "model.layers.0.self_attn"])
+@pytest.mark.parametrize("patched", [False, True])
+def test_from_a_hook(place: str, patched: bool) -> None:
+    """A forward pass that patches its own model would wait for itself."""
+    subject, met = Subject("llama", "yarn"), []
+    if patched:
+        subject.put()
+
+    def hook(*_: object) -> None:
+        if not met:
+            met.append(True)
+            with pytest.raises(ModelInUse, match="hook"):
+                subject.take_off() if patched else subject.put()
+
+    subject.model.get_submodule(place).register_forward_hook(hook)
+    assert subject.state(said(subject.model)) == ("patched" if patched else "stock")
+    assert met
+
+
+def test_from_a_hook_of_another_model(pool: ThreadPoolExecutor) -> None:
+    """A pass that patches another model, while its own is being patched: neither waits for the other's lock."""
+    subject, other = Subject("llama", "yarn"), Subject("gpt2", "alibi")
+    with stopped(subject) as (slow, running):
+        changing = pool.submit(subject.put)
+        until(lambda: gate.ENTRANCE in vars(subject.model))
+        slow.handle.remove()
+        done = []
+        subject.second_layer.register_forward_hook(lambda *_: done.append(other.put()) if not done else None)
+        slow.released.set()
+        changing.result(LONG)
+        assert subject.state(running.result(LONG)) == "stock"
+    assert done
+    assert other.state(said(other.model)) == "patched"
+    assert subject.state(said(subject.model)) == "patched"
+
+
+def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited for it computes with the model as it was."""
+    subject = Subject("llama", "t5")
+    reached, go_on = threading.Event(), threading.Event()
+
+    def verdict(probe: patching.Probe) -> None:
+        reached.set()
+        assert go_on.wait(LONG)
+        raise NoEffect("Nothing moved. Try again.")
+
+    monkeypatch.setattr(patching.Probe, "verdict", verdict)
+    changing = pool.submit(subject.put)
+    assert reached.wait(LONG)
+    later = pool.submit(said, subject.model)
+    until(lambda: waits(subject.model, 1))
+    go_on.set()
+    with pytest.raises(NoEffect):
+        changing.result(LONG)
+    assert subject.state(later.result(LONG)) == "stock"
+
+
+def test_a_base_and_a_part_called_alone(pool: ThreadPoolExecutor) -> None:
+    """Calls that go past the head wait likewise."""
+    subject = Subject("llama", "alibi")
+    hidden = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(0))
+    norm = subject.model.model.layers[0].input_layernorm
+    with stopped(subject) as (slow, _):
+        changing = pool.submit(subject.put)
+        until(lambda: gate.ENTRANCE in vars(subject.model))
+        later = [pool.submit(subject.model.model, TEXT), pool.submit(norm, hidden)]
+        until(lambda: waits(subject.model, 2))
+        slow.released.set()
+        changing.result(LONG)
+        states = later[0].result(LONG).last_hidden_state
+        assert torch.equal(subject.model.lm_head(states), subject.patched)
+        assert torch.equal(later[1].result(LONG), norm(hidden))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_readers_beside_patches(name: str, scheme: str) -> None:
+    """Three threads compute without a pause, a fourth patches and unpatches."""
+    try:
+        subject = Subject(name, scheme)
+    except SchemeNotDefined:
+        pytest.skip("not defined")
+    found: list[str] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            found.append(subject.state(said(subject.model)))
+
+    with ThreadPoolExecutor(3) as threads:
+        readers = [threads.submit(read) for _ in range(3)]
+        try:
+            for _ in range(4):
+                subject.put()
+                said(subject.model)
+                subject.take_off()
+                said(subject.model)
+        finally:
+            stop.set()
+        for reader in readers:
+            reader.result(LONG)
+    assert set(found) <= {"stock", "patched"}
+
+
+@pytest.mark.full
+def test_a_compiled_model() -> None:
+    """Dynamo neither compiles half of a model nor finds its guards broken by the gate."""
+    subject = Subject("llama", "t5")
+    compiled = torch.compile(subject.model, backend="eager")
+    stop = threading.Event()
+
+    @torch.no_grad()
+    def read() -> list[Tensor]:
+        found = []
+        while not stop.is_set():
+            found.append(compiled(TEXT, use_cache=False).logits)
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        readers = [threads.submit(read) for _ in range(2)]
+        try:
+            for _ in range(2):
+                subject.put()
+                time.sleep(0.1)
+                subject.take_off()
+                time.sleep(0.1)
+        finally:
+            stop.set()
+        for logits in readers[0].result(300) + readers[1].result(300):
+            assert min(float((logits - one).abs().max()) for one in (subject.stock, subject.patched)) < 1e-5
+
+
+def test_stacks_of_threads_that_run() -> None:
+    """Every stack reaches from where the thread is to where it began, generators included."""
+
+    def numbers(count: int) -> Iterator[int]:
+        yield from range(count)
+
+    def deep(left: int) -> int:
+        return sum(numbers(3)) + max([*numbers(2)]) if left == 0 else deep(left - 1)
+
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            deep(8)
+
+    threads, interval = [threading.Thread(target=run) for _ in range(2)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(2000):
+            for thread in threads:
+                names = [frame.f_code.co_name for frame in stacks.stack_of(thread.ident or 0)]
+                assert names[-1] == "_bootstrap"
+                assert "run" in names
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.join()
+    assert stacks.stack_of(threads[0].ident or 0) == []
