@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
+from hf_posenc.graphs import traced
 from hf_posenc.patches.evicting import ForgettingLayer, layer_of
 from hf_posenc.patches.packing import grows
 from hf_posenc.positions import PositionContext
@@ -73,7 +74,7 @@ def context_of(
     past, keys = past_and_keys(cache, layer, length)
     forgetting = layer_of(cache, layer)
     make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, told, causal)
-    if isinstance(past, Tensor):
+    if isinstance(past, Tensor) or traced():  # a graph that keys on a length is for this length alone
         return make()
     state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
     key = (device, past, keys, causal, cache is None, state)
@@ -103,7 +104,7 @@ def _context(
     else:
         positions = index[None]
     first = None
-    if told.contiguous and torch.compiler.is_compiling():
+    if told.contiguous and traced():
         first = past if isinstance(past, int) else None  # then positions are the model's own
     elif told.contiguous and device.type == "cpu" and length > 0:
         positions, first = one_row(positions)
@@ -134,7 +135,7 @@ def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
 
 def says_nothing(mask: object, cache: Cache | None, layer: int | None, told: Forward | None) -> bool:
     """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
-    if mask is None or told is None or not told.contiguous or not torch.compiler.is_compiling():
+    if mask is None or told is None or not told.contiguous or not traced():
         return False
     return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
 
@@ -173,7 +174,7 @@ def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> 
 
 def in_steps_of_one(positions: Tensor) -> bool:
     """Whether every row counts on by one; a trace cannot know."""
-    if torch.compiler.is_compiling():
+    if traced():
         return False  # a value cannot be looked at while tracing
     if positions.shape[-1] == 1:
         return True
