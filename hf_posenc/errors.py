@@ -89,6 +89,10 @@ class NeedsWholeText(PosEncError, RuntimeError):
     """Positions depend on how long the text is, and a cached text is to be continued."""
 
 
+class NotTraceable(PosEncError, RuntimeError):
+    """A graph of the model is asked for, and what the scheme computes, or how it is asked, fits in none."""
+
+
 class OutsideModel(PosEncError, RuntimeError):
     """A scheme that reads a layer's own projections or states is asked for scores without a layer."""
 

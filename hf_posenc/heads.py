@@ -13,7 +13,7 @@ def products(query: Tensor, key: Tensor) -> Tensor:
     Returns:
         ``[batch, heads, n, key]``.
     """
-    batch, heads, rows, dim = query.shape
-    groups = key.shape[1]
-    grouped = query.reshape(batch, groups, heads // groups * rows, dim)
-    return (grouped @ key.transpose(-1, -2)).view(batch, heads, rows, key.shape[2])
+    grouped = query.unflatten(1, (key.shape[1], -1))
+    # In two steps, here and back: strides of one that does both at once would tie a graph to its length.
+    together = grouped.flatten(2, 3) @ key.transpose(-1, -2)
+    return together.unflatten(2, grouped.shape[2:4]).flatten(1, 2)

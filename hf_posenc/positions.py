@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import FractionalPosition, PositionOutOfTable
+from hf_posenc.graphs import open_length, traced
 
 T = TypeVar("T")
 
@@ -65,6 +66,13 @@ class PositionContext:
         """Where the positions live."""
         return self.query_positions.device
 
+    @property
+    def steady(self) -> bool:
+        """Whether distances run in steps of one, and as many of them as are known: then rows are shears of a table."""
+        if not self.contiguous or self.remapped:
+            return False
+        return not open_length(self.query_positions.shape[1], self.key_positions.shape[1])
+
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the right device, made once a forward pass."""
         return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))
@@ -99,7 +107,7 @@ def check_positions(positions: Tensor, end: int | None, name: str) -> None:
             f"Scheme {name!r} knows whole positions only, and a recipe such as cape moves them in between. "
             'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
         )
-    if end is None or positions.numel() == 0 or torch.compiler.is_compiling():
+    if end is None or positions.numel() == 0 or traced():
         return
     highest = int(positions.max())
     if highest >= end:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.geometry import Layout, Rotation
+from hf_posenc.graphs import traced
 
 Table = tuple[Tensor, Tensor]
 
@@ -25,7 +26,7 @@ def waves(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Tab
         places: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
         ages: ``[batch or 1, position]``: pair m is scaled by e^(decay_m age); negative ages shrink.
     """
-    if places.shape[1] > AT_ONCE and not rotation.learned:
+    if not traced() and places.shape[1] > AT_ONCE and not rotation.learned:
         some = (slice(start, start + AT_ONCE) for start in range(0, places.shape[1], AT_ONCE))
         parts = [waves(rotation, places[:, s], None if ages is None else ages[:, s]) for s in some]
         return torch.cat([cos for cos, _ in parts], dim=1), torch.cat([sin for _, sin in parts], dim=1)
@@ -56,7 +57,7 @@ def table(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Tab
 def rotate(x: Tensor, rotation: Rotation, turn: Table) -> Tensor:
     """``x [batch, heads, position, head_dim]`` with its first ``rotation.dims`` channels turned; same dtype."""
     dims, length = rotation.dims, x.shape[2]
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or length <= ROWS:
+    if torch.is_grad_enabled() or traced() or length <= ROWS:
         turned = _turned(x[..., :dims], rotation.layout, turn)
         return turned if dims == x.shape[-1] else torch.cat((turned, x[..., dims:]), dim=-1)
     out = torch.empty_like(x)

@@ -112,10 +112,13 @@ class RowRotation:
     Attributes:
         length_of: position of a query ``[…]`` to the length whose rotation its row uses ``[…]``, integers.
         rotation_of: that length to the rotation.
+        frequencies_of: such lengths ``[…]`` to the frequencies of that rotation ``[…, pairs]``, float64, for graphs,
+            which have no numbers; None where there is no graph of it.
     """
 
     length_of: Callable[[Tensor], Tensor]
     rotation_of: Callable[[int], Rotation]
+    frequencies_of: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)

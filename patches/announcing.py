@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
+from hf_posenc.graphs import traced
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
 from hf_posenc.patches.evicting import ascend, check_ascending, is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
@@ -51,8 +52,8 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     if isinstance(mask, Tensor) and mask.ndim == 2:
         check_mask(mask, length, cache)
         padding = mask.bool()
-        plain = not torch.compiler.is_compiling() and bool(padding.all())
-        if cache is None and not torch.compiler.is_compiling():  # else text may come in a later chunk
+        plain = not traced() and bool(padding.all())
+        if cache is None and not traced():  # else text may come in a later chunk
             check_rows(padding)
         if plain:
             padding = None
@@ -88,7 +89,7 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
         positions = torch.arange(length, device=tokens.device)[None] + past
     moved = scheme.reposition(positions, training=module.training)
     changes = moved is not positions or scheme.needs_whole_text
-    if changes and not torch.compiler.is_compiling() and int(past) > 0:  # a static cache counts in a tensor
+    if changes and not traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
             f"Scheme {scheme.extra_repr()!r} places tokens by the length of their text, and {int(past)} tokens are "
             "cached under another length. Pass use_cache=False, or options that do not depend on the length."

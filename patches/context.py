@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
+from hf_posenc.graphs import traced
 from hf_posenc.patches.evicting import ForgettingLayer, layer_of
 from hf_posenc.patches.key_positions import Keys, inferred_positions
 from hf_posenc.patches.packing import grows
@@ -79,7 +80,7 @@ def context_of(
     past, keys = past_and_keys(cache, layer, length)
     forgetting = layer_of(cache, layer)
     make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, told, causal)
-    if isinstance(past, Tensor):
+    if isinstance(past, Tensor) or traced():  # a graph that keys on a length is for this length alone
         return make()
     state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
     key = (device, past, keys, causal, cache is None, state)
@@ -135,7 +136,7 @@ def _first(positions: Tensor, told: Forward, past: int | Tensor, *, contiguous: 
     """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
     if not contiguous or positions.shape[1] == 0:
         return positions, None
-    if torch.compiler.is_compiling():  # then positions are the model's own
+    if traced():  # then positions are the model's own
         return positions, past if isinstance(past, int) else None
     if told.keys is not None and told.keys.run is not None and isinstance(past, int):
         return positions[:1], told.keys.run + past
@@ -151,7 +152,7 @@ def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
 
 def says_nothing(mask: object, cache: Cache | None, layer: int | None, told: Forward | None) -> bool:
     """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
-    if mask is None or told is None or not told.contiguous or not torch.compiler.is_compiling():
+    if mask is None or told is None or not told.contiguous or not traced():
         return False
     return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
 
@@ -181,7 +182,7 @@ def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> 
 
 def in_steps_of_one(positions: Tensor) -> bool:
     """Whether every row counts on by one; a trace cannot know."""
-    if torch.compiler.is_compiling():
+    if traced():
         return False  # a value cannot be looked at while tracing
     if positions.shape[-1] == 1:
         return True

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.graphs import traced
 from hf_posenc.positions import PositionContext
 
 
@@ -129,7 +130,7 @@ def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
 
     Then a key that is no longer among the last ones is out of every later query's window, too.
     """
-    if positions is None or positions.shape[1] < 2 or torch.compiler.is_compiling():
+    if positions is None or positions.shape[1] < 2 or traced():
         return True
     rising = positions.diff(dim=-1) > 0
     if padding is not None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+from hf_posenc.graphs import traced
+
 ROOM = 256  # tokens; the copy it saves all but one in 256 of is then a small part of what reading the keys costs
 
 
@@ -25,7 +27,7 @@ class Room:
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
         """``held`` followed by ``new``: a view of this memory, or a tensor of its own for a gradient or a trace."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or traced():
             return torch.cat((held, new), dim=-2)
         count = 0 if held.numel() == 0 else held.shape[-2]
         end = count + new.shape[-2]
@@ -74,6 +76,6 @@ class GrowingLayer(DynamicLayer):
 
 def make_growing(cache: Cache, layers: int) -> None:
     """Give an empty cache that stays on its device layers with room."""
-    if not cache.offloading and not torch.compiler.is_compiling():
+    if not cache.offloading and not traced():
         found = cache.layers or [DynamicLayer() for _ in range(layers)]
         cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in found]

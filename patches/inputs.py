@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.graphs import traced
 
 
 def check_tokens(module: nn.Module, ids: Tensor | None, tokens: Tensor | None) -> None:
@@ -20,7 +21,7 @@ def check_tokens(module: nn.Module, ids: Tensor | None, tokens: Tensor | None) -
     """
     if tokens is not None and tokens.shape[1] == 0:
         raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
-    if ids is None or ids.device.type != "cpu" or ids.numel() == 0 or torch.compiler.is_compiling():
+    if ids is None or ids.device.type != "cpu" or ids.numel() == 0 or traced():
         return
     low, high = (int(end) for end in ids.aminmax())
     size: int = module.get_input_embeddings().num_embeddings  # type: ignore[operator]
@@ -52,7 +53,7 @@ def check_positions(positions: Tensor | None, tokens: Tensor | None) -> None:
             f"position_ids are {str(positions.dtype).removeprefix('torch.')} numbers, and tokens stand at whole "
             "positions. Pass position_ids.long()."
         )
-    if positions.device.type == "cpu" and positions.numel() and not torch.compiler.is_compiling():
+    if positions.device.type == "cpu" and positions.numel() and not traced():
         lowest = int(positions.min())
         if lowest < 0:
             raise InvalidInput(f"Position {lowest} is before the start of the text. Count from 0.")

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, StaticLayer
 
 from hf_posenc.errors import UnknownKeys
+from hf_posenc.graphs import traced
 from hf_posenc.patches.cache_rows import follow_rows
 from hf_posenc.schemes.base import Scheme, has
 
@@ -119,7 +120,7 @@ def reads_keys(scheme: Scheme) -> bool:
 
 def _static(tokens: Tensor) -> Tensor:
     """A buffer that a compiled step may write to and still replay a CUDA graph."""
-    if not torch.compiler.is_compiling():
+    if not traced():
         torch._dynamo.mark_static_address(tokens)
     return tokens
 
@@ -143,7 +144,7 @@ def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> K
     past: Any = cache.get_seq_length()
     inferred = partial(inferred_positions, padding, new, past)
     static = bool(cache.layers) and isinstance(cache.layers[0], StaticLayer)
-    if torch.compiler.is_compiling():  # values cannot be looked at
+    if traced():  # values cannot be looked at
         run = 0 if own and known.run in (0, None) and (known.run == 0 or known.tokens is None) else None
     else:
         past = int(past)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 
-import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
 from hf_posenc.card import BLOCK
 from hf_posenc.errors import InvalidInput, UnknownKeys
+from hf_posenc.graphs import traced
 from hf_posenc.patches.context import self_attention_cache
 
 MARK = "posenc_keys_of"  # of a cache: the block of the model that fills it
@@ -25,7 +25,7 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
         UnknownKeys: it holds some, and nobody noted whose.
     """
     own = self_attention_cache(cache)
-    if own is None or torch.compiler.is_compiling():
+    if own is None or traced():
         return
     ours, theirs = vars(base.config)[BLOCK], getattr(own, MARK, None)
     if theirs == ours:  # first, since the length of a static cache lies on its device

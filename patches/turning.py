@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from hf_posenc.bands import Place, Region
 from hf_posenc.geometry import Rotation
+from hf_posenc.graphs import traced
 from hf_posenc.positions import PositionContext
 from hf_posenc.rotate import Table, rotate, table
 from hf_posenc.schemes.base import Scheme
@@ -51,7 +51,7 @@ def tables_of(
         return turn, turn if one_table else as_key(ctx.query_positions)
 
     def kept(use: str, make: Callable[[Tensor], Table]) -> Table:
-        if ctx.first is None or rotation.axes or rotation.decay or torch.compiler.is_compiling():
+        if ctx.first is None or rotation.axes or rotation.decay or traced():
             return make(ctx.query_positions)
         return scheme.tables.rows(
             (number, use, rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from hf_posenc.attention.call import Call
 from hf_posenc.attention.key_bias import counted_from
 from hf_posenc.bands import Band
+from hf_posenc.graphs import open_length
 from hf_posenc.heads import products
 from hf_posenc.terms import Bias, Block, KeyBias, ToeplitzBias
 
@@ -146,5 +147,7 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     """Σ_j w_ij v_j for grouped heads: ``[batch, heads, rows, value_dim]``."""
     batch, heads, rows, keys = weights.shape
     groups = values.shape[1]
+    if open_length(rows, keys):  # strides of heads put together would tie the graph to its length
+        return (weights.unflatten(1, (groups, -1)) @ values[:, :, None]).flatten(1, 2)
     grouped = weights.reshape(batch, groups, heads // groups * rows, keys)
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])

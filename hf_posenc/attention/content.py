@@ -11,6 +11,7 @@ from torch import Tensor
 from hf_posenc.attention import flash_cpu
 from hf_posenc.attention.blocks import biased, upcast, wide
 from hf_posenc.attention.call import Call
+from hf_posenc.graphs import traced
 from hf_posenc.heads import products
 from hf_posenc.terms import Block, BlockBias
 
@@ -22,7 +23,7 @@ def accepts(call: Call) -> bool:
     return (
         call.last_rows
         and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
+        and not traced()
         and any(isinstance(bias, BlockBias) for bias in call.terms.bias)
         and call.terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hf_posenc.attention import banded, blocks, content, flex, key_bias, native, padding, regions, row, rows, toeplitz
+from hf_posenc.attention import (
+    any_length,
+    banded,
+    blocks,
+    content,
+    flex,
+    key_bias,
+    native,
+    padding,
+    regions,
+    row,
+    rows,
+    toeplitz,
+)
 from hf_posenc.attention.call import Call
 
 ROUTES = {
     "rows": (rows.accepts, rows.attend),
+    "any length": (any_length.accepts, any_length.attend),
     "key bias": (key_bias.accepts, key_bias.attend),
     "toeplitz": (toeplitz.accepts, toeplitz.attend),
     "regions": (regions.accepts, regions.attend),

@@ -18,6 +18,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from hf_posenc.graphs import traced
+
 aten = torch.ops.aten
 flash_forward = getattr(aten, "_flash_attention_forward", None)
 flash_backward = getattr(aten, "_flash_attention_backward", None)
@@ -39,7 +41,7 @@ def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and dim % 8 == 0
         and dim <= WIDEST
         # Torch 2.13 knows the shapes of this operator's gradients wrongly, and cannot trace it.
-        and not (query.dtype == torch.float32 and torch.compiler.is_compiling() and torch.is_grad_enabled())
+        and not (query.dtype == torch.float32 and traced() and torch.is_grad_enabled())
         and sound(query.dtype, dim, str(query.device))
     )
 

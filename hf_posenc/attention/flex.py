@@ -26,6 +26,7 @@ from hf_posenc.attention.call import Call
 from hf_posenc.attention.flash_cuda import ALLOWED
 from hf_posenc.bands import EVERYTHING, Band, Region
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.graphs import traced
 from hf_posenc.positions import PositionContext
 from hf_posenc.terms import BlockBias, KeyBias, Terms, ToeplitzBias
 
@@ -39,7 +40,7 @@ def accepts(call: Call) -> bool:
         call.values.device.type == "cuda"
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and unable(call) is None
-        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), torch.compiler.is_compiling())
+        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), traced())
     )
 
 
@@ -134,7 +135,7 @@ def _region(call: Call, number: int, mask: Mask, *, with_lse: bool = False) -> A
 
 def kernel(family: tuple[Hashable, ...]) -> Any:
     """Flex attention compiled: left alone, it holds all scores. Under a trace it is compiled with everything else."""
-    return flex.flex_attention if torch.compiler.is_compiling() else _compiled(family)
+    return flex.flex_attention if traced() else _compiled(family)
 
 
 def family_of(call: Call, mask: Mask, band: Band, *, with_lse: bool) -> tuple[Hashable, ...]:

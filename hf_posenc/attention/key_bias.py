@@ -20,6 +20,7 @@ from hf_posenc.attention.call import Call
 from hf_posenc.attention.learned import ROWS as LEARNED_ROWS
 from hf_posenc.attention.learned import Gradients
 from hf_posenc.attention.parts import Part
+from hf_posenc.graphs import traced
 from hf_posenc.terms import KeyBias
 
 # A short text is worth its digits: of 64 rows a slope of 1/2 makes no more than 32, whose last digit is 2e-6. In a long
@@ -44,7 +45,7 @@ def accepts(call: Call) -> bool:
 def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     query, key, scale = call.queries[0], call.keys[0], call.scaling * call.terms.logit_scale
-    if call.query_length == 1 and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if call.query_length == 1 and not torch.is_grad_enabled() and not traced():
         return flash_cpu.attend(query, key, call.values, causal=False, mask=_last_row(call), scale=scale)[0]
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():

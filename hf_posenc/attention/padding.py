@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hf_posenc.attention.call import Call
+from hf_posenc.graphs import traced
 from hf_posenc.terms import BlockBias, KeyBias
 
 ROWS = 1024  # of a mask are compared at once
@@ -45,7 +46,7 @@ def attend(call: Call, compute: Callable[[Call], Tensor]) -> Tensor | None:
 def runs(call: Call) -> list[Run] | None:
     """Each sample's real tokens, if these are all that the mask tells, and the call can be cut."""
     mask, terms = call.mask, call.terms
-    if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or torch.compiler.is_compiling():
+    if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or traced():
         return None
     if terms.values or terms.rows is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
         return None

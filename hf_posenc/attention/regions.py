@@ -20,6 +20,7 @@ from hf_posenc.attention import flash_cpu, parts
 from hf_posenc.attention.call import Call
 from hf_posenc.attention.parts import Part
 from hf_posenc.bands import Band, Region
+from hf_posenc.graphs import traced
 
 BLOCK = 256  # rows that share the unmasked middle of a band: the kernel's blocks grow with them
 EDGE = 64  # rows that share a mask at its edges
@@ -78,7 +79,7 @@ def by_distance(region: Region) -> bool:
 
 def one_start(call: Call) -> bool:
     """Whether it is known where the text begins, and the same in all rows of the batch."""
-    if torch.compiler.is_compiling():
+    if traced():
         return False
     first = call.ctx.key_positions[:, 0]
     return len(first) == 1 or bool((first == first[0]).all())

@@ -15,6 +15,7 @@ from hf_posenc.attention.blocks import held, visibility
 from hf_posenc.attention.call import Call
 from hf_posenc.attention.key_bias import counted_from
 from hf_posenc.bands import Region
+from hf_posenc.graphs import traced
 from hf_posenc.terms import BlockBias, KeyBias, ToeplitzBias
 
 HIDDEN = torch.finfo(torch.float32).min
@@ -29,7 +30,7 @@ def accepts(call: Call) -> bool:
         and not any(isinstance(bias, BlockBias) for bias in terms.bias)
         and terms.only("bias", "visible", "regions", "sink")
         and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
+        and not traced()
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hf_posenc.attention import blocks, flash_cpu
+from hf_posenc.attention import any_length, any_row, blocks, flash_cpu
 from hf_posenc.attention.call import Call
 from hf_posenc.attention.regions import one_start
 from hf_posenc.attention.runs import Runs, Turned
+from hf_posenc.graphs import traced
 from hf_posenc.rotate import rotate, table
 from hf_posenc.terms import KeyBias, RowRotation
 
@@ -31,11 +32,16 @@ def accepts(call: Call) -> bool:
 
 def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
+    if traced():
+        call = any_row.with_bias(call)
+        return (any_length.attend if any_length.accepts(call) else blocks.attend_by_blocks)(call)
     return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
 
 
 def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
     """Mixed values and attention weights ``[batch, heads, query, key]``."""
+    if traced():
+        return blocks.attend_with_weights(any_row.with_bias(call))
     mixed, weights = by_sample(call, with_weights)
     return mixed, weights
 

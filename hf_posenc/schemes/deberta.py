@@ -115,7 +115,7 @@ class DeBERTa(Scheme):
         codes = self.codes()
         keys = project.key(codes[self.rows()]) if "c2p" in self.active else None
         queries = project.query(codes[self.rows(self.mirrored)]) if "p2c" in self.active else None
-        steady = ctx.contiguous and not ctx.remapped and not torch.is_grad_enabled()
+        steady = ctx.steady and not torch.is_grad_enabled()
         return BlockBias(partial(self._of_block, keys, queries, steady), reads_scores=False)
 
     def codes(self) -> Tensor:

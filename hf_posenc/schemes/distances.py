@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from hf_posenc.errors import CannotCombine
+from hf_posenc.graphs import traced
 from hf_posenc.terms import Block
 
 
@@ -23,7 +24,7 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
         ``[heads, …]``.
     """
     # A graph cannot know the distances before it runs, and fractional ones are as many as there are pairs.
-    if distance.ndim == 1 or distance.is_floating_point() or torch.compiler.is_compiling():
+    if distance.ndim == 1 or distance.is_floating_point() or traced():
         return function(distance.flatten()).unflatten(-1, distance.shape)
     low, high = (int(end) for end in distance.aminmax())
     if high - low >= distance.numel():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hf_posenc.geometry import Geometry, Rotation
@@ -53,7 +54,7 @@ class DynamicNTK(Scheme):
 
     def row_rotation(self) -> RowRotation:
         """The rotation of every length a row can have."""
-        return RowRotation(self.length_of, self.rotation_of)
+        return RowRotation(self.length_of, self.rotation_of, self.frequencies_of)
 
     def length_of(self, positions: Tensor) -> Tensor:
         """Length at query rows that stand at ``positions […]``, rounded up; at least the trained length."""
@@ -66,6 +67,14 @@ class DynamicNTK(Scheme):
         """The rotation of rows of some length."""
         stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
         return Rotation(stretched(self.frequencies, stretch), self.unscaled.layout)
+
+    def frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per token of each pair in rows of ``lengths […]``, ``[…, pairs]``, float64."""
+        exact = torch.float32 if lengths.device.type == "mps" else torch.float64
+        stretch = 1 + self.multiplier * (lengths.to(exact) / self.geometry.trained_length - 1)
+        unscaled = torch.tensor(self.frequencies, dtype=exact, device=lengths.device)
+        powers = torch.arange(len(unscaled), dtype=exact, device=lengths.device) / max(len(unscaled) - 1, 1)
+        return unscaled * stretch[..., None] ** -powers
 
     def native_within_trained(self) -> dict[str, Any]:
         """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.geometry import Geometry
+from hf_posenc.graphs import traced
 from hf_posenc.options import Positive, PositiveInt
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
@@ -92,7 +93,7 @@ class FIRE(Scheme):
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
         bends = ~(on | off)
         slope, offset = out @ (weight * on), out @ (shift * on) + self.outer.bias.float()
-        if not torch.compiler.is_compiling():  # a graph cannot know how many bend
+        if not traced():  # a graph cannot know how many bend
             weight, shift, out = weight[bends], shift[bends], out[:, bends]
         else:
             out = out * bends

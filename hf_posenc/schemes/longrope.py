@@ -20,6 +20,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from hf_posenc.bands import ONE_REGION, Band, Region
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange
 from hf_posenc.geometry import Geometry, Rotation
@@ -88,11 +91,19 @@ class LongRoPE(Rotary):
 
     def row_rotation(self) -> RowRotation | None:
         """In an encoder the length of a text decides for all its rows."""
-        return None if self.geometry.causal else RowRotation(text_lengths, self.rotation_of)
+        return None if self.geometry.causal else RowRotation(text_lengths, self.rotation_of, self.frequencies_of)
 
     def rotation_of(self, length: int) -> Rotation:
         """The rotation of a text of some length."""
         return self.short if length <= self.geometry.trained_length else self.long
+
+    def frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per token of each pair in texts of ``lengths […]``, ``[…, pairs]``, float64."""
+        exact = torch.float32 if lengths.device.type == "mps" else torch.float64
+        short, long = (
+            torch.tensor(w, dtype=exact, device=lengths.device) for w in (self.frequencies(), self.long_frequencies())
+        )
+        return torch.where((lengths <= self.geometry.trained_length)[..., None], short, long)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """In a decoder, rows within the trained length, and rows beyond."""

@@ -48,7 +48,7 @@ class Sandwich(Scheme):
         def anywhere(distance: Tensor) -> Tensor:
             return per_distance(lambda d: by_head(factors, self.of(d)), distance)
 
-        return ToeplitzBias(near if ctx.contiguous and not ctx.remapped else anywhere)
+        return ToeplitzBias(near if ctx.steady else anywhere)
 
     def of(self, distance: Tensor) -> Tensor:
         """Σ_m cos(ω_m distance), float32 from float64 angles; one frequency at a time, for distances may be many."""

@@ -53,7 +53,7 @@ class Shaw(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """What the key table adds to a block of rows."""
-        if ctx.contiguous and not ctx.remapped and not self.key_query and not torch.is_grad_enabled():
+        if ctx.steady and not self.key_query and not torch.is_grad_enabled():
             return BlockBias(self._by_skew, reads_scores=False)
         return BlockBias(self._of_block)
 

@@ -13,8 +13,9 @@ def text_lengths(positions: Tensor) -> Tensor:
     repeats a position, makes texts of its own that nobody reads.
     """
     length = positions.shape[1]
-    last = torch.ones_like(positions, dtype=torch.bool)
-    last[:, :-1] = positions[:, 1:] <= positions[:, :-1]
-    ends = torch.where(last, torch.arange(length, device=positions.device), length)
+    places = torch.arange(length, device=positions.device)
+    # Rolled, not cut: a graph for any length would take the one place less for a case of its own.
+    last = (positions.roll(-1, 1) <= positions) | (places == length - 1)
+    ends = torch.where(last, places, length)
     end_of_mine = ends.flip(1).cummin(1).values.flip(1)
     return positions.gather(1, end_of_mine) + 1

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.geometry import Geometry, Rotation, geometric
+from hf_posenc.graphs import open_length, traced
 from hf_posenc.heads import products
 from hf_posenc.options import Base, PositiveInt
 from hf_posenc.positions import PositionContext
@@ -85,12 +86,12 @@ class TransformerXL(Scheme):
 
     def reach(self, ctx: PositionContext) -> Reach | None:
         """The ends of a call's distances where these are known and most between them occur."""
-        if ctx.remapped or ctx.query_positions.is_floating_point():
-            return None
         keys = ctx.key_positions.shape[1]
+        if ctx.remapped or ctx.query_positions.is_floating_point() or open_length(keys):
+            return None
         if ctx.contiguous:
             farthest = keys - 1
-        elif torch.compiler.is_compiling():
+        elif traced():
             return None  # a value cannot be looked at while tracing
         else:
             farthest = ctx.once("transformer_xl reach", lambda: farthest_pair(ctx))

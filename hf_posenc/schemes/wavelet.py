@@ -59,11 +59,11 @@ class Wavelet(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """q_i · p_{i−j} of a block of rows."""
-        reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.contiguous and not ctx.remapped else self.reach
+        reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.steady else self.reach
         later = 0 if ctx.causal else reach  # a decoder never reads what stands behind distance 0
         table = ctx.once(("wavelet", self.wavelets, reach, later), lambda: self.table(reach, later, ctx.device))
 
-        steady = ctx.contiguous and not ctx.remapped and not torch.is_grad_enabled()
+        steady = ctx.steady and not torch.is_grad_enabled()
 
         def row_of(distance: Tensor) -> Tensor:
             return clipped(distance, reach, self.record.name).clamp(max=reach + later)

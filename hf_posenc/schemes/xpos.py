@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from hf_posenc.bands import EVERYTHING, Band, Region
 from hf_posenc.geometry import Geometry, Layout, Rotation
+from hf_posenc.graphs import traced
 from hf_posenc.options import Base, Positive
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
@@ -69,7 +69,7 @@ class XPos(Rotary):
 
     def chunks_back(self, ctx: PositionContext) -> int:
         """How many chunks the farthest key in reach is back."""
-        if torch.compiler.is_compiling():  # positions have no values yet; no text has more chunks than its keys fill
+        if traced():  # positions have no values yet; no text has more chunks than its keys fill
             return (ctx.key_positions.shape[1] + self.chunk - 2) // self.chunk
         newest, oldest = int(ctx.query_positions.max()), int(ctx.key_positions.min())
         return max(0, newest // self.chunk - oldest // self.chunk)

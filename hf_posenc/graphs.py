@@ -1,0 +1,26 @@
+"""Whether a call is computed, or written down as a graph that is to hold for other texts, and for other lengths.
+
+A graph of `torch.compile`, `torch.export` or `torch.jit.trace` is made once and run on texts nobody has seen: what is
+read off the values of one text would be wrong for the next. Where its length is open, too, what is read off that ties
+the graph to the one length, and a compiler makes another for every text.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx.experimental.symbolic_shapes import has_static_value
+
+
+def traced() -> bool:
+    """Whether this call is being written down: no value of a tensor may be looked at."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def open_length(*lengths: int) -> bool:
+    """Whether a graph is to hold for any such length; false outside a graph, and where lengths are fixed.
+
+    `torch.jit.trace` hands out every length as a tensor, and does not say whether it will ever be another.
+    """
+    if torch.compiler.is_compiling():
+        return not all(has_static_value(length) for length in lengths)
+    return torch.jit.is_tracing()
