@@ -20,6 +20,7 @@ from hf_posenc.patches.packing import grows, packed, unpacked, widen
 from hf_posenc.patches.rereading import reader_of
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.patches.turning import copies_of, scaled, turned
+from hf_posenc.placement import placed
 from hf_posenc.positions import PositionContext
 from hf_posenc.terms import Terms
 
@@ -80,7 +81,7 @@ class Positioned(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        scheme, cache, told = self.scheme, self_attention_cache(cache), host.pop(KEYWORD, None)
+        scheme, cache, told = placed(self.scheme, q.device), self_attention_cache(cache), host.pop(KEYWORD, None)
         ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), told, causal=self.is_causal)
         if self.config._attn_implementation == "sdpa" and says_nothing(mask, cache, self.layer_idx, told):
             mask = None

@@ -35,7 +35,7 @@ class Forward:
         contiguous: positions run in steps of one and nothing is padded.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
         moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
-        memo: shared by the layers.
+        memos: on each device one, shared by the layers there.
         contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
             would then wait for the garbage collector.
     """
@@ -44,7 +44,7 @@ class Forward:
     contiguous: bool
     coordinates: Tensor | None = None
     moved: Tensor | None = None
-    memo: dict[Hashable, object] = field(default_factory=dict)
+    memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
 
@@ -94,12 +94,13 @@ def _context(
     causal: bool,
 ) -> PositionContext:
     index = torch.arange(length, device=device) + past
+    padding = None if told.padding is None else told.padding.to(device)
     if told.moved is not None:
         positions = told.moved.to(device)
     elif position_ids is not None:
         positions = position_ids.to(device).long()
-    elif told.padding is not None:
-        positions = (told.padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    elif padding is not None:
+        positions = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
     else:
         positions = index[None]
     first = None
@@ -107,7 +108,7 @@ def _context(
         first = past if isinstance(past, int) else None  # then positions are the model's own
     elif told.contiguous and device.type == "cpu" and length > 0:
         positions, first = one_row(positions)
-    real = told.padding
+    real = padding
     complete = forgetting is None or not forgetting.gaps
     if uncached or told.moved is not None:
         key_positions = positions
@@ -116,13 +117,14 @@ def _context(
         if forgetting is not None and not complete:
             columns = forgetting.columns(length, device)
             real = None if real is None else real[:, columns]
-        key_positions = _numbers(told.padding, columns) + (positions[:, -1:] - _numbers(told.padding, index[-1:]))
+        key_positions = _numbers(padding, columns) + (positions[:, -1:] - _numbers(padding, index[-1:]))
         if not told.contiguous:  # what is new stands where the caller says; only of older keys it has to be inferred
             key_positions = _with_own(key_positions, positions, past if complete else key_positions.shape[1] - length)
+    memo = told.memos.setdefault(device, {})
+    coordinates = None if told.coordinates is None else told.coordinates.to(device)
     return PositionContext(
-        positions, key_positions, causal, told.contiguous and complete, real, told.memo, coordinates=told.coordinates,
-        first=first,
-    )  # fmt: skip
+        positions, key_positions, causal, told.contiguous and complete, real, memo, coordinates=coordinates, first=first
+    )
 
 
 def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
