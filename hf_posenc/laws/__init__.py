@@ -37,6 +37,7 @@ from hf_posenc.laws.lives import (
 )
 from hf_posenc.laws.lora import adapters_go_with_the_scheme
 from hf_posenc.laws.native import transformers_reads_the_same
+from hf_posenc.laws.offload import offloaded_equals_whole
 from hf_posenc.laws.options import every_option_counts
 from hf_posenc.laws.outputs import (
     future_is_unseen,
@@ -88,6 +89,7 @@ __all__ = [
     "memory_is_linear",
     "nobody_else_is_touched",
     "nothing_moves_where_promised",
+    "offloaded_equals_whole",
     "packed_equals_separate",
     "padded_decoding_equals_alone",
     "padding_is_invisible",
