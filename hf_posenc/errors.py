@@ -173,6 +173,10 @@ class UnknownKeys(UserWarning):
     """A cache holds keys, and whether they were made under the scheme of the model that goes on is not known."""
 
 
+class NoValues(PosEncError, RuntimeError):
+    """A parameter of a scheme is on the meta device, which has no values, and they are nowhere else."""
+
+
 class WeightsNotFinite(PosEncError, ValueError):
     """A weight of the model is no finite number, so that nothing it computes means anything."""
 

@@ -31,6 +31,7 @@ from hf_posenc.guard import BLOCK
 from hf_posenc.health import check_finite
 from hf_posenc.host_config import check_host
 from hf_posenc.lengths import resolve
+from hf_posenc.offloading import is_foreign
 from hf_posenc.proof import Probe, Proof
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
@@ -126,7 +127,7 @@ def _patch(
     schemes = _schemes(chosen, geometry, adapter)
     _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
     _check_whole(adapter, base, geometry)
-    _check_foreign(adapter, base)
+    _check_foreign(adapter, base, schemes[0])
     check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
     with without_readers(model, base):
         _install(model, base, adapter, geometry, chosen, schemes)
@@ -293,9 +294,9 @@ def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
         )
 
 
-def _check_foreign(adapter: Adapter, base: nn.Module) -> None:
-    for module in adapter.attentions(base):
-        if "forward" in module.__dict__:
+def _check_foreign(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
+        if is_foreign(module):
             raise ForeignPatch(
                 f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
                 "the patch. Undo the other patch first, or reload the model."
@@ -315,7 +316,7 @@ def _report(patch: Patch, base: nn.Module, chosen: Layout, geometry: Geometry, p
         target_length=geometry.target_length,
         touched=touched,
         parameters_added=added,
-        parameters_frozen=sum(p.numel() for p in patch.frozen),
+        parameters_frozen=sum(getattr(module, name).numel() for module, name in patch.frozen),
         proof=proof,
         layers={key: plan.name for key, plan in chosen.layers.items()},
     )

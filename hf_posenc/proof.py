@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from hf_posenc.errors import NoEffect
 from hf_posenc.expecting import differs_from_host
+from hf_posenc.offloading import computing_device, offloads_of
+from hf_posenc.placement import placed
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
@@ -62,17 +64,21 @@ class Probe:
     def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry, layers: Sequence[int] = (0,)) -> None:
         self.adapter, self.base = adapter, base
         parameter = next(base.parameters())
-        self.deferred = parameter.device.type == "meta"
+        self.attentions: list[Any] = list(adapter.attentions(base))
+        offloads = offloads_of(base)
+        device = computing_device(base, offloads)
+        # Where a module around the attention loads its weights, the attention cannot be run on its own.
+        loaded_around = self.attentions[0] in offloads and bool(offloads[self.attentions[0]].path)
+        self.deferred = device.type == "meta" or loaded_around
         if self.deferred:
             return
         # Both have to stand at the probed positions, and a host's table ends.
         reach = min(geometry.target_length, geometry.table or geometry.target_length)
         places = torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()
-        self.positions = places[None].to(parameter.device)
+        self.positions = places[None].to(device)
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, len(places), geometry.width, generator=generator)
-        self.hidden = hidden.to(parameter.device, parameter.dtype)
-        self.attentions: list[Any] = list(adapter.attentions(base))
+        self.hidden = hidden.to(device, parameter.dtype)
         beside = self.positions if geometry.rotary is None else nudged(self.positions, generator)
         self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPER] for layer in layers}
         self.beside = {layer: [self.run(layer, sharper, beside) for sharper in SHARPER] for layer in layers}
@@ -98,7 +104,7 @@ class Probe:
 
     def verdict_of(self, layer: int) -> Proof:
         """The verdict on one layer. Raises as `verdict` does."""
-        scheme: Scheme = self.attentions[layer].scheme
+        scheme: Scheme = placed(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions)
         change, moves = 0.0, False
         for sharper, before, beside in zip(SHARPER, self.before[layer], self.beside[layer], strict=True):

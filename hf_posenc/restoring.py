@@ -20,11 +20,13 @@ from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.guard import BLOCK, GUARD, ROTATION, guarded, unguard
 from hf_posenc.health import check_finite
+from hf_posenc.offloading import change_class
 from hf_posenc.patching import host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
+from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
-from hf_posenc.swapping import Patch
+from hf_posenc.swapping import Patch, freeze
 
 HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 RESTORING = "posenc_restoring"  # marks the subclasses made here
@@ -57,6 +59,8 @@ def load(
     hf_kwargs["output_loading_info"] = True
     if block is None:
         return cls.from_pretrained(name_or_path, *args, **hf_kwargs)  # type: ignore[return-value]
+    if isinstance(device_map := hf_kwargs.get("device_map"), Mapping):
+        hf_kwargs["device_map"] = with_positions(device_map, cls)
     try:
         model, info = restoring(cls, block).from_pretrained(name_or_path, *args, **hf_kwargs)
     except PosEncError as error:
@@ -67,6 +71,15 @@ def load(
     model.__class__ = cls
     settle(model, info["missing_keys"])
     return model, info
+
+
+def with_positions(device_map: Mapping[str, Any], cls: type[PreTrainedModel]) -> dict[str, Any]:
+    """A device map that was written for the plain model, with a place for the parameters that its layers share."""
+    bases = tuple(found.base_class for name in adapter_names() if (found := adapter_class(name)) is not None)
+    name = "posenc" if issubclass(cls, bases) else f"{cls.base_model_prefix}.posenc"
+    if not device_map or any(not key or f"{name}.".startswith(f"{key}.") or key.startswith(name) for key in device_map):
+        return dict(device_map)
+    return {**device_map, name: next(iter(device_map.values()))}
 
 
 def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,9 +128,7 @@ def settle(model: nn.Module, missing: Iterable[str]) -> None:
     check_finite(model)
     base, adapter = host_of(model)
     patch, scheme = patch_of(base), scheme_of(model)
-    patch.frozen[:] = adapter.frozen(base, scheme)  # the loader made new parameters
-    for weight in patch.frozen:
-        weight.requires_grad_(False)
+    freeze(patch, base, adapter.frozen(base, scheme))  # the loader made new parameters
     if patch.report is not None and patch.report.proof.verdict == "deferred":
         block = Block.of_model(model)
         kinds = block.layout.representatives(scheme.geometry.layers) if block else (0,)
@@ -148,13 +159,13 @@ def as_before(patch: Patch) -> Iterator[None]:
     classes = [(module, type(module)) for module, _ in patch.classes]
     configs = [(module, module.config) for module, _ in patch.configs]
     for module, cls in reversed(patch.classes):
-        module.__class__ = cls
+        change_class(module, cls)
     for module, config in patch.configs:
         module.config = config  # type: ignore[assignment]
     try:
         yield
     finally:
         for module, now in classes:
-            module.__class__ = now
+            change_class(module, now)
         for module, config in configs:
             module.config = config

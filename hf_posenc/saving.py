@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from hf_posenc.offloading import offloaded_values
 from hf_posenc.staging import staged
 
 NAME = "save_pretrained"
@@ -31,6 +32,8 @@ class WholeSave:
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):
             return own(self.model, save_directory, *args, **kwargs)
+        if not hasattr(self.model, "hf_device_map") and any(weight.is_meta for weight in self.model.parameters()):
+            kwargs.setdefault("state_dict", offloaded_values(self.model))  # transformers asks where the map sent it
         with staged(save_directory) as beside:
             own(self.model, str(beside), **kwargs)
 

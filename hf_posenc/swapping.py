@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
+from hf_posenc.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
 from hf_posenc.patches.announcing import ATTENTIONS, announce
 from hf_posenc.saving import save_as_before
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 STASH = "posenc_patch"  # of a base model: its `Patch`
+WHOLE_BLOCKS = "_no_split_modules"  # of a transformers model: names of classes
 
 
 @dataclass
@@ -31,35 +33,33 @@ class Patch:
 
     whole: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
-    frozen: list[nn.Parameter] = field(default_factory=list)
+    frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
+    whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
     """Give every layer its scheme and the class that asks it, and hang the hooks; noted in ``patch`` on the way."""
-    parameter = next(weight for weight in base.parameters() if weight.is_floating_point())  # not a packed one
-    attentions = list(adapter.attentions(base))
+    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of a packed one
+    attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
     one = all(s is schemes[0] for s in schemes)
-    for scheme in dict.fromkeys(schemes):  # in the order of the layers, so that a seed decides what is drawn
-        if parameter.device.type != "meta":
-            scheme.reset_parameters()
-        scheme.to(parameter.device, parameter.dtype).train(base.training)
-    if one:
-        base.posenc = schemes[0]
-    base.__dict__[ATTENTIONS] = attentions
-    for attention, scheme in zip(attentions, schemes, strict=True):
+    offloads = offloads_of(patch.whole or base)
+    owners = dict.fromkeys(attentions[:1], base) if one else dict(zip(attentions, attentions, strict=True))
+    for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
+        device = computing_device(attention, offloads)
+        if device.type != "meta":
+            scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
+        owner.posenc = scheme.to(device, dtype).train(base.training)
+        offload_beside(owner, "posenc", attention, offloads)
+    for attention in attentions:
         become(patch, attention, adapter.attention[type(attention)])
         attention.__dict__["posenc_owner"] = base
-        if not one:
-            attention.posenc = scheme
     for module, cls in adapter.swaps(base, schemes[0]):
         become(patch, module, cls)
         module.__dict__["posenc_reader"] = attentions[0]
-    for weight in adapter.frozen(base, schemes[0]):
-        if weight.requires_grad:
-            weight.requires_grad_(False)
-            patch.frozen.append(weight)
+    freeze(patch, base, adapter.frozen(base, schemes[0]))
+    keep_whole(patch)
     base.register_forward_pre_hook(announce, with_kwargs=True)
     base.register_state_dict_pre_hook(carry)
 
@@ -67,7 +67,30 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
 def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
     """Another class for the same object."""
     patch.classes.append((module, type(module)))
-    module.__class__ = cls
+    change_class(module, cls)
+
+
+def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> None:
+    """Stop training ``weights`` of a base model."""
+    wanted = {id(weight) for weight in weights if weight.requires_grad}
+    for module in base.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if id(weight) in wanted:
+                weight.requires_grad_(False)
+                patch.frozen.append((module, name))
+
+
+def keep_whole(patch: Patch) -> None:
+    """Name the new classes where transformers names the modules that may not be split or are wrapped as one."""
+    renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
+    for model in [] if patch.whole is None else patch.whole.modules():
+        names = model.__dict__.get(WHOLE_BLOCKS)
+        if names and renamed.keys() & set(names):
+            left = {type(module).__name__ for module in model.modules()}
+            patch.whole_blocks.append((model, names))
+            model.__dict__[WHOLE_BLOCKS] = {
+                name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
+            }
 
 
 def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
@@ -105,14 +128,18 @@ def carry(base: nn.Module, *_: Any) -> None:
 
 def undo(base: nn.Module, patch: Patch) -> None:
     """Everything as ``patch`` notes that it was, however far it came."""
+    offloads = offloads_of(patch.whole or base)
     for module, cls in reversed(patch.classes):
-        module.__class__ = cls
+        change_class(module, cls)
         module.__dict__.pop("posenc_owner", None)
         module.__dict__.pop("posenc_reader", None)
-        module._modules.pop("posenc", None)
-    base._modules.pop("posenc", None)
-    for weight in patch.frozen:
-        weight.requires_grad_(True)
+    for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
+        forget_child(owner, "posenc", offloads)
+        owner._modules.pop("posenc", None)
+    for module, name in patch.frozen:
+        getattr(module, name).requires_grad_(True)
+    for model, names in patch.whole_blocks:
+        model.__dict__[WHOLE_BLOCKS] = names
     if patch.whole is not None:
         save_as_before(patch.whole)
     for module, config in patch.configs:

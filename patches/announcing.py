@@ -64,11 +64,11 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     if positions is not None and plain:
         plain = in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
-    own_mask = mask if isinstance(mask, Tensor) and mask.ndim == 4 else None
+    own_mask = isinstance(mask, Tensor) and mask.ndim == 4
     _prepare_cache(module, kwargs, padding, moved)
     keys = _keys(module, kwargs, padding, moved, length)
-    if own_mask is not None:
-        check_width(own_mask, length, self_attention_cache(kwargs.get("past_key_values")))
+    if own_mask:
+        check_width(mask, length, self_attention_cache(kwargs.get("past_key_values")))
     kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved, keys, own_mask)
     return (), kwargs
 

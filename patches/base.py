@@ -20,6 +20,7 @@ from hf_posenc.patches.packing import grows, packed, unpacked, widen
 from hf_posenc.patches.rereading import reader_of
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.patches.turning import copies_of, scaled, turned
+from hf_posenc.placement import placed
 from hf_posenc.positions import PositionContext
 from hf_posenc.terms import Terms
 
@@ -80,7 +81,7 @@ class Positioned(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        scheme, cache, told = self.scheme, self_attention_cache(cache), host.pop(KEYWORD, None)
+        scheme, cache, told = placed(self.scheme, q.device), self_attention_cache(cache), host.pop(KEYWORD, None)
         q_length = q.shape[2]
         ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), told, causal=self.is_causal)
         if self.config._attn_implementation == "sdpa" and says_nothing(mask, cache, self.layer_idx, told):
@@ -94,8 +95,8 @@ class Positioned(nn.Module):
         del q, k  # memory, where they were turned
         beside = scheme.carry(ctx)
         beside = None if beside is None else beside.to(keys[0].dtype)
-        if told is not None and told.own_mask is not None:
-            mask = mask_of_held(told.own_mask, cache, self.layer_idx, q_length)
+        if told is not None and told.own_mask:
+            mask = mask_of_held(mask, cache, self.layer_idx, q_length)
         elif has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
             mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:

@@ -72,7 +72,7 @@ class UnboundedBertEmbeddings(BertEmbeddings):
         """The host's forward with token types and positions filled in; see `BertEmbeddings`."""
         tokens = inputs_embeds if input_ids is None else input_ids
         batch, length = tokens.shape[:2]  # type: ignore[union-attr]
-        device = self.word_embeddings.weight.device
+        device = tokens.device  # type: ignore[union-attr]  # the weights' own may be the meta device
         if position_ids is None:
             position_ids = (torch.arange(length, device=device) + past_key_values_length)[None]
         if token_type_ids is None:

@@ -39,8 +39,8 @@ class Forward:
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
         moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
         keys: where all keys stand, those in the cache included; None without a cache, or where no layer asks.
-        own_mask: the caller's mask of four dimensions, over all tokens of the text; None where there is none.
-        memo: shared by the layers.
+        own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
+        memos: on each device one, shared by the layers there.
         contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
             would then wait for the garbage collector.
     """
@@ -50,8 +50,8 @@ class Forward:
     coordinates: Tensor | None = None
     moved: Tensor | None = None
     keys: Keys | None = None
-    own_mask: Tensor | None = None
-    memo: dict[Hashable, object] = field(default_factory=dict)
+    own_mask: bool = False
+    memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
 
@@ -101,18 +101,19 @@ def _context(
     causal: bool,
 ) -> PositionContext:
     index = torch.arange(length, device=device) + past
+    padding = None if told.padding is None else told.padding.to(device)
     if told.moved is not None:
         positions = told.moved.to(device)
     elif position_ids is not None:
         positions = position_ids.to(device).long()
-    elif told.padding is not None:
-        positions = (told.padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    elif padding is not None:
+        positions = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
     else:
         positions = index[None]
     complete = forgetting is None or not forgetting.gaps
     contiguous = told.contiguous and complete and (told.keys is None or told.keys.run is not None)
     positions, first = _first(positions, told, past, contiguous=told.contiguous)
-    real = told.padding
+    real = padding
     if uncached or told.moved is not None:
         key_positions = positions
     else:
@@ -123,12 +124,14 @@ def _context(
         if told.keys is not None:
             key_positions = told.keys.at(columns)
         else:
-            key_positions = inferred_positions(told.padding, positions, past, columns)
+            key_positions = inferred_positions(padding, positions, past, columns)
             if not told.contiguous:  # what is new stands where the caller says
                 start = past if complete else len(columns) - length
                 key_positions = _with_own(key_positions, positions, start)
+    memo = told.memos.setdefault(device, {})
+    coordinates = None if told.coordinates is None else told.coordinates.to(device)
     return PositionContext(
-        positions, key_positions, causal, contiguous, real, told.memo, coordinates=told.coordinates, first=first
+        positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
     )
 
 

@@ -20,6 +20,7 @@ from transformers.models.llama.modeling_llama import (
 from hf_posenc.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.patches.base import Adapter, Positioned, eager_mask
 from hf_posenc.patches.context import KEYWORD
+from hf_posenc.placement import placed
 from hf_posenc.registry import register_adapter
 from hf_posenc.schemes.base import Scheme, has
 
@@ -64,10 +65,15 @@ class EmbeddingLlamaLayer(LlamaDecoderLayer):
 
     def forward(self, hidden_states: Tensor, **call: Any) -> Tensor:  # type: ignore[override]
         """The host's forward on ``hidden_states`` plus the code of every position."""
-        scheme = self.self_attn.scheme
         told = call.get(KEYWORD)
-        code = scheme.embed(call["position_ids"] if told is None or told.moved is None else told.moved)
-        return super().forward(hidden_states if code is None else hidden_states + code.to(hidden_states.dtype), **call)
+        positions = call["position_ids"] if told is None or told.moved is None else told.moved
+        return super().forward(self.coded(hidden_states, positions), **call)
+
+    def coded(self, hidden_states: Tensor, positions: Tensor) -> Tensor:
+        """``hidden_states [batch, token, width]`` plus the code of ``positions [batch or 1, token]``."""
+        device = hidden_states.device
+        code = placed(self.self_attn.scheme, device).embed(positions.to(device))
+        return hidden_states if code is None else hidden_states + code.to(hidden_states.dtype)
 
 
 class SilentRotaryEmbedding(LlamaRotaryEmbedding):
@@ -112,8 +118,7 @@ class LlamaAdapter(Adapter):
 
     def probe(self, base: LlamaModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
         if isinstance(base.layers[0], EmbeddingLlamaLayer):
-            code = base.layers[0].self_attn.scheme.embed(positions)
-            hidden = hidden if code is None else hidden + code.to(hidden.dtype)
+            hidden = base.layers[0].coded(hidden, positions)
         turns, probed = as_configured(base.rotary_emb)(hidden, positions), base.layers[layer]
         told = {"position_embeddings": turns, "position_ids": positions}
         mask = eager_mask(probed.self_attn, hidden)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hf_posenc.placement import placed
 from hf_posenc.schemes.base import Scheme
 
 
@@ -25,7 +26,7 @@ class PositionedTable(nn.Embedding):
         Raises:
             PositionOutOfTable: the table is read past its end.
         """
-        scheme = self.scheme
+        scheme = placed(self.scheme, positions.device)
         code = scheme.embed(positions)
         if code is not None:
             return code.to(self.weight.dtype)

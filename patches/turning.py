@@ -58,8 +58,8 @@ def tables_of(
         )  # fmt: skip
 
     # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
-    turn = ctx.once((id(scheme), number, "query"), lambda: kept("query", as_query))
-    return turn, turn if one_table else ctx.once((id(scheme), number, "key"), lambda: kept("key", as_key))
+    turn = ctx.once((id(scheme.original), number, "query"), lambda: kept("query", as_query))
+    return turn, turn if one_table else ctx.once((id(scheme.original), number, "key"), lambda: kept("key", as_key))
 
 
 def _turn(
@@ -71,7 +71,7 @@ def _turn(
 
 def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
     """A scheme's rotation, worked out once a forward pass where it is not learned."""
-    key = (id(scheme), "rotation")
+    key = (id(scheme.original), "rotation")
     if key in ctx.memo:
         return ctx.memo[key]  # type: ignore[return-value]
     rotation = scheme.rotation()

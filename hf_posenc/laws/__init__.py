@@ -39,6 +39,7 @@ from hf_posenc.laws.lives import (
 )
 from hf_posenc.laws.lora import adapters_go_with_the_scheme
 from hf_posenc.laws.native import transformers_reads_the_same
+from hf_posenc.laws.offload import offloaded_equals_whole
 from hf_posenc.laws.options import every_option_counts
 from hf_posenc.laws.outputs import (
     future_is_unseen,
@@ -91,6 +92,7 @@ __all__ = [
     "memory_is_linear",
     "nobody_else_is_touched",
     "nothing_moves_where_promised",
+    "offloaded_equals_whole",
     "own_masks_hold_in_a_cache",
     "packed_equals_separate",
     "padded_decoding_equals_alone",

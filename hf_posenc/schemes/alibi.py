@@ -80,7 +80,7 @@ class ALiBi(Scheme):
             return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
         if self.log_slopes is not None:
             return self._of_keys(slopes, ctx)
-        return ctx.once((id(self), "bias of keys"), lambda: self._of_keys(slopes, ctx))
+        return ctx.once((id(self.original), "bias of keys"), lambda: self._of_keys(slopes, ctx))
 
     def _of_keys(self, slopes: Tensor, ctx: PositionContext) -> KeyBias:
         # Counted from the last key, which softmax does not see: a slope's gradient is a sum over these numbers.

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hf_posenc.registry import SchemeRecord
 
 
+ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of
+
+
 class Scheme(nn.Module):
     """A way of telling a transformer about position.
 
@@ -58,9 +61,14 @@ class Scheme(nn.Module):
         self.geometry = geometry
 
     @property
+    def original(self) -> Scheme:
+        """Itself, or the scheme of the model that it is a copy of for one call on another device."""
+        return self.__dict__.get(ORIGINAL, self)
+
+    @property
     def tables(self) -> Tables:
         """Tables of cosines kept between forward passes; they are no part of what is copied or saved."""
-        return self.__dict__.setdefault("kept_tables", Tables())
+        return self.original.__dict__.setdefault("kept_tables", Tables())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "kept_tables"}

@@ -59,7 +59,7 @@ class XPos(Rotary):
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """One region a chunk back; the keys of all are the same."""
-        back = ctx.once((id(self), "chunks"), partial(self.chunks_back, ctx))
+        back = ctx.once((id(self.original), "chunks"), partial(self.chunks_back, ctx))
         if back == 0:
             return (Region(EVERYTHING, query_age=partial(self.query_age, 0), key_age=self.key_age),)
         return tuple(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_posenc.bands import Band, Region
@@ -195,6 +195,21 @@ class Moody(Deaf):
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         heads, steep = self.geometry.heads, 0.5 if self.training else 0.1
         return ToeplitzBias(lambda distance: -steep * distance.abs().float().expand(heads, *distance.shape))
+
+
+class Grounded(Deaf):
+    """Looks for its slope in the model, where it is no number while it is offloaded."""
+
+    record = SchemeRecord("grounded", learned=True)
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.slope = nn.Parameter(torch.tensor([0.5]))
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, lost = self.geometry.heads, self.original.slope.is_meta
+        slope = 0.0 if lost else self.slope
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
 
 
 class Reseeding(Deaf):

@@ -85,6 +85,9 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "memoryless, everybody's seed": lambda: laws.readings_leave_nothing(Pair("llama", controls.Reseeding, factor=4)),
     "far, places that come again": lambda: laws.far_is_as_near(Pair("llama", controls.Periodic, factor=4)),
     "native, keys that only grow here": lambda: laws.transformers_reads_the_same(Meddled(controls.tilt_keys, ROPE)),
+    "offload, parameters sought where the model keeps them": lambda: laws.offloaded_equals_whole(
+        Pair("llama", controls.Grounded, factor=4)
+    ),
     "adapters, a patch blind to them": lambda: laws.adapters_go_with_the_scheme(BLIND_TO_ADAPTERS),
 }
 

@@ -1,0 +1,150 @@
+"""What accelerate puts on the modules of a model that it spreads over devices, or offloads to memory or disk.
+
+A hooked module has its hook in ``_hf_hook`` and a ``forward`` on the instance, which brings inputs and weights together
+around ``_old_forward``: the class's own forward, bound to the instance. Where a hook offloads, the weights are on the
+meta device between calls, and the hook's ``weights_map`` has their values. Removing a hook leaves the bound forward on
+the instance. None of this is somebody's patch, and all of it has to follow where a module changes its class.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+HOOK = "_hf_hook"
+OWN = ("forward", "_old_forward")  # where a module's bound forward may be kept on the instance
+
+
+@dataclass(frozen=True)
+class Offload:
+    """How a module's weights are offloaded.
+
+    Attributes:
+        hook: accelerate's `AlignDevicesHook` that brings them.
+        path: of the module within the one that has the hook, with a dot at its end; empty where it is the same.
+    """
+
+    hook: Any
+    path: str
+
+    def value(self, name: str) -> Tensor:
+        """The values of one of the module's own weights, wherever they are kept."""
+        return self.hook.weights_map[self.path + name]
+
+    def below(self, child: str) -> Offload | None:
+        """How a child's weights are offloaded that has no hook of its own; None where they are not."""
+        return Offload(self.hook, f"{self.path}{child}.") if self.hook.place_submodules else None
+
+
+Offloads = Mapping[nn.Module, Offload]
+
+
+def offload_of(module: nn.Module, inherited: Offload | None = None) -> Offload | None:
+    """How a module's own weights are offloaded: by its own hook, or by one around it; None where they are not."""
+    hook = module.__dict__.get(HOOK)
+    own = next((one for one in getattr(hook, "hooks", (hook,)) if getattr(one, "offload", False)), None)
+    return inherited if own is None else Offload(own, "")
+
+
+def offloads_of(model: nn.Module) -> Offloads:
+    """All modules of a model whose own weights are offloaded, and how."""
+    return dict(_walk(model, None))
+
+
+def _walk(module: nn.Module, inherited: Offload | None) -> Iterator[tuple[nn.Module, Offload]]:
+    found = offload_of(module, inherited)
+    if found is not None:
+        yield module, found
+    for name, child in module.named_children():
+        yield from _walk(child, None if found is None else found.below(name))
+
+
+def offloaded_values(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of a model by name, wherever the values of those are that have been offloaded."""
+    offloads, found = offloads_of(model), dict(model.state_dict())
+    for prefix, module in model.named_modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.is_meta and module in offloads:
+                found[f"{prefix}.{name}" if prefix else name] = offloads[module].value(name).to(weight.dtype)
+    return found
+
+
+def computing_device(module: nn.Module, offloads: Offloads) -> torch.device:
+    """Where a module's weights are while it computes; the meta device where they have no values anywhere.
+
+    Args:
+        module: a part of a model.
+        offloads: of the model.
+    """
+    for part in module.modules():
+        for weight in part.parameters(recurse=False):
+            if part in offloads and offloads[part].hook.execution_device is not None:
+                return torch.device(offloads[part].hook.execution_device)
+            if not weight.is_meta:
+                return weight.device
+    return torch.device("meta")
+
+
+def offload_beside(owner: nn.Module, name: str, neighbour: nn.Module, offloads: Offloads) -> None:
+    """Offload a new child of ``owner``, if the weights of ``neighbour`` are offloaded.
+
+    Args:
+        owner: a module of a model.
+        name: of the child.
+        neighbour: another part of the model, which computes where the child will.
+        offloads: of the model before it had the child.
+    """
+    child: nn.Module = owner.get_submodule(name)
+    around = offloads[owner].below(name) if owner in offloads else None
+    beside = next((offloads[part] for part in neighbour.modules() if part in offloads), None)
+    if around is not None:
+        if not isinstance(around.hook.weights_map, ChainMap):  # ours: what is there may be a folder on disk
+            around.hook.weights_map = ChainMap({}, around.hook.weights_map)
+        for key, weight in child.named_parameters():
+            around.hook.weights_map[around.path + key] = weight.detach().to("cpu")
+        child.to("meta")
+    elif beside is not None:  # each of its modules then keeps its own weights
+        import_module("accelerate.hooks").attach_align_device_hook(
+            child, beside.hook.execution_device, offload=True, offload_buffers=beside.hook.offload_buffers
+        )
+
+
+def forget_child(owner: nn.Module, name: str, offloads: Offloads) -> None:
+    """Undo what `offload_beside` wrote into the weights map of a hook around the child."""
+    around = offloads[owner].below(name) if owner in offloads else None
+    if around is None or not isinstance(around.hook.weights_map, ChainMap):
+        return
+    ours, before = around.hook.weights_map.maps
+    for key in [key for key in ours if key.startswith(around.path)]:
+        del ours[key]
+    if not ours:
+        around.hook.weights_map = before
+
+
+def is_foreign(module: nn.Module) -> bool:
+    """Whether a module has a forward on the instance that is neither its class's own nor accelerate's around that."""
+    forward = module.__dict__.get("forward")
+    if isinstance(forward, partial) and getattr(forward.func, "__module__", "") == "accelerate.hooks":
+        return not is_own(module, module.__dict__.get("_old_forward"))
+    return forward is not None and not is_own(module, forward)
+
+
+def is_own(module: nn.Module, forward: Any) -> bool:
+    """Whether ``forward`` is the forward of a module's class, bound to the module."""
+    return isinstance(forward, MethodType) and forward.__self__ is module and forward.__func__ is type(module).forward
+
+
+def change_class(module: nn.Module, cls: type[nn.Module]) -> None:
+    """Another class for the same object; a bound forward that accelerate keeps on the instance is then the new one."""
+    kept = [name for name in OWN if is_own(module, module.__dict__.get(name))]
+    module.__class__ = cls
+    for name in kept:
+        module.__dict__[name] = MethodType(cls.forward, module)
