@@ -14,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc.attention import blocks, dispatch, flash_package, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.patches import paged
 from hf_posenc.patches.context import KEYWORD, context_of, says_nothing, self_attention_cache
 from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
 from hf_posenc.patches.packing import grows, packed, unpacked, widen
@@ -88,6 +89,8 @@ class Positioned(nn.Module):
             # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
             ctx = replace(ctx, key_positions=ctx.key_positions[:, : q.shape[2]])
         ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+        if paged.takes(scheme, ctx, host):
+            return paged.attend(self, q, k, v, ctx, host)
         q, k = scheme.prepare(q, k)
         queries, keys, v = turned(scheme, q, k, v, ctx)
         del q, k  # memory, where they were turned
