@@ -17,6 +17,7 @@ from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches import paged
 from hf_posenc.patches.context import KEYWORD, context_of, says_nothing, self_attention_cache
 from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, narrower
+from hf_posenc.patches.keywords import check_keywords
 from hf_posenc.patches.packing import grows, packed, unpacked, widen
 from hf_posenc.patches.rereading import reader_of
 from hf_posenc.patches.ring import in_parts, refuse_parts
@@ -131,6 +132,7 @@ class Positioned(nn.Module):
         cache: Cache | None,
     ) -> Attended:
         backend = self.config._attn_implementation
+        check_keywords(host, mask, ctx, self.scheme.extra_repr())
         if backend == "flex_attention":
             call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
             return flex.attend(call, mask).transpose(1, 2), None
