@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_posenc.card import BLOCK
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
+from hf_posenc.patches.cache_layers import check_cache
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
 from hf_posenc.patches.evicting import is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
@@ -44,6 +45,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     length = 0 if tokens is None else tokens.shape[1]
     check_tokens(module, kwargs.get("input_ids"), tokens)
     check_positions(positions, tokens)
+    check_cache(cache, tokens)
     pages = paged_cache(kwargs)
     plain = pages is None
     if pages is not None:

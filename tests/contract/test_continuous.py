@@ -1,8 +1,7 @@
-"""Continuous batching beyond what its law draws: shared pages, forks, padding, windows, pages kept from batch to batch."""
+"""Continuous batching beyond what its law draws: shared pages, forks, padding, windows, pages kept between batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,9 +27,8 @@ CLOSE = 1e-4
 
 
 @pytest.fixture(autouse=True)
-def no_bar(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    yield
 
 
 def patched(scheme: str) -> PreTrainedModel:
