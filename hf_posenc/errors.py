@@ -169,6 +169,10 @@ class InvalidInput(PosEncError, ValueError):
     """Tokens or positions of a call that no text could have."""
 
 
+class UnknownKeyword(PosEncError, TypeError):
+    """A call has a keyword that may change what attention computes, and that a scheme does not know."""
+
+
 class UnknownKeys(UserWarning):
     """A cache holds keys, and whether they were made under the scheme of the model that goes on is not known."""
 

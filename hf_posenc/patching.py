@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
+from hf_posenc.batching import check_batching
 from hf_posenc.building import Layout, Plan, SchemeSpec, build, layout
 from hf_posenc.errors import (
     AlreadyPatched,
@@ -150,6 +151,7 @@ def _install(
     patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
     save_whole(model)
+    check_batching(model)
 
 
 def unpatch_model(model: M) -> M:

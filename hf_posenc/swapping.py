@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from hf_posenc.batching import batching_as_before
 from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
 from hf_posenc.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
 from hf_posenc.patches.announcing import ATTENTIONS, announce
@@ -142,6 +143,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
         model.__dict__[WHOLE_BLOCKS] = names
     if patch.whole is not None:
         save_as_before(patch.whole)
+        batching_as_before(patch.whole)
     for module, config in patch.configs:
         module.config = config
     for number, hook in list(base._forward_pre_hooks.items()):

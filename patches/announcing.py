@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from hf_posenc.card import BLOCK
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.graphs import traced
+from hf_posenc.patches.cache_layers import check_cache
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
 from hf_posenc.patches.evicting import ascend, check_ascending, is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
 from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens, check_width
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import mark_cache
+from hf_posenc.patches.paged import check_scheme, mark_pages, paged_cache
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.schemes.base import Scheme
@@ -44,7 +47,12 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     length = 0 if tokens is None else tokens.shape[1]
     check_tokens(module, kwargs.get("input_ids"), tokens)
     check_positions(positions, tokens)
-    plain = True
+    check_cache(cache, tokens)
+    pages = paged_cache(kwargs)
+    plain = pages is None
+    if pages is not None:
+        check_continuous_batch(module)
+        mark_pages(pages, vars(module.config)[BLOCK])
     padding = coordinates = None
     if positions is not None and positions.ndim == 3:
         coordinates, positions = positions.movedim(0, -1), None
@@ -71,6 +79,25 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         check_width(mask, length, self_attention_cache(kwargs.get("past_key_values")))
     kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved, keys, own_mask)
     return (), kwargs
+
+
+def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
+    """Refuse the schemes of a patched base model that cannot be computed in continuous batches.
+
+    Args:
+        base: with the attention implementation that continuous batching chose.
+        graphs: whether batches will be replayed as CUDA graphs.
+
+    Raises:
+        BackendCannotCarry: the paged cache has no room for what one caches, or the backend cannot compute it.
+        NeedsWholeText: positions depend on the length of the whole text.
+    """
+    config = base.config
+    windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
+        getattr(config, "layer_types", None) or ()
+    )
+    for scheme in dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]):
+        check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
 
 def scheme_of_base(base: nn.Module) -> Scheme:

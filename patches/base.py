@@ -14,8 +14,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc.attention import blocks, dispatch, flash_package, flex, rows
 from hf_posenc.attention.call import Call
 from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.patches import paged
 from hf_posenc.patches.context import KEYWORD, context_of, says_nothing, self_attention_cache
 from hf_posenc.patches.evicting import has_gaps, mask_of_gaps, mask_of_held, narrower
+from hf_posenc.patches.keywords import check_keywords
 from hf_posenc.patches.packing import grows, packed, unpacked, widen
 from hf_posenc.patches.rereading import reader_of
 from hf_posenc.patches.ring import in_parts, refuse_parts
@@ -90,6 +92,8 @@ class Positioned(nn.Module):
             # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
             ctx = replace(ctx, key_positions=ctx.key_positions[:, : q.shape[2]])
         ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+        if paged.takes(scheme, ctx, host):
+            return paged.attend(self, q, k, v, ctx, host)
         q, k = scheme.prepare(q, k)
         queries, keys, v = turned(scheme, q, k, v, ctx)
         del q, k  # memory, where they were turned
@@ -132,6 +136,7 @@ class Positioned(nn.Module):
         cache: Cache | None,
     ) -> Attended:
         backend = self.config._attn_implementation
+        check_keywords(host, mask, ctx, self.scheme.extra_repr())
         if backend == "flex_attention":
             call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
             return flex.attend(call, mask).transpose(1, 2), None

@@ -18,9 +18,17 @@ from hf_posenc.terms import Terms
 
 
 def turned(
-    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext
+    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, of_keys: PositionContext | None = None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Queries, one a region; the different copies of the keys; and the values."""
+    """Queries, one a region; the different copies of the keys; and the values.
+
+    Args:
+        scheme: what rotates them.
+        q: ``[batch, heads, query, head_dim]``.
+        k: ``[batch, kv_heads, key, head_dim]``; ``v`` likewise.
+        ctx: where the queries stand, and the keys with them.
+        of_keys: where the keys stand, as its ``query_positions``, if not where the queries do.
+    """
     shared, regions = rotation_of(scheme, ctx), scheme.regions(ctx)
     queries: list[Tensor] = []
     copies: dict[object, Tensor] = {}
@@ -31,6 +39,8 @@ def turned(
             copies[None] = k
             continue
         as_query, as_key = tables_of(scheme, number, region, rotation, ctx)
+        if of_keys is not None:
+            _, as_key = tables_of(scheme, number, region, rotation, of_keys)
         queries.append(rotate(q, rotation, as_query))
         if region.copy not in copies:
             copies[region.copy] = rotate(k, rotation, as_key)

@@ -24,6 +24,7 @@ from hf_posenc.laws.caches import (
 )
 from hf_posenc.laws.checking import check
 from hf_posenc.laws.compiling import compiled_equals_eager, flex_agrees
+from hf_posenc.laws.continuous import continuous_batches_choose_the_same
 from hf_posenc.laws.definitions import learns_as_defined, reads_as_defined
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.generating import cropped_cache_goes_on, helpers_choose_the_same
@@ -77,6 +78,7 @@ __all__ = [
     "check",
     "checkpointing_changes_no_gradient",
     "compiled_equals_eager",
+    "continuous_batches_choose_the_same",
     "copies_are_equal_and_apart",
     "cropped_cache_goes_on",
     "equal_distances_score_alike",

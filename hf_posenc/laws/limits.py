@@ -20,6 +20,7 @@ LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.b
 SAME_MEANING = (
     *("identity", "cache", "long", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
     *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native", "positions", "mask"),
+    "continuous",
 )
 
 LIMITS: dict[str, dict[torch.dtype, float]] = {

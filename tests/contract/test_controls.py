@@ -68,6 +68,7 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "far, a distance that knows its place": lambda: laws.far_is_as_near(PEEKING),
     "crop, keys rotated once": lambda: laws.cropped_cache_goes_on(STALE),
     "assisted, keys rotated once": lambda: laws.helpers_choose_the_same(STALE),
+    "continuous, keys rotated once": lambda: laws.continuous_batches_choose_the_same(STALE),
     "precision, a lost scale": lambda: laws.rounds_as_torch(Meddled(controls.lose_the_scale, ROPE)),
     "memory, all pairs": lambda: laws.memory_is_linear(Meddled(controls.form_all_pairs, ROPE)),
     "compiled, another graph": lambda: laws.compiled_equals_eager(Meddled(controls.differ_in_graphs, ROPE)),
