@@ -27,10 +27,12 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.guard import BLOCK
-from hf_posenc.health import check_finite
-from hf_posenc.host_config import check_host
+from hf_posenc.health import check_finite, check_floating
+from hf_posenc.host_config import check_complete, check_host
 from hf_posenc.lengths import resolve
-from hf_posenc.proof import Probe, Proof
+from hf_posenc.patches.heads import check_heads
+from hf_posenc.proof import Probe, Proof, evaluating
+from hf_posenc.record import Record
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
 from hf_posenc.room import check_room
@@ -70,10 +72,11 @@ def patch_model(
     Args:
         model: a Llama, GPT-2 or BERT model with any head, or a PEFT model around one.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
-        factor: target length over trained length, at least 1.
+        factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
         trained_length: what the weights saw, where the configuration does not say it.
-        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others get ``scheme``.
+        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
+            there are none, get ``scheme``.
         **options: of the scheme; ``hf-posenc info NAME`` lists them.
 
     Returns:
@@ -97,6 +100,8 @@ def patch_model(
     check_single(model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None])
     check_whole_weights(model)
     check_host(vars(config), f"this {type(base).__name__}")
+    check_complete(vars(config), f"this {type(base).__name__}")
+    check_floating(model)
     check_finite(model)
     given = _lengths(options, trained_length=trained_length, target_length=target_length)
     lengths = resolve(host=adapter.trained_length(config), factor=factor, **given)
@@ -114,7 +119,10 @@ def patch_model(
     patch = Patch(whole=model)
     try:
         swap(patch, adapter, base, schemes)
+        with evaluating(base):
+            check_heads(base, geometry)
         write_config(patch, model, base, chosen, geometry)
+        patch.record = Record.of(base, adapter, geometry)
         proof = probe.verdict()
     except BaseException:
         undo(base, patch)

@@ -12,17 +12,18 @@ from torch import nn
 
 from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
 from hf_posenc.patches.announcing import ATTENTIONS, announce
+from hf_posenc.saving import STASH as STASH
 from hf_posenc.saving import save_as_before
 
 if TYPE_CHECKING:
     from hf_posenc.building import Layout
     from hf_posenc.geometry import Geometry
     from hf_posenc.patches.base import Adapter
+    from hf_posenc.record import Record
     from hf_posenc.report import PatchReport
     from hf_posenc.schemes.base import Scheme
 
 FORMAT = 1
-STASH = "posenc_patch"  # of a base model: its `Patch`
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Patch:
     frozen: list[nn.Parameter] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
+    record: Record | None = None
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
@@ -100,6 +102,8 @@ def carry(base: nn.Module, *_: Any) -> None:
         return
     for holder in (patch.whole, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+            if patch.record is not None:
+                patch.record.check(base)
             import_module("hf_posenc.side_car").carry(base, peft_configs)  # a layer above this one
 
 

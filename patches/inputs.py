@@ -42,7 +42,7 @@ def check_tokens(module: nn.Module, ids: Any, embeddings: Any) -> Tensor:
     table = module.get_input_embeddings()  # type: ignore[operator]
     table = getattr(table, "base_layer", table)  # PEFT keeps the model's own inside its layer
     if ids is None:
-        _check_embeddings(tokens, getattr(table, "embedding_dim", None))
+        _check_embeddings(tokens, getattr(table, "embedding_dim", None), getattr(table, "weight", None))
     else:
         _check_ids(tokens, getattr(table, "num_embeddings", None))
     return tokens
@@ -61,7 +61,7 @@ def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
         )
 
 
-def _check_embeddings(embeddings: Tensor, width: int | None) -> None:
+def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> None:
     if not embeddings.is_floating_point():
         raise InvalidInput(
             f"inputs_embeds are {named(embeddings.dtype)} values, not vectors. Pass token numbers as input_ids."
@@ -70,6 +70,14 @@ def _check_embeddings(embeddings: Tensor, width: int | None) -> None:
         raise InvalidInput(
             f"inputs_embeds are {embeddings.shape[-1]} wide, and this model's embeddings {width}. "
             "Pass vectors of that width."
+        )
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(embeddings.device.type):
+        return
+    weights = getattr(weight, "dtype", embeddings.dtype)
+    if weights.is_floating_point and torch.promote_types(embeddings.dtype, weights) != weights:
+        raise InvalidInput(
+            f"inputs_embeds are {named(embeddings.dtype)} numbers, and this model's weights {named(weights)}. "
+            f"Pass inputs_embeds.to(torch.{named(weights)})."
         )
 
 

@@ -20,8 +20,10 @@ from hf_posenc.laws.caches import (
     hundreds_of_tokens_are_no_threshold,
     padded_decoding_equals_alone,
 )
+from hf_posenc.laws.casts import cast_and_back_keeps_tables
 from hf_posenc.laws.checking import check
 from hf_posenc.laws.compiling import compiled_equals_eager, flex_agrees
+from hf_posenc.laws.configurations import changed_configuration_changes_nothing
 from hf_posenc.laws.definitions import learns_as_defined, reads_as_defined
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.generating import cropped_cache_goes_on, helpers_choose_the_same
@@ -70,6 +72,8 @@ __all__ = [
     "begins_anywhere",
     "cache_can_be_reordered",
     "cached_equals_uncached",
+    "cast_and_back_keeps_tables",
+    "changed_configuration_changes_nothing",
     "check",
     "checkpointing_changes_no_gradient",
     "compiled_equals_eager",

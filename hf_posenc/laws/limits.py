@@ -33,7 +33,7 @@ LIMITS: dict[str, dict[torch.dtype, float]] = {
     # A token of the future is multiplied by an exact zero, in kernels of the same shape.
     "causality": dict.fromkeys(LOGITS, 0.0),
     # The same kernels on the same shapes.
-    **dict.fromkeys(("memoryless", "modes"), dict.fromkeys(LOGITS, 0.0)),
+    **dict.fromkeys(("memoryless", "modes", "configuration", "cast"), dict.fromkeys(LOGITS, 0.0)),
     # A small option is less than a rounding.
     "options": {torch.float64: 0.0, torch.float32: 0.0, torch.float16: math.inf, torch.bfloat16: math.inf},
     # A wrong gradient is off by its own size; secants of a curved loss, and of a rounded one, by a tenth.

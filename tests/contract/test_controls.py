@@ -81,6 +81,10 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "memoryless, everybody's seed": lambda: laws.readings_leave_nothing(Pair("llama", controls.Reseeding, factor=4)),
     "far, places that come again": lambda: laws.far_is_as_near(Pair("llama", controls.Periodic, factor=4)),
     "native, keys that only grow here": lambda: laws.transformers_reads_the_same(Meddled(controls.tilt_keys, ROPE)),
+    "configuration, a length that is read live": lambda: laws.changed_configuration_changes_nothing(
+        Meddled(controls.read_live, ROPE)
+    ),
+    "cast, slopes in a buffer": lambda: laws.cast_and_back_keeps_tables(Pair("llama", controls.Buffered, factor=4)),
     "adapters, a patch blind to them": lambda: laws.adapters_go_with_the_scheme(BLIND_TO_ADAPTERS),
 }
 
