@@ -29,7 +29,6 @@ Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
 SchemeSpec: TypeAlias = "Part | Sequence[Part]"
 
 MOST_PARTS = 16  # a composition longer than this is damage or an attack
-DEEPEST = 4  # lists in lists
 NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -93,7 +92,8 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
     """Resolve names and check options.
 
     Args:
-        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these.
+        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these. Blanks and
+            line ends around a name are no part of it.
         options: each goes to the one part that takes it.
 
     Raises:
@@ -231,8 +231,12 @@ def _where_defined(models: tuple[str, ...]) -> str:
     return f"It is defined for {', '.join(models)}; `hf-posenc list` shows what is defined here."
 
 
-def parts_of_spec(spec: SchemeSpec, depth: int = 0) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
+def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
     """The scheme classes a specification names, each with the options given beside it.
+
+    Args:
+        spec: as `plan` takes it.
+        listed: whether it stands in a list already; a list in a list is refused.
 
     Raises:
         UnknownScheme: it names none, or is something else.
@@ -244,9 +248,9 @@ def parts_of_spec(spec: SchemeSpec, depth: int = 0) -> Iterator[tuple[type[Schem
         yield spec, {}
     elif isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], Mapping):
         yield scheme_class(spec[0]), spec[1]
-    elif isinstance(spec, Sequence) and not isinstance(spec, (bytes, bytearray)) and depth < DEEPEST:
+    elif isinstance(spec, Sequence) and not isinstance(spec, (bytes, bytearray)) and not listed:
         for part in spec:
-            yield from parts_of_spec(cast(Part, part), depth + 1)
+            yield from parts_of_spec(cast(Part, part), listed=True)
     else:
         raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {shown(spec)}. Try "yarn".')
 

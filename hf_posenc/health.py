@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.errors import InvalidInput, WeightsNotFinite
+from hf_posenc.errors import InvalidInput, UnsupportedModel, WeightsNotFinite
 
 MOST_UNKNOWN = 0.5  # of the tokens of a text
 
@@ -31,6 +31,25 @@ def check_finite(model: nn.Module) -> None:
             raise WeightsNotFinite(
                 f"The weight {name!r} holds values that are not finite numbers, so that this model computes nothing. "
                 "Load or train it again."
+            )
+
+
+def check_floating(model: nn.Module) -> None:
+    """Refuse integers as the weights of plain layers: no kernel multiplies them with anything.
+
+    Layers of a quantiser are of classes of their own, or the model says that it is quantised.
+
+    Raises:
+        UnsupportedModel: a layer of torch has some.
+    """
+    if any(getattr(module, "is_quantized", False) for module in model.modules()):
+        return
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None) if type(module) in (nn.Linear, nn.Embedding) else None
+        if type(weight) is nn.Parameter and not weight.is_floating_point():
+            raise UnsupportedModel(
+                f"The weight of {name!r} holds {weight.dtype} numbers, and a {type(module).__name__} computes with "
+                "floating ones. Load the model with a quantization_config, or in a floating dtype."
             )
 
 

@@ -34,6 +34,28 @@ def check_host(config: Mapping[str, Any], where: str) -> None:
             check_kind(parameters.get("rope_type", parameters.get("type", "default")), where)
 
 
+def check_complete(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a live configuration that has lost what its model was built from.
+
+    A file may leave these out, and transformers fills them in; nobody fills in a live one.
+
+    Raises:
+        HostConfigInvalid: a length, or the kind or base of the rotation, is None.
+    """
+    for name in LENGTHS[:2]:
+        if name in config and config[name] is None:
+            raise HostConfigInvalid(f"{name} of {where} is None. Set it to the length the model was built with.")
+    if ROTATIONS[0] not in config:
+        return
+    rotation = config[ROTATIONS[0]]
+    for name in ("rope_type", "rope_theta"):
+        if not isinstance(rotation, Mapping) or rotation.get(name) is None:
+            raise HostConfigInvalid(
+                f"{ROTATIONS[0]} of {where} have no {name}, they are {shown(rotation)}. "
+                "Put back those that the model was built with."
+            )
+
+
 def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
     """The rotations of a configuration: none, one, or one a kind of layer."""
     if given is None:

@@ -29,11 +29,13 @@ from hf_posenc.errors import (
 )
 from hf_posenc.gate import check_outside, without_readers
 from hf_posenc.guard import BLOCK
-from hf_posenc.health import check_finite
-from hf_posenc.host_config import check_host
+from hf_posenc.health import check_finite, check_floating
+from hf_posenc.host_config import check_complete, check_host
 from hf_posenc.lengths import resolve
 from hf_posenc.offloading import is_foreign
-from hf_posenc.proof import Probe, Proof
+from hf_posenc.patches.heads import check_heads
+from hf_posenc.proof import Probe, Proof, evaluating
+from hf_posenc.record import Record
 from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.report import PatchReport
 from hf_posenc.room import check_room
@@ -72,10 +74,11 @@ def patch_model(
     Args:
         model: a Llama, GPT-2 or BERT model with any head, or a PEFT model around one.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
-        factor: target length over trained length, at least 1.
+        factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
         trained_length: what the weights saw, where the configuration does not say it.
-        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others get ``scheme``.
+        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
+            there are none, get ``scheme``.
         **options: of the scheme; ``hf-posenc info NAME`` lists them.
 
     Returns:
@@ -118,6 +121,8 @@ def _patch(
     check_single(model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None])
     check_whole_weights(model)
     check_host(vars(config), f"this {type(base).__name__}")
+    check_complete(vars(config), f"this {type(base).__name__}")
+    check_floating(model)
     check_finite(model)
     given = _lengths(options, trained_length=asked["trained_length"], target_length=asked["target_length"])
     lengths = resolve(host=adapter.trained_length(config), factor=asked["factor"], **given)
@@ -143,7 +148,10 @@ def _install(
     patch = Patch(whole=model)
     try:
         swap(patch, adapter, base, schemes)
+        with evaluating(base):
+            check_heads(base, geometry)
         write_config(patch, model, base, chosen, geometry)
+        patch.record = Record.of(base, adapter, geometry)
         proof = probe.verdict()
     except BaseException:
         undo(base, patch)

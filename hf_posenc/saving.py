@@ -15,6 +15,7 @@ from hf_posenc.offloading import offloaded_values
 from hf_posenc.staging import staged
 
 NAME = "save_pretrained"
+STASH = "posenc_patch"  # of a base model: its `hf_posenc.swapping.Patch`
 
 
 class WholeSave:
@@ -27,7 +28,14 @@ class WholeSave:
         """What the class's own method takes; it writes beside the place first.
 
         Where several processes write, or the hub is written to, it is the class's own and nothing else.
+
+        Raises:
+            HostConfigInvalid: the configuration was changed after the patch in what decides positions.
         """
+        for module in self.model.modules():
+            patch = module.__dict__.get(STASH)
+            if patch is not None and patch.record is not None:
+                patch.record.check(module)
         own: Any = getattr(type(self.model), NAME)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):

@@ -14,17 +14,18 @@ from hf_posenc.batching import batching_as_before
 from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
 from hf_posenc.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
 from hf_posenc.patches.announcing import ATTENTIONS, announce
+from hf_posenc.saving import STASH as STASH
 from hf_posenc.saving import save_as_before
 
 if TYPE_CHECKING:
     from hf_posenc.building import Layout
     from hf_posenc.geometry import Geometry
     from hf_posenc.patches.base import Adapter
+    from hf_posenc.record import Record
     from hf_posenc.report import PatchReport
     from hf_posenc.schemes.base import Scheme
 
 FORMAT = 1
-STASH = "posenc_patch"  # of a base model: its `Patch`
 WHOLE_BLOCKS = "_no_split_modules"  # of a transformers model: names of classes
 
 
@@ -38,6 +39,7 @@ class Patch:
     whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
+    record: Record | None = None
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
@@ -124,6 +126,8 @@ def carry(base: nn.Module, *_: Any) -> None:
         return
     for holder in (patch.whole, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+            if patch.record is not None:
+                patch.record.check(base)
             import_module("hf_posenc.side_car").carry(base, peft_configs)  # a layer above this one
 
 

@@ -15,13 +15,15 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from hf_posenc.card import BLOCK
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.graphs import traced
-from hf_posenc.patches.cache_layers import check_cache
+from hf_posenc.patches.cache_layers import check_layers
+from hf_posenc.patches.cache_room import check_fit, check_kind
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
 from hf_posenc.patches.evicting import ascend, check_ascending, is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
-from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens, check_width
+from hf_posenc.patches.inputs import check_positions, check_tokens
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import mark_cache
+from hf_posenc.patches.masks import check_mask, check_rows, scores_mask, spread_rows
 from hf_posenc.patches.paged import check_scheme, mark_pages, paged_cache
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
@@ -35,19 +37,20 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `Forward` down.
 
     Raises:
-        InvalidInput: no tokens, ids or positions that cannot be, or a row of padding alone.
-        MaskMismatch: a 2-D mask is not as wide as the tokens it should mask.
+        InvalidInput: no tokens; ids, positions or mask values that cannot be; a row of padding alone; or a cache that
+            does not fit.
+        MaskMismatch: a mask has not the shape of the tokens it should mask.
         NeedsWholeText: a text is to be continued whose positions would all change.
     """
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
     mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
-    tokens = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
-    length = 0 if tokens is None else tokens.shape[1]
-    check_tokens(module, kwargs.get("input_ids"), tokens)
+    tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+    length = tokens.shape[1]
+    check_kind(cache)
     check_positions(positions, tokens)
-    check_cache(cache, tokens)
+    check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
     pages = paged_cache(kwargs)
     plain = pages is None
     if pages is not None:
@@ -57,8 +60,10 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     if positions is not None and positions.ndim == 3:
         coordinates, positions = positions.movedim(0, -1), None
         kwargs["position_ids"] = None
+    elif positions is not None and positions.dtype is not torch.int64:  # narrow ones wrap where they are subtracted
+        kwargs["position_ids"] = positions = positions.long()
     if isinstance(mask, Tensor) and mask.ndim == 2:
-        check_mask(mask, length, cache)
+        kwargs["attention_mask"] = mask = spread_rows(mask, tokens.shape[0])
         padding = mask.bool()
         plain = not traced() and bool(padding.all())
         if cache is None and not traced():  # else text may come in a later chunk
@@ -69,14 +74,14 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
             kwargs["position_ids"] = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
     elif mask is not None:
         plain = False  # a mask of the caller's own shape: nothing is known of it
+        if isinstance(mask, Tensor):
+            kwargs["attention_mask"] = scores_mask(mask, module.dtype, module.config._attn_implementation)
     if positions is not None and plain:
         plain = in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
     own_mask = isinstance(mask, Tensor) and mask.ndim == 4
     _prepare_cache(module, kwargs, padding, moved)
     keys = _keys(module, kwargs, padding, moved, length)
-    if own_mask:
-        check_width(mask, length, self_attention_cache(kwargs.get("past_key_values")))
     kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved, keys, own_mask)
     return (), kwargs
 
@@ -105,11 +110,9 @@ def scheme_of_base(base: nn.Module) -> Scheme:
     return base.__dict__[ATTENTIONS][0].scheme
 
 
-def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor | None) -> Tensor | None:
+def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor) -> Tensor | None:
     """Positions as the scheme moves them, also put into the call; None where it leaves them."""
     scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
-    if tokens is None:
-        return None
     past = 0 if cache is None else cache.get_seq_length()
     positions = kwargs.get("position_ids")
     if positions is None:
@@ -175,15 +178,17 @@ def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | 
     attentions, config = module.__dict__[ATTENTIONS], module.config
     if not attentions[0].is_causal:
         return
-    cache = kwargs.get("past_key_values")
+    cache, tokens = kwargs.get("past_key_values"), _tokens(kwargs)
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config)
         if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         kwargs["past_key_values"] = cache
-    mark_cache(module, cache)
     own = self_attention_cache(cache)
+    check_layers(own, tokens.shape[1])
+    check_fit(own, len(attentions), *tokens.shape[:2])
+    mark_cache(module, cache)
     if is_fresh(own):
         make_rereading(own, [attention.scheme.row_rotation() is not None for attention in attentions])
         kept = [attention.scheme.kept_keys for attention in attentions]

@@ -185,8 +185,8 @@ def eager_mask(attention: Any, hidden: Tensor) -> Tensor | None:
     """
     if not attention.is_causal or attention.config._attn_implementation != "eager":
         return None
-    length = hidden.shape[1]
-    return torch.full((1, 1, length, length), torch.finfo(hidden.dtype).min, device=hidden.device).triu(1)
+    length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
+    return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
 
 
 class LayerProjections:

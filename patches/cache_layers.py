@@ -6,59 +6,28 @@ left a sliding window, some hold a recurrent state and no keys.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache, StaticLayer
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from hf_posenc.errors import InvalidInput
 
 FRESH = "Pass DynamicCache(), or none."
 
 
-def check_cache(cache: Any, tokens: Tensor | None) -> None:
-    """The cache of a call of a base model.
+def check_layers(cache: Cache | None, length: int) -> None:
+    """Refuse a cache of which a layer holds no keys, or has dropped some.
 
     Args:
-        cache: what the caller passed as ``past_key_values``.
-        tokens: ids or embeddings of the call, ``[batch, query, …]``.
+        cache: of self-attention.
+        length: number of new tokens.
 
     Raises:
-        InvalidInput: it is no cache, a layer of it holds no keys or has dropped some, or it has no room for the tokens.
+        InvalidInput: a layer is of that kind.
     """
-    if cache is None or tokens is None:
-        return
-    if not isinstance(cache, Cache):
-        raise InvalidInput(f"past_key_values is a {type(cache).__name__}, and a transformers Cache is needed. {FRESH}")
-    own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-    for number, layer in enumerate(own.layers):
+    for number, layer in enumerate(() if cache is None else cache.layers):
         if not isinstance(layer, CacheLayerMixin):
             raise InvalidInput(f"Layer {number} of the cache is a {type(layer).__name__}, which holds no keys. {FRESH}")
-        if layer.is_sliding and layer.get_mask_sizes(tokens.shape[1])[1] > 0:
+        if layer.is_sliding and layer.get_mask_sizes(length)[1] > 0:
             raise InvalidInput(
                 f"Layer {number} of the cache is a {type(layer).__name__} that has dropped keys, and the attention of "
                 f"this model has no sliding window. {FRESH}"
-            )
-    if own.layers and not torch.compiler.is_compiling():
-        _check_room(own.layers[0], tokens)
-
-
-def _check_room(layer: CacheLayerMixin, tokens: Tensor) -> None:
-    """Rows and columns of a layer that holds keys already, or that has a fixed number of places."""
-    batch, length = tokens.shape[:2]
-    keys = layer.keys if layer.is_initialized else None
-    if isinstance(keys, Tensor) and keys.numel() and len(keys) != batch:
-        raise InvalidInput(
-            f"The cache holds {len(keys)} rows, and the input has {batch}. Pass the rows that the cache was filled "
-            "with, or repeat or select those of the cache first."
-        )
-    if not isinstance(layer, StaticLayer) or layer.is_sliding:
-        return
-    held = layer.get_seq_length()  # a tensor, whose value on a GPU it would cost a wait to know
-    if not isinstance(held, Tensor) or held.device.type == "cpu":
-        if int(held) + length > layer.max_cache_len:
-            raise InvalidInput(
-                f"The cache has room for {layer.max_cache_len} tokens, of which {int(held)} are taken, and {length} "
-                "more are given. Make a StaticCache with a larger max_cache_len."
             )

@@ -1,104 +1,131 @@
-"""What no text could have is refused before a kernel meets it.
+"""Check token ids, embeddings and positions of a call of a base model before a kernel meets them.
 
-On a GPU values are left to the kernels: looking at them would mean to wait for the device at every call.
+Shapes and dtypes are known without waiting for a device, and are always checked. Values are looked at on CPU only: on a
+GPU that would mean to wait for the device at every call, and a compiler's trace has none.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
-from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.errors import InvalidInput, shown
 from hf_posenc.graphs import traced
+from hf_posenc.lengths import LONGEST
+
+ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
 
 
-def check_tokens(module: nn.Module, ids: Tensor | None, tokens: Tensor | None) -> None:
-    """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call of a base model.
+def values_known(x: Tensor) -> bool:
+    """Whether the values of ``x`` can be looked at without waiting for a device."""
+    return x.device.type == "cpu" and x.numel() > 0 and not traced()
+
+
+def check_tokens(module: nn.Module, ids: Any, embeddings: Any) -> Tensor:
+    """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever it has.
 
     Raises:
-        InvalidInput: there are none, or an id is not of this model.
+        InvalidInput: there are none, or both; they have another shape or dtype; or an id is not of this model.
     """
-    if tokens is not None and tokens.shape[1] == 0:
-        raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
-    if ids is None or ids.device.type != "cpu" or ids.numel() == 0 or traced():
+    if (ids is None) == (embeddings is None):
+        raise InvalidInput(
+            f"The call has {'neither' if ids is None else 'both'} input_ids and inputs_embeds. Pass one of the two."
+        )
+    name, tokens, axes = ("inputs_embeds", embeddings, 3) if ids is None else ("input_ids", ids, 2)
+    check_tensor(name, tokens)
+    if tokens.ndim != axes or tokens.shape[0] == 0 or tokens.shape[1] == 0:
+        raise InvalidInput(
+            f"{name} have the shape {tuple(tokens.shape)}. Pass "
+            f"[batch, tokens{', width' if axes == 3 else ''}], with at least one row and one token."
+        )
+    table = module.get_input_embeddings()  # type: ignore[operator]
+    table = getattr(table, "base_layer", table)  # PEFT keeps the model's own inside its layer
+    if ids is None:
+        _check_embeddings(tokens, getattr(table, "embedding_dim", None), getattr(table, "weight", None))
+    else:
+        _check_ids(tokens, getattr(table, "num_embeddings", None))
+    return tokens
+
+
+def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
+    if ids.dtype not in ID_TYPES:
+        raise InvalidInput(f"input_ids are {named(ids.dtype)} values, not token numbers. Pass input_ids.long().")
+    if vocabulary is None or not values_known(ids):
         return
     low, high = (int(end) for end in ids.aminmax())
-    size: int = module.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    if low < 0 or high >= size:
+    if low < 0 or high >= vocabulary:
         raise InvalidInput(
-            f"Token {low if low < 0 else high} is none of the {size} of this model. Use the tokenizer it came with."
+            f"Token {low if low < 0 else high} is none of the {vocabulary} of this model. "
+            "Use the tokenizer it came with."
         )
 
 
-def check_positions(positions: Tensor | None, tokens: Tensor | None) -> None:
-    """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch, query]``.
+def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> None:
+    if not embeddings.is_floating_point():
+        raise InvalidInput(
+            f"inputs_embeds are {named(embeddings.dtype)} values, not vectors. Pass token numbers as input_ids."
+        )
+    if width is not None and embeddings.shape[-1] != width:
+        raise InvalidInput(
+            f"inputs_embeds are {embeddings.shape[-1]} wide, and this model's embeddings {width}. "
+            "Pass vectors of that width."
+        )
+    if traced() or torch.is_autocast_enabled(embeddings.device.type):
+        return
+    weights = getattr(weight, "dtype", embeddings.dtype)
+    if weights.is_floating_point and torch.promote_types(embeddings.dtype, weights) != weights:
+        raise InvalidInput(
+            f"inputs_embeds are {named(embeddings.dtype)} numbers, and this model's weights {named(weights)}. "
+            f"Pass inputs_embeds.to(torch.{named(weights)})."
+        )
+
+
+def check_positions(positions: Any, tokens: Tensor) -> None:
+    """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch or 1, query]``.
+
+    Their order is free: who sees whom is decided by the order of the tokens, and distances may be negative.
 
     Raises:
-        InvalidInput: they are not one a token, or no whole numbers, or one is negative.
+        InvalidInput: they are not one a token, or no whole numbers, or one lies outside 0 … 2³¹ − 1.
     """
     if positions is None:
         return
-    if tokens is not None and (positions.ndim not in (2, 3) or positions.shape[-1] != tokens.shape[1]):
+    check_tensor("position_ids", positions)
+    batch, length = tokens.shape[:2]
+    if positions.ndim not in (2, 3) or positions.shape[-1] != length or positions.shape[-2] not in (1, batch):
         raise InvalidInput(
-            f"position_ids have the shape {tuple(positions.shape)}, and there are {tokens.shape[1]} tokens in a row. "
+            f"position_ids have the shape {tuple(positions.shape)}, and there are {batch} rows of {length} tokens. "
             "Pass one a token, [batch or 1, tokens]."
         )
-    if positions.ndim == 3:  # coordinates may be anything
+    if positions.is_complex() or positions.dtype is torch.bool:
+        raise InvalidInput(f"position_ids are {named(positions.dtype)} values. Pass whole numbers.")
+    if positions.ndim == 3:  # coordinates may be anything else
         return
-    if positions.dtype is torch.bool:
-        raise InvalidInput("position_ids are truth values. Pass whole numbers, or this as attention_mask.")
     if positions.is_floating_point():
         raise InvalidInput(
-            f"position_ids are {str(positions.dtype).removeprefix('torch.')} numbers, and tokens stand at whole "
-            "positions. Pass position_ids.long()."
+            f"position_ids are {named(positions.dtype)} numbers, and tokens stand at whole positions. "
+            "Pass position_ids.long()."
         )
-    if positions.device.type == "cpu" and positions.numel() and not traced():
-        lowest = int(positions.min())
-        if lowest < 0:
-            raise InvalidInput(f"Position {lowest} is before the start of the text. Count from 0.")
+    if values_known(positions):
+        low, high = (int(end) for end in positions.aminmax())
+        if low < 0:
+            raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
+        if high > LONGEST:
+            raise InvalidInput(f"Position {high} is beyond {LONGEST}, where angles lose their digits. Count from 0.")
 
 
-def check_mask(mask: Tensor, length: int, cache: Cache | None) -> None:
-    """The width of a 2-D mask.
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse an argument that is no tensor.
 
     Raises:
-        MaskMismatch: it is not as wide as the tokens it should mask.
+        InvalidInput: it is none.
     """
-    past = 0 if cache is None else cache.get_seq_length()
-    if isinstance(past, Tensor) or mask.shape[1] == past + length:  # a static cache may be masked in its full width
-        return
-    raise MaskMismatch(
-        f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
-        f"Pass a mask of width {past + length}."
-    )
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"{name} must be a torch.Tensor, got {shown(value)}. Pass torch.tensor(…).")
 
 
-def check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
-    """The width of a caller's own mask ``[batch or 1, heads or 1, query, key]``.
-
-    Raises:
-        MaskMismatch: it does not cover every token of the text, or every place of a static cache.
-    """
-    keys = length
-    if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
-        past = cache.get_seq_length()
-        keys = max(cache.get_mask_sizes(length, 0)[0], length if isinstance(past, Tensor) else past + length)
-    if mask.shape[-1] != keys:
-        raise MaskMismatch(
-            f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
-            "Pass one column for each of them."
-        )
-
-
-def check_rows(padding: Tensor) -> None:
-    """Padding ``[batch, key]``, true at real tokens, while values can be looked at.
-
-    Raises:
-        InvalidInput: a row has no real token.
-    """
-    empty = ~padding.any(-1)
-    if bool(empty.any()):
-        raise InvalidInput(
-            f"The attention mask hides all of row {int(empty.nonzero()[0])}. Leave that row out of the batch."
-        )
+def named(dtype: torch.dtype) -> str:
+    """A dtype without its module: ``"float16"``."""
+    return str(dtype).removeprefix("torch.")

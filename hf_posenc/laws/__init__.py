@@ -22,8 +22,10 @@ from hf_posenc.laws.caches import (
     own_masks_hold_in_a_cache,
     padded_decoding_equals_alone,
 )
+from hf_posenc.laws.casts import cast_and_back_keeps_tables
 from hf_posenc.laws.checking import check
 from hf_posenc.laws.compiling import compiled_equals_eager, flex_agrees
+from hf_posenc.laws.configurations import changed_configuration_changes_nothing
 from hf_posenc.laws.continuous import continuous_batches_choose_the_same
 from hf_posenc.laws.definitions import learns_as_defined, reads_as_defined
 from hf_posenc.laws.gap import Gap
@@ -75,6 +77,8 @@ __all__ = [
     "cache_can_be_reordered",
     "cached_equals_uncached",
     "cached_keys_stay_where_they_were",
+    "cast_and_back_keeps_tables",
+    "changed_configuration_changes_nothing",
     "check",
     "checkpointing_changes_no_gradient",
     "compiled_equals_eager",

@@ -36,7 +36,7 @@ LIMITS: dict[str, dict[torch.dtype, float]] = {
     # The same kernels on the same shapes, whose weights may be aligned otherwise in memory.
     "offload": {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 5e-3, torch.bfloat16: 5e-2},
     # The same kernels on the same shapes.
-    **dict.fromkeys(("memoryless", "modes"), dict.fromkeys(LOGITS, 0.0)),
+    **dict.fromkeys(("memoryless", "modes", "configuration", "cast"), dict.fromkeys(LOGITS, 0.0)),
     # A small option is less than a rounding.
     "options": {torch.float64: 0.0, torch.float32: 0.0, torch.float16: math.inf, torch.bfloat16: math.inf},
     # A wrong gradient is off by its own size; secants of a curved loss, and of a rounded one, by a tenth.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.geometry import Geometry
-from hf_posenc.options import AtLeastOne, Positive
+from hf_posenc.options import AtLeastOne, NotNegative, Positive
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.base import Scheme
@@ -38,15 +38,15 @@ class ALiBi(Scheme):
     """Linear penalty on distance with one slope per head. No parameters by default; defined at every length.
 
     ``slopes`` is the rule of the released code (default), the plain geometric one, which differs where the number of
-    heads is no power of two, a list of one slope a head, or ``"learned"``: trained from the released ones on, as
-    logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
+    heads is no power of two, a list of one slope ≥ 0 a head (0: no position), or ``"learned"``: trained from the
+    released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
     """
 
     def __init__(
         self,
         geometry: Geometry,
         *,
-        slopes: SlopeRule | list[float] = "code",
+        slopes: SlopeRule | list[NotNegative] = "code",
         bias_max: Positive = 8.0,
         bidirectional: Sides = "symmetric",
         interpolate: AtLeastOne = 1.0,

@@ -44,7 +44,7 @@ STREAMING = 4  # sinks of the paper's models
 class Sinks(Scheme):
     """The first ``sinks`` tokens (4) and the last ``recent`` (default: the rest of the trained length), and no others.
 
-    ``learned_logit`` adds a trained logit per head and layer.
+    ``sinks=0`` is a sliding window, as `window`. ``learned_logit`` adds a trained logit per head and layer.
     """
 
     replaces_host = False

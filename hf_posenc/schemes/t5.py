@@ -28,7 +28,8 @@ from hf_posenc.terms import ToeplitzBias
 class T5Bias(Scheme):
     """A table of ``num_buckets`` × heads, by default shared by all layers. Defined at every length: far keys share one.
 
-    A decoder needs an even number of buckets, an encoder a multiple of 4.
+    A decoder needs an even number of buckets, an encoder a multiple of 4. With the fewest, a decoder tells a token from
+    all before it, and no more.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from torch import Tensor
 from hf_posenc.bands import EVERYTHING, Band, Region
 from hf_posenc.geometry import Geometry, Layout, Rotation
 from hf_posenc.graphs import traced
-from hf_posenc.options import Base, Positive
+from hf_posenc.options import AtLeastOne, Base, Positive
 from hf_posenc.positions import PositionContext
 from hf_posenc.registry import register_scheme
 from hf_posenc.schemes.rotary import Rotary
@@ -35,7 +35,8 @@ LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
 class XPos(Rotary):
     """Rotation with exponential decay by pair. No parameters; trained from scratch.
 
-    ``gamma`` (0.4) says how unequal the pairs fade, ``scale_base`` (512) how slowly all of them do.
+    ``gamma`` (0.4) says how unequal the pairs fade, ``scale_base`` (512), at least 1, how slowly all of
+    them do.
     """
 
     needs_causal = True
@@ -45,7 +46,7 @@ class XPos(Rotary):
         geometry: Geometry,
         *,
         gamma: Positive = 0.4,
-        scale_base: Positive = 512.0,
+        scale_base: AtLeastOne = 512.0,
         base: Base | None = None,
         layout: Layout | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ from hf_posenc.laws.hosts import TRAINED
 from hf_posenc.laws.lives import differences, traces
 from hf_posenc.laws.reading import text
 
-from . import adapters, api, asking, config, weights, wrapped
+from . import adapters, api, asking, calls, config, hosts, weights, wrapped
 from .row import TWO_SENTENCES, Row, Scene
 
 
@@ -43,7 +43,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(scene.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("row", parameters([*api.rows(), *wrapped.rows()]))
+@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *hosts.rows(), *wrapped.rows()]))
 def test_model_is_as_it_was(
     row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

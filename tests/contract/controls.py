@@ -157,6 +157,20 @@ class Deaf(Scheme):
         return ToeplitzBias(lambda distance: -0.1 * distance.abs().float().expand(heads, *distance.shape))
 
 
+class Buffered(Deaf):
+    """A slope in a buffer, which a cast of the model rounds."""
+
+    record = SchemeRecord("buffered")
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.register_buffer("slope", torch.tensor(0.1))
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, self.slope.float()
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
 class Counting(Deaf):
     """Another slope from 100 keys on."""
 
@@ -377,6 +391,16 @@ def tilt_keys(model: PreTrainedModel) -> Callable[[], None]:
         return out * (1 + 0.05 * torch.arange(out.shape[1]))[None, :, None]
 
     return model.base_model.layers[0].self_attn.k_proj.register_forward_hook(grow).remove
+
+
+def read_live(model: PreTrainedModel) -> Callable[[], None]:
+    """A layer that reads the configuration at every call."""
+    built = model.config.max_position_embeddings
+
+    def scaled(module: Any, args: Any, out: Tensor) -> Tensor:
+        return out * (model.config.max_position_embeddings / built)
+
+    return model.base_model.layers[0].input_layernorm.register_forward_hook(scaled).remove
 
 
 def form_all_pairs(model: PreTrainedModel) -> Callable[[], None]:

@@ -89,6 +89,10 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "offload, parameters sought where the model keeps them": lambda: laws.offloaded_equals_whole(
         Pair("llama", controls.Grounded, factor=4)
     ),
+    "configuration, a length that is read live": lambda: laws.changed_configuration_changes_nothing(
+        Meddled(controls.read_live, ROPE)
+    ),
+    "cast, slopes in a buffer": lambda: laws.cast_and_back_keeps_tables(Pair("llama", controls.Buffered, factor=4)),
     "adapters, a patch blind to them": lambda: laws.adapters_go_with_the_scheme(BLIND_TO_ADAPTERS),
 }
 

@@ -1,0 +1,85 @@
+"""What a patch was built for, to be compared with the configuration when the model is saved.
+
+A patched model computes with what it was built with, whatever becomes of its configuration; but that is what is saved,
+and a checkpoint is built anew from it. Where the two disagree saving is refused, before anything is written.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_posenc.errors import HostConfigInvalid, shown
+from hf_posenc.guard import BLOCK, HOST_ROTATION
+
+if TYPE_CHECKING:
+    from hf_posenc.geometry import Geometry
+    from hf_posenc.patches.base import Adapter
+
+
+@dataclass(frozen=True)
+class Record:
+    """The entries of a configuration that decide what a patched model computes.
+
+    Attributes:
+        block: the scheme, its options and its lengths.
+        rotation: ``rope_parameters`` of the host; None where it has none.
+        adapter: reads a configuration.
+        geometry: what it read.
+    """
+
+    block: dict[str, Any]
+    rotation: Any
+    adapter: Adapter
+    geometry: Geometry
+
+    @classmethod
+    def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> Record:
+        """What a model was patched with just now."""
+        config: Any = base.config
+        rotation = getattr(config, HOST_ROTATION, None)
+        return cls(copy.deepcopy(vars(config)[BLOCK]), copy.deepcopy(rotation), adapter, geometry)
+
+    def check(self, base: nn.Module) -> None:
+        """Refuse a configuration that was changed since. Other entries than those recorded are the caller's business.
+
+        ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
+
+        Raises:
+            HostConfigInvalid: it was changed.
+        """
+        config: Any = base.config
+        for name, was in ((BLOCK, self.block), (HOST_ROTATION, self.rotation)):
+            now = getattr(config, name, None)
+            if now != was and not _contains(now, was):
+                _refuse(name, was, now)
+        then = copy.copy(config)
+        then.max_position_embeddings = self.block["host_length"]
+        try:
+            now = self.adapter.geometry(
+                then, trained_length=self.geometry.trained_length, target_length=self.geometry.target_length
+            )
+        except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise HostConfigInvalid(
+                f"The configuration of this {type(base).__name__} was changed after the patch and cannot be read any "
+                f"more: {str(error).partition('. ')[0]}. Put back what was changed, and save then."
+            ) from error
+        for field in fields(self.geometry):
+            if getattr(now, field.name) != getattr(self.geometry, field.name):
+                _refuse(field.name, getattr(self.geometry, field.name), getattr(now, field.name))
+
+
+def _contains(now: Any, was: Any) -> bool:
+    """Whether a mapping still has every entry it had."""
+    return isinstance(now, Mapping) and isinstance(was, Mapping) and all(now.get(key) == was[key] for key in was)
+
+
+def _refuse(name: str, was: Any, now: Any) -> None:
+    raise HostConfigInvalid(
+        f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, which a saved "
+        "checkpoint would be built from. Put it back, or call unpatch_model and patch_model again."
+    )
