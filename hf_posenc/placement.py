@@ -22,7 +22,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def placed(scheme: Scheme, device: torch.device) -> Scheme:
-    """The scheme with all its parameters on ``device``: itself where they are there already, as in a model in one piece.
+    """The scheme with all its parameters on ``device``: itself where they are there already.
 
     Raises:
         NoValues: when a parameter is read that is on the meta device, and nothing says where its values are.
