@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import cpu_offload, disk_offload, dispatch_model
+from accelerate import cpu_offload, disk_offload, dispatch_model, infer_auto_device_map
 from accelerate.hooks import remove_hook_from_submodules
+from accelerate.utils.dataclasses import get_module_class_from_name
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
-from hf_posenc.errors import ForeignPatch, NoValues
+from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
 from hf_posenc.laws.hosts import host
 from hf_posenc.offloading import offloads_of
 from hf_posenc.placement import placed
@@ -146,3 +148,37 @@ def test_a_model_in_one_piece_is_read_as_it_is() -> None:
     for scheme in (*LEARNED, "yarn", "alibi+window"):
         whole = patched("llama", scheme).model.layers[0].self_attn.scheme
         assert placed(whole, torch.device("cpu")) is whole
+
+
+def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Path) -> None:
+    patched("llama", "shaw").save_pretrained(tmp_path / "saved")
+    weights = load_file(tmp_path / "saved" / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "posenc" not in name}
+    save_file(kept, tmp_path / "saved" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointMismatch, match="without a device_map"):
+        from_pretrained(
+            tmp_path / "saved", device_map=device_map("llama", "cpu", "disk"), offload_folder=tmp_path / "off"
+        )
+
+
+@pytest.mark.parametrize(
+    ("family", "scheme", "whole"),
+    [
+        ("llama", "sinusoidal", {"EmbeddingLlamaLayer", "LlamaDecoderLayer"}),
+        ("llama", "t5", {"LlamaDecoderLayer"}),
+        ("bert", "t5", {"UnboundedBertEmbeddings", "BertLayer"}),
+    ],
+)
+def test_blocks_that_stay_whole_are_named_as_they_are(family: str, scheme: str, whole: set[str]) -> None:
+    """accelerate looks for these names when it splits a model, and FSDP when it wraps one."""
+    model = host(family)
+    before = model._no_split_modules
+    seeded(model, scheme)
+    names = {type(module).__name__ for module in model.modules()}
+    assert set(model._no_split_modules) == whole <= names
+    found = infer_auto_device_map(model, max_memory={"cpu": "150KB"}, no_split_module_classes=model._no_split_modules)
+    blocks = [name for name, module in model.named_modules() if type(module).__name__ in whole]
+    assert not [name for name in found if any(name.startswith(f"{block}.") for block in blocks)]
+    assert get_module_class_from_name(model, next(iter(whole - set(before)), next(iter(whole)))) is not None
+    unpatch_model(model)
+    assert model._no_split_modules is before
