@@ -43,7 +43,8 @@ class Proof:
     """What the probe saw.
 
     Attributes:
-        verdict: ``moved``; ``identity`` where scheme and host agree by definition; ``deferred`` on the meta device.
+        verdict: ``moved``; ``identity`` where scheme and host agree by definition; ``deferred`` on the meta device,
+            and where a module around the attention loads its weights, so that it cannot be run by itself.
         change: largest change of the probed outputs, relative to the largest output.
         unchanged_below: tokens under this position were checked to be left alone.
     """

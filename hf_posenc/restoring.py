@@ -23,7 +23,6 @@ from hf_posenc.health import check_finite
 from hf_posenc.offloading import change_class
 from hf_posenc.patching import host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
-from hf_posenc.registry import adapter_class, adapter_names
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.swapping import Patch, freeze
@@ -59,10 +58,11 @@ def load(
     hf_kwargs["output_loading_info"] = True
     if block is None:
         return cls.from_pretrained(name_or_path, *args, **hf_kwargs)  # type: ignore[return-value]
-    if isinstance(device_map := hf_kwargs.get("device_map"), Mapping):
-        hf_kwargs["device_map"] = with_positions(device_map, cls)
+    device_map = hf_kwargs.get("device_map")
+    if isinstance(device_map, Mapping):
+        device_map = hf_kwargs["device_map"] = dict(device_map)
     try:
-        model, info = restoring(cls, block).from_pretrained(name_or_path, *args, **hf_kwargs)
+        model, info = restoring(cls, block, device_map).from_pretrained(name_or_path, *args, **hf_kwargs)
     except PosEncError as error:
         raise CheckpointMismatch(
             f"{name_or_path} carries scheme {block}, which does not fit its {cls.__name__}: {error} "
@@ -71,15 +71,6 @@ def load(
     model.__class__ = cls
     settle(model, info["missing_keys"])
     return model, info
-
-
-def with_positions(device_map: Mapping[str, Any], cls: type[PreTrainedModel]) -> dict[str, Any]:
-    """A device map that was written for the plain model, with a place for the parameters that its layers share."""
-    bases = tuple(found.base_class for name in adapter_names() if (found := adapter_class(name)) is not None)
-    name = "posenc" if issubclass(cls, bases) else f"{cls.base_model_prefix}.posenc"
-    if not device_map or any(not key or f"{name}.".startswith(f"{key}.") or key.startswith(name) for key in device_map):
-        return dict(device_map)
-    return {**device_map, name: next(iter(device_map.values()))}
 
 
 def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,8 +93,14 @@ def read_config(name_or_path: str, **hf_kwargs: Any) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(name_or_path, **hf_kwargs)
 
 
-def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]:
-    """A subclass of ``cls`` under the same name, built on the host's own length and patched by its constructor."""
+def restoring(cls: type[PreTrainedModel], block: Block, device_map: Any = None) -> type[PreTrainedModel]:
+    """A subclass of ``cls`` under the same name, built on the host's own length and patched by its constructor.
+
+    Args:
+        cls: a concrete model class.
+        block: the checkpoint's.
+        device_map: that the model will be loaded by; if it is a dictionary, the constructor completes it.
+    """
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         config = copy.deepcopy(config)
@@ -113,9 +110,21 @@ def restoring(cls: type[PreTrainedModel], block: Block) -> type[PreTrainedModel]
                 delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)
         block.put_on(self)
+        if isinstance(device_map, dict):
+            name_shared(device_map, self)
 
     own = {"__init__": __init__, "config_class": guarded(cls.config_class), RESTORING: True}
     return type(cls.__name__, (cls,), {**own, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+
+
+def name_shared(device_map: dict[str, Any], model: nn.Module) -> None:
+    """Give the parameters that layers share a place in a device map that was written for the plain model."""
+    shared = host_of(model)[0]._modules.get("posenc")
+    if not device_map or shared is None or next(shared.parameters(), None) is None:
+        return
+    name = next(name for name, module in model.named_modules() if module is shared)
+    if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
+        device_map[name] = next(iter(device_map.values()))
 
 
 def settle(model: nn.Module, missing: Iterable[str]) -> None:
@@ -138,13 +147,22 @@ def settle(model: nn.Module, missing: Iterable[str]) -> None:
 
 
 def initialise(model: nn.Module, missing: set[str]) -> None:
-    """Let schemes initialise the parameters among ``missing``; those that were loaded keep their values."""
+    """Let schemes initialise the parameters among ``missing``; those that were loaded keep their values.
+
+    Raises:
+        CheckpointMismatch: they have been offloaded already.
+    """
     for prefix, scheme in model.named_modules():
         if not isinstance(scheme, Scheme) or isinstance(scheme, Composition):
             continue
         lost = [name for name, _ in scheme.named_parameters() if f"{prefix}.{name}" in missing]
         if not lost:
             continue
+        if any(weight.is_meta for weight in scheme.parameters()):
+            raise CheckpointMismatch(
+                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}, and the device map keeps "
+                "them off the devices, where they cannot be drawn. Load it without a device_map, train and save it."
+            )
         logger.warning(
             f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}. Train the model before use."
         )

@@ -33,8 +33,8 @@ LIMITS: dict[str, dict[torch.dtype, float]] = {
     "precision": dict.fromkeys(LOGITS, 1.5),
     # A token of the future is multiplied by an exact zero, in kernels of the same shape.
     "causality": dict.fromkeys(LOGITS, 0.0),
-    # The same kernels on the same shapes, whose weights may be aligned otherwise in memory.
-    "offload": {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 5e-3, torch.bfloat16: 5e-2},
+    # The same kernels on the same shapes; of weights aligned otherwise in memory those for one row round anew.
+    "offload": {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2},
     # The same kernels on the same shapes.
     **dict.fromkeys(("memoryless", "modes", "configuration", "cast"), dict.fromkeys(LOGITS, 0.0)),
     # A small option is less than a rounding.

@@ -1,0 +1,184 @@
+"""Models whose weights accelerate keeps elsewhere, patched after or before that, read as they do in one piece."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload, dispatch_model, infer_auto_device_map
+from accelerate.hooks import remove_hook_from_submodules
+from accelerate.utils.dataclasses import get_module_class_from_name
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
+from hf_posenc.laws.hosts import host
+from hf_posenc.offloading import offloads_of
+from hf_posenc.placement import placed
+
+from .models import LEARNED, SHARED, device_map, patched, reading, seeded
+
+CLOSE = {"rtol": 0.0, "atol": 1e-6}
+Way = Callable[[PreTrainedModel, str, Path], PreTrainedModel]
+
+
+def to_disk_in_part(model: PreTrainedModel, family: str, folder: Path) -> PreTrainedModel:
+    """The second half on disk, with what the layers share."""
+    shared = "disk" if any(name.startswith(SHARED[family]) for name, _ in model.named_parameters()) else None
+    return dispatch_model(model, device_map(family, "cpu", "disk", shared), offload_dir=folder)
+
+
+WAYS: dict[str, Way] = {
+    "memory": lambda model, family, folder: cpu_offload(model, execution_device="cpu"),
+    "disk": lambda model, family, folder: disk_offload(model, folder, execution_device="cpu"),
+    "part": to_disk_in_part,
+    "blocks": lambda model, family, folder: cpu_offload(
+        model, execution_device="cpu", preload_module_classes=["LlamaDecoderLayer", "GPT2Block", "BertLayer"]
+    ),
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scheme", LEARNED[:3])
+def test_offloaded_after_the_patch(scheme: str, way: str, family: str, tmp_path: Path) -> None:
+    model = patched(family, scheme)
+    whole = reading(model)
+    offloaded = WAYS[way](model, family, tmp_path)
+    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(host(family)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scheme", LEARNED[2:4])
+def test_offloaded_before_the_patch(scheme: str, way: str, family: str, tmp_path: Path) -> None:
+    """What is drawn is the same, is offloaded as its neighbours are, and goes with the patch."""
+    offloaded = seeded(WAYS[way](host(family), family, tmp_path), scheme)
+    whole = reading(seeded(host(family), scheme))
+    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    where = {weight.is_meta for name, weight in offloaded.named_parameters() if "posenc" in name}
+    assert where == {"part": {False, True} if scheme == "fire" else {False}}.get(way, {True})
+    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(host(family)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scheme", LEARNED[3:])
+def test_copies_and_removed_hooks(scheme: str, tmp_path: Path) -> None:
+    model = patched("gpt2", scheme)
+    whole = reading(model)
+    offloaded = cpu_offload(model, execution_device="cpu")
+    twin = copy.deepcopy(offloaded)
+    torch.testing.assert_close(reading(twin), whole, **CLOSE)
+    remove_hook_from_submodules(offloaded)
+    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    unpatch_model(offloaded)
+    torch.testing.assert_close(reading(offloaded), reading(host("gpt2")), rtol=0, atol=0)
+    assert all(weight.requires_grad for weight in offloaded.parameters())  # hooks made new ones
+    torch.testing.assert_close(reading(twin), whole, **CLOSE)
+
+
+def test_a_block_loads_what_was_added_to_it_and_forgets_it(tmp_path: Path) -> None:
+    model = WAYS["blocks"](host("llama"), "llama", tmp_path)
+    maps = {module: found.hook.weights_map for module, found in offloads_of(model).items()}
+    seeded(model, "shaw")
+    assert describe(model).proof.verdict == "deferred"  # no attention can be run without its block
+    unpatch_model(model)
+    assert all(found.hook.weights_map is maps[module] for module, found in offloads_of(model).items())
+    torch.testing.assert_close(reading(seeded(model, "t5")), reading(seeded(host("llama"), "t5")), **CLOSE)
+
+
+@pytest.mark.parametrize("way", ["memory", "part"])
+@pytest.mark.parametrize("scheme", ["t5", "shaw"])
+def test_offloaded_models_are_saved_whole(scheme: str, way: str, tmp_path: Path) -> None:
+    model = patched("llama", scheme)
+    whole = reading(model)
+    WAYS[way](model, "llama", tmp_path / "off").save_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(reading(from_pretrained(tmp_path / "saved")), whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scheme", ["t5", "shaw", "sinusoidal"])
+@pytest.mark.parametrize("where", ["auto", "named", "unnamed"])
+def test_loaded_over_devices(where: str, scheme: str, tmp_path: Path) -> None:
+    """A map written for the plain model does not name what the layers share."""
+    model = patched("llama", scheme)
+    whole = reading(model)
+    model.save_pretrained(tmp_path / "saved")
+    maps = {
+        "auto": "auto",
+        "named": device_map("llama", "cpu", "disk", "disk"),
+        "unnamed": device_map("llama", "cpu", "disk"),
+    }
+    loaded = from_pretrained(tmp_path / "saved", device_map=maps[where], offload_folder=tmp_path / "off")
+    torch.testing.assert_close(reading(loaded), whole, **CLOSE)
+    torch.testing.assert_close(reading(loaded), whole, **CLOSE)
+    assert describe(loaded).proof.verdict == "moved"
+    torch.testing.assert_close(reading(unpatch_model(loaded)), reading(host("llama")), rtol=0, atol=0)
+
+
+def test_somebody_elses_forward_is_still_refused() -> None:
+    """Under accelerate's, over it, or on another module that the patch replaces."""
+    under, over, beside = host("llama"), host("llama"), host("llama")
+    for model in (under, over):
+        attention = model.model.layers[0].self_attn
+        if model is under:
+            attention.forward = lambda *args, **call: None
+        dispatch_model(model, {"": "cpu"}, force_hooks=True)
+        if model is over:
+            attention.forward = lambda *args, **call: None
+    beside.model.rotary_emb.forward = lambda *args, **call: None
+    for model in (under, over, beside):
+        with pytest.raises(ForeignPatch):
+            patch_model(model, "yarn", factor=2)
+
+
+def test_no_values_anywhere_are_said_to_be_missing() -> None:
+    model = patched("llama", "t5")
+    model.model.posenc.to("meta")
+    with pytest.raises(NoValues, match=r"'weight'.*meta device"):
+        reading(model)
+
+
+def test_a_model_in_one_piece_is_read_as_it_is() -> None:
+    for scheme in (*LEARNED, "yarn", "alibi+window"):
+        whole = patched("llama", scheme).model.layers[0].self_attn.scheme
+        assert placed(whole, torch.device("cpu")) is whole
+
+
+def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Path) -> None:
+    patched("llama", "shaw").save_pretrained(tmp_path / "saved")
+    weights = load_file(tmp_path / "saved" / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "posenc" not in name}
+    save_file(kept, tmp_path / "saved" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointMismatch, match="without a device_map"):
+        from_pretrained(
+            tmp_path / "saved", device_map=device_map("llama", "cpu", "disk"), offload_folder=tmp_path / "off"
+        )
+
+
+@pytest.mark.parametrize(
+    ("family", "scheme", "whole"),
+    [
+        ("llama", "sinusoidal", {"EmbeddingLlamaLayer", "LlamaDecoderLayer"}),
+        ("llama", "t5", {"LlamaDecoderLayer"}),
+        ("bert", "t5", {"UnboundedBertEmbeddings", "BertLayer"}),
+    ],
+)
+def test_blocks_that_stay_whole_are_named_as_they_are(family: str, scheme: str, whole: set[str]) -> None:
+    """accelerate looks for these names when it splits a model, and FSDP when it wraps one."""
+    model = host(family)
+    before = model._no_split_modules
+    seeded(model, scheme)
+    names = {type(module).__name__ for module in model.modules()}
+    assert set(model._no_split_modules) == whole <= names
+    found = infer_auto_device_map(model, max_memory={"cpu": "150KB"}, no_split_module_classes=model._no_split_modules)
+    blocks = [name for name, module in model.named_modules() if type(module).__name__ in whole]
+    assert not [name for name in found if any(name.startswith(f"{block}.") for block in blocks)]
+    assert get_module_class_from_name(model, next(iter(whole - set(before)), next(iter(whole)))) is not None
+    unpatch_model(model)
+    assert model._no_split_modules is before
