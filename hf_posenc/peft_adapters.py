@@ -35,6 +35,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patching import host_of, is_patched, unpatch_model
 from hf_posenc.refusing import folder_to_write, in_short
+from hf_posenc.room import check_rank_room
 from hf_posenc.side_car import (
     PARAMETERS,
     PEFT_CONFIG,
@@ -148,6 +149,7 @@ def load_peft_adapter(
     weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
     if parameters and getattr(config, "modules_to_save", None):  # named before there was one, so that PEFT saved none
         config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
+    _check_rank(config, weights)
     if isinstance(model, PeftModel):
         _check_company(model, adapter_name, parameters, folder)
     try:
@@ -163,9 +165,9 @@ def load_peft_adapter(
             _check_complete(adapted, weights, folder, adapter_name)
             if wanted is not None:
                 load_parameters(adapted, parameters, folder)
-    except (RuntimeError, TypeError, ValueError, KeyError) as error:  # PEFT's, about a base the adapter does not fit
-        if isinstance(error, PosEncError):
-            raise
+    except PosEncError:
+        raise
+    except Exception as error:  # PEFT's, about a base the adapter does not fit, whatever it meets
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on."
         ) from error
@@ -290,6 +292,15 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         if not value.isfinite().all():
             raise PeftAdapterMismatch(f"{file} has numbers that are not finite in {name!r}. Train the adapter again.")
     return weights
+
+
+def _check_rank(config: PeftConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a rank that PEFT would allocate memory for before it sees that the file has another."""
+    pattern = getattr(config, "rank_pattern", None)
+    asked = [getattr(config, name, None) for name in ("r", "num_virtual_tokens", "encoder_hidden_size")]
+    asked += pattern.values() if isinstance(pattern, Mapping) else ()
+    rank = max((value for value in asked if isinstance(value, int)), default=0)
+    check_rank_room(rank, sum(max(value.shape) for value in weights.values() if value.ndim == 2))
 
 
 def _check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:

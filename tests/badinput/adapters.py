@@ -123,6 +123,8 @@ def rows() -> list[Row]:
         (62, "megatron", "module", content(CONFIG, megatron_core="evil")),
         (63, "r", "size mismatch", content(CONFIG, r=4)),
         (63, "r of text", "does not fit.+'str' and 'int'", content(CONFIG, r="2")),
+        (63, "r absurd", "rank 1000000000000.+smaller rank", content(CONFIG, r=10**12)),
+        (63, "rank of a layer absurd", "smaller rank", content(CONFIG, rank_pattern={"q_proj": 10**12})),
         (63, "r negative", "positive integer.+-2", content(CONFIG, r=-2)),
         (64, "half of the tensors", "lacks", tensors(halved)),
         (64, "no tensors", "lacks", tensors(lambda held: held.clear())),
@@ -132,7 +134,7 @@ def rows() -> list[Row]:
         (64, "pickle only", "safetensors", lambda f: (f / WEIGHTS).rename(f / "adapter_model.bin")),
         (65, "NaN", "not finite", tensors(lambda held: next(iter(held.values())).fill_(torch.nan))),
         (65, "infinity", "not finite", tensors(lambda held: next(iter(held.values())).fill_(torch.inf))),
-        (66, "side-car gone", "without a scheme", lambda folder: (folder / SIDE_CAR).unlink()),
+        (66, "side-car gone", "is missing", lambda folder: (folder / SIDE_CAR).unlink()),
         (66, "side-car truncated", "cannot be read", data(SIDE_CAR, lambda held: held[:30])),
         (
             66,
