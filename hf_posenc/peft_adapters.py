@@ -145,33 +145,45 @@ def load_peft_adapter(
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     folder = local_folder(folder)
-    config = _peft_config(folder)
-    weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
-    if parameters and getattr(config, "modules_to_save", None):  # named before there was one, so that PEFT saved none
-        config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
-    _check_rank(config, weights)
+    with in_words(folder):
+        config = _peft_config(folder)
+        weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
+        if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
+            config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
+        _check_rank(config, weights)
     if isinstance(model, PeftModel):
         _check_company(model, adapter_name, parameters, folder)
+    with in_words(folder), as_it_was_on_error(model):
+        _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
+        with without_peft_noise():
+            if isinstance(model, PeftModel):
+                model.add_adapter(adapter_name, config)
+                model.load_adapter(str(folder), adapter_name, **kwargs)
+                adapted = model
+            else:
+                adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
+        _check_complete(adapted, weights, folder, adapter_name)
+        if wanted is not None:
+            load_parameters(adapted, parameters, folder)
+    return carrying(adapted)
+
+
+@contextmanager
+def in_words(folder: Path) -> Iterator[None]:
+    """Say errors of PEFT and safetensors about an adapter in our words.
+
+    Raises:
+        PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
+    """
     try:
-        with as_it_was_on_error(model):
-            _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
-            with without_peft_noise():
-                if isinstance(model, PeftModel):
-                    model.add_adapter(adapter_name, config)
-                    model.load_adapter(str(folder), adapter_name, **kwargs)
-                    adapted = model
-                else:
-                    adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
-            _check_complete(adapted, weights, folder, adapter_name)
-            if wanted is not None:
-                load_parameters(adapted, parameters, folder)
+        yield
     except PosEncError:
         raise
-    except Exception as error:  # PEFT's, about a base the adapter does not fit, whatever it meets
+    except Exception as error:  # PEFT checks little, and fails with whatever it meets
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on."
+            f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on, "
+            "or save the adapter again."
         ) from error
-    return carrying(adapted)
 
 
 def _fit(model: nn.Module, wanted: Block | None, folder: Path, *, apply: bool) -> None:
