@@ -134,6 +134,7 @@ def load_peft_adapter(
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
+        NoMemory: its rank is larger than any memory.
         PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
             or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
             read.
