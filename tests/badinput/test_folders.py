@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import hf_posenc
+from hf_posenc.cli.arguments import tokenizer_of
 from hf_posenc.errors import PosEncError
 from hf_posenc.laws.hosts import host
 
@@ -133,3 +134,21 @@ def test_what_is_raw_is_noticed(bases: dict[str, Path], tmp_path: Path, monkeypa
     monkeypatch.setattr(hf_posenc, "from_pretrained", lambda place: (place / "new").write_bytes(b"x"))
     with pytest.raises(AssertionError):
         loaded(bases["llama"], tmp_path / "new", 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer.json", "junk"),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", '{"tokenizer_class": 5}'),
+        ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["a.B", "a.B"]}}'),
+    ],
+)
+def test_tokenizers_of_commands(file: str, content: str, bases: dict[str, Path], tmp_path: Path) -> None:
+    """Commands read a damaged tokenizer, or one with code of its own, as they read a damaged model."""
+    folder = shutil.copytree(bases["llama"], tmp_path / "case")
+    (folder / file).write_text(content, encoding="utf-8")
+    with pytest.raises(PosEncError) as caught:
+        tokenizer_of(str(folder))
+    assert TWO_SENTENCES.match(str(caught.value))
