@@ -14,7 +14,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.block import Block
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.guard import unguard
+from hf_posenc.foreign_code import check_no_foreign_code
+from hf_posenc.guard import BLOCK, unguard
+from hf_posenc.refusing import check_folder, told
 from hf_posenc.restoring import RESTORING, config_of, load, restoring
 from hf_posenc.side_car import side_car_of
 
@@ -50,7 +52,9 @@ def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None
     if block is None:
         return original(cls, name_or_path, *args, **hf_kwargs)
     wanted = hf_kwargs.pop("output_loading_info", False)
-    loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
+    check_folder(where)
+    with told(where):
+        loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
     return loaded if wanted else loaded[0]
 
 
@@ -68,6 +72,8 @@ def _get_config_dict(
     cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     content, rest = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
+    if content.get(BLOCK) is not None:
+        check_no_foreign_code(content, str(pretrained_model_name_or_path), kwargs)
     return unguard(content, str(pretrained_model_name_or_path)), rest
 
 

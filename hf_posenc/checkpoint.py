@@ -77,9 +77,9 @@ def from_pretrained(
     asked = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     with told(name_or_path, asked):
         config = config_of(name_or_path, hf_kwargs)
-    check_host(config, name_or_path)
-    if not {"config", "subfolder"} & hf_kwargs.keys():  # else weights and configuration are not those of the folder
-        check_depth(config, name_or_path)
+        check_host(config, name_or_path)
+        if not {"config", "subfolder"} & hf_kwargs.keys():  # else weights and configuration are not those of the folder
+            check_depth(config, name_or_path)
     block = Block.of_config(config, name_or_path)
     adapted = None if peft_adapter is None else side_car_of(peft_adapter)
     for stored, where in ((block, name_or_path), (adapted, peft_adapter)):
@@ -97,8 +97,8 @@ def from_pretrained(
         raise NotPatched(
             "Lengths or layers were given, but neither the call nor the checkpoint has a scheme. Pass scheme=."
         )
-    chosen = class_of(config, model_class, name_or_path)
     with told(name_or_path, asked):
+        chosen = class_of(config, model_class, name_or_path)
         model, info = load(chosen, block, name_or_path, **safe(hf_kwargs))
     refuse_made_up(model, info, name_or_path)
     check_finite(model)

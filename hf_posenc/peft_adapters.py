@@ -35,6 +35,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patching import host_of, is_patched, unpatch_model
 from hf_posenc.refusing import folder_to_write, in_short
+from hf_posenc.room import check_rank_room
 from hf_posenc.side_car import (
     PARAMETERS,
     PEFT_CONFIG,
@@ -133,6 +134,7 @@ def load_peft_adapter(
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
+        NoMemory: its rank is larger than any memory.
         PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
             or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
             read.
@@ -144,32 +146,45 @@ def load_peft_adapter(
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     folder = local_folder(folder)
-    config = _peft_config(folder)
-    weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
-    if parameters and getattr(config, "modules_to_save", None):  # named before there was one, so that PEFT saved none
-        config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
+    with in_words(folder):
+        config = _peft_config(folder)
+        weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
+        if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
+            config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
+        _check_rank(config, weights)
     if isinstance(model, PeftModel):
         _check_company(model, adapter_name, parameters, folder)
-    try:
-        with as_it_was_on_error(model):
-            _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
-            with without_peft_noise():
-                if isinstance(model, PeftModel):
-                    model.add_adapter(adapter_name, config)
-                    model.load_adapter(str(folder), adapter_name, **kwargs)
-                    adapted = model
-                else:
-                    adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
-            _check_complete(adapted, weights, folder, adapter_name)
-            if wanted is not None:
-                load_parameters(adapted, parameters, folder)
-    except (RuntimeError, TypeError, ValueError, KeyError) as error:  # PEFT's, about a base the adapter does not fit
-        if isinstance(error, PosEncError):
-            raise
-        raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on."
-        ) from error
+    with in_words(folder), as_it_was_on_error(model):
+        _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
+        with without_peft_noise():
+            if isinstance(model, PeftModel):
+                model.add_adapter(adapter_name, config)
+                model.load_adapter(str(folder), adapter_name, **kwargs)
+                adapted = model
+            else:
+                adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
+        _check_complete(adapted, weights, folder, adapter_name)
+        if wanted is not None:
+            load_parameters(adapted, parameters, folder)
     return carrying(adapted)
+
+
+@contextmanager
+def in_words(folder: Path) -> Iterator[None]:
+    """Say errors of PEFT and safetensors about an adapter in our words.
+
+    Raises:
+        PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
+    """
+    try:
+        yield
+    except PosEncError:
+        raise
+    except Exception as error:  # PEFT checks little, and fails with whatever it meets
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on, "
+            "or save the adapter again."
+        ) from error
 
 
 def _fit(model: nn.Module, wanted: Block | None, folder: Path, *, apply: bool) -> None:
@@ -290,6 +305,15 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         if not value.isfinite().all():
             raise PeftAdapterMismatch(f"{file} has numbers that are not finite in {name!r}. Train the adapter again.")
     return weights
+
+
+def _check_rank(config: PeftConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a rank that PEFT would allocate memory for before it sees that the file has another."""
+    pattern = getattr(config, "rank_pattern", None)
+    asked = [getattr(config, name, None) for name in ("r", "num_virtual_tokens", "encoder_hidden_size")]
+    asked += pattern.values() if isinstance(pattern, Mapping) else ()
+    rank = max((value for value in asked if isinstance(value, int)), default=0)
+    check_rank_room(rank, sum(max(value.shape) for value in weights.values() if value.ndim == 2))
 
 
 def _check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:

@@ -14,7 +14,9 @@ from safetensors import SafetensorError, safe_open
 from hf_posenc.errors import (
     CheckpointMismatch,
     FolderUnusable,
+    MissingPackage,
     ModelNotFound,
+    NoMemory,
     PosEncError,
     UnknownOption,
     WrongKind,
@@ -30,6 +32,7 @@ ABSENT = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError"
 WEIGHTS, INDEX = "model*.safetensors", "model.safetensors.index.json"
 DEPTHS = ("num_hidden_layers", "n_layer")
 LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
+NO_MEMORY = "can't allocate memory"  # of PyTorch
 RESHAPED = "ignore_mismatched_sizes"  # in what transformers says of one
 QUANTISED = b"quantization_config"
 KINDS = {"I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "truth values"}
@@ -90,13 +93,24 @@ def told(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         ModelNotFound: it cannot be found, or not had without a network.
         UnknownOption: a keyword that nothing takes.
         CheckpointMismatch: its files are damaged, or not such as can be loaded.
+        MissingPackage: it is quantised, or its backend is one, by a package that is not installed.
+        NoMemory: it is larger than the machine.
     """
     try:
         yield
-    except (PosEncError, ImportError, MemoryError):
+    except PosEncError:
         raise
+    except ImportError as error:
+        raise MissingPackage(
+            f"The model {shown(name)} needs a package: {in_short(error)}. Install it, or choose a model without."
+        ) from error
     except Exception as error:
         first = in_short(error)
+        if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+            raise NoMemory(
+                f"The checkpoint {shown(name)} takes more memory than there is: {first or 'nothing more is known'}. "
+                "Check the sizes in its configuration, or load a smaller one."
+            ) from error
         wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
         if wrong is not None:
             raise UnknownOption(

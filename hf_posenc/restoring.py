@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.foreign_code import check_no_foreign_code
 from hf_posenc.guard import BLOCK, GUARD, ROTATION, guarded, unguard
 from hf_posenc.health import check_finite
 from hf_posenc.offloading import change_class
@@ -74,12 +75,18 @@ def load(
 
 
 def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a checkpoint's configuration, or of the one the caller passes."""
+    """The content of a checkpoint's configuration, or of the one the caller passes.
+
+    Raises:
+        CheckpointMismatch: its guard is damaged, or it names code to be fetched.
+    """
     given = hf_kwargs.get("config")
     if isinstance(given, PreTrainedConfig):
         return {"model_type": given.model_type, **vars(given)}
     hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
-    return unguard(PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0], name_or_path)
+    content = PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0]
+    check_no_foreign_code(content, name_or_path, hf_kwargs)
+    return unguard(content, name_or_path)
 
 
 def read_config(name_or_path: str, **hf_kwargs: Any) -> PreTrainedConfig:

@@ -68,6 +68,25 @@ def check_text_room(model: nn.Module, length: int, rows: int = 1) -> None:
         )
 
 
+def check_rank_room(rank: int, numbers: int, copies: int = 1) -> None:
+    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated.
+
+    Args:
+        rank: of the matrices, or number of virtual tokens.
+        numbers: that a rank of 1, or one virtual token, consists of.
+        copies: of each number that are held at once.
+
+    Raises:
+        NoMemory: they do.
+    """
+    wanted, room = copies * NUMBER * rank * numbers, memory()
+    if wanted > room:
+        raise NoMemory(
+            f"Matrices of rank {shown(rank)}, or so many virtual tokens, take {wanted / 2**30:,.1f} GiB of memory, and "
+            f"there are {room / 2**30:,.1f} GiB. Choose a smaller rank."
+        )
+
+
 def bytes_a_token(model: nn.Module) -> int:
     """Memory that a token of a text takes while a model reads it."""
     weight: Any = model.get_input_embeddings().weight  # type: ignore[operator,union-attr]

@@ -45,10 +45,12 @@ def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
     """The scheme an adapter was trained under; None where it has no side-car.
 
     Raises:
-        PeftAdapterMismatch: the side-car is damaged, not as it was written, or of a scheme that does not exist here.
+        PeftAdapterMismatch: the side-car is damaged, lost, not as it was written, or of a scheme that does not exist
+            here.
     """
     file = local_folder(folder) / SIDE_CAR
     if not file.exists():
+        check_unguarded(file.parent)
         return None
     content = read_json(file)
     told = content.pop(OWN_DIGEST, None)
@@ -64,6 +66,20 @@ def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
             "Copy or save the adapter again."
         )
     return block
+
+
+def check_unguarded(folder: Path) -> None:
+    """Refuse an adapter that was trained under a scheme and has lost its side-car.
+
+    Raises:
+        PeftAdapterMismatch: it is one, as its guard or the learned positions beside it say.
+    """
+    config = folder / PEFT_CONFIG
+    if (config.is_file() and GUARD in read_json(config)) or (folder / PARAMETERS).exists():
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} was trained under a position scheme, and its {SIDE_CAR} is missing. "
+            "Copy the whole folder, or save the adapter again."
+        )
 
 
 def digest_of(content: Mapping[str, Any]) -> str:

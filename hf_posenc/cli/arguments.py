@@ -59,6 +59,20 @@ def model_path(given: str) -> str:
     return given
 
 
+def tokenizer_of(path: str) -> Any:
+    """The tokenizer of a model, never with code of its own.
+
+    Raises:
+        PosEncError: it cannot be found or read.
+    """
+    from transformers import AutoTokenizer
+
+    from hf_posenc.refusing import told
+
+    with told(path):
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+
+
 def dtype_of(model: str, given: str | None) -> str:
     """The type weights are run in: as given, else as stored; starters are stored in half of what they are run in."""
     return given or ("float32" if model.startswith(STARTER) else "auto")

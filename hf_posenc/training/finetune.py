@@ -113,7 +113,7 @@ def finetune(
     causal = is_causal(model)
     if held_out is not None or not isinstance(texts, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
-    method = method_of(training.method, model, causal=causal)
+    method = method_of(training.method, model, causal=causal, rank=training.rank)
     rows = rows_of(model, tokenizer, texts, training, method)
     windows = None if held_out is None else windows_of(model, tokenizer, held_out, training)
     with ExitStack() as held:

@@ -17,11 +17,14 @@ from transformers.pytorch_utils import Conv1D
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching import host_of
+from hf_posenc.room import check_rank_room
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
     from torch.optim import Optimizer
 
+TRAINED_COPIES = 4
+"""Of every number that AdamW trains: itself, its gradient, and two moments."""
 Configure = Callable[[nn.Module, int], "PeftConfig"]
 
 
@@ -32,11 +35,13 @@ class Method:
     Attributes:
         configure: from the model and the rank to what PEFT puts around it; None trains the model itself.
         optimiser: from the trainable model and the learning rate; None leaves the choice to `Trainer`.
+        numbers: that a rank of 1 adds to a model.
         virtual_tokens: whether text grows by ``rank`` tokens that only the model sees.
     """
 
     configure: Configure | None
     optimiser: Callable[[Any, float], Optimizer] | None = None
+    numbers: Callable[[nn.Module], int] = lambda model: 0
     virtual_tokens: bool = False
 
 
@@ -89,28 +94,48 @@ def two_rates(model: Any, learning_rate: float) -> Optimizer:
     )
 
 
+def of_low_rank(model: nn.Module) -> int:
+    """Rows and columns of all linear layers: LoRA has a vector for each side of each."""
+    linear = (m.weight for _, m in inner(model) if isinstance(m, (nn.Linear, Conv1D)))
+    return sum(sum(weight.shape) for weight in linear)
+
+
+def of_embeddings(model: nn.Module) -> int:
+    """Width of an embedding."""
+    return int(host_of(model)[0].get_input_embeddings().weight.shape[-1])  # type: ignore[operator,union-attr]
+
+
+def of_keys(model: nn.Module) -> int:
+    """Width of the keys and values of all layers, where every head has its own."""
+    config: Any = host_of(model)[0].config
+    return 2 * of_embeddings(model) * int(config.num_hidden_layers)
+
+
 METHODS = {
     "full": Method(None),
-    "lora": Method(lora),
-    "dora": Method(dora),
-    "lora_plus": Method(lora, optimiser=two_rates),
+    "lora": Method(lora, numbers=of_low_rank),
+    "dora": Method(dora, numbers=of_low_rank),
+    "lora_plus": Method(lora, optimiser=two_rates, numbers=of_low_rank),
     "ia3": Method(ia3),
-    "prompt": Method(prompt, virtual_tokens=True),
-    "prefix": Method(prefix, virtual_tokens=True),
+    "prompt": Method(prompt, numbers=of_embeddings, virtual_tokens=True),
+    "prefix": Method(prefix, numbers=of_keys, virtual_tokens=True),
 }
 
 
-def method_of(name: str, model: nn.Module, *, causal: bool) -> Method:
+def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Method:
     """The method called ``name``.
 
     Raises:
         TrainingImpossible: there is none, or it cannot train this model.
+        NoMemory: matrices of this rank do not fit into memory.
     """
     if name not in METHODS:
         raise TrainingImpossible(
             f"There is no method {shown(name)}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
         )
     method = METHODS[name]
+    if method.configure is not None:
+        check_rank_room(rank, method.numbers(model), copies=TRAINED_COPIES)
     if method.virtual_tokens and not causal:
         raise TrainingImpossible(f"PEFT trains no {name} for a masked language model. Choose lora.")
     if method.virtual_tokens and (learned := position_parameters(model)):

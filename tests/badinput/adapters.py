@@ -132,7 +132,7 @@ def rows() -> list[Row]:
         (64, "pickle only", "safetensors", lambda f: (f / WEIGHTS).rename(f / "adapter_model.bin")),
         (65, "NaN", "not finite", tensors(lambda held: next(iter(held.values())).fill_(torch.nan))),
         (65, "infinity", "not finite", tensors(lambda held: next(iter(held.values())).fill_(torch.inf))),
-        (66, "side-car gone", "without a scheme", lambda folder: (folder / SIDE_CAR).unlink()),
+        (66, "side-car gone", "is missing", lambda folder: (folder / SIDE_CAR).unlink()),
         (66, "side-car truncated", "cannot be read", data(SIDE_CAR, lambda held: held[:30])),
         (
             66,
@@ -149,6 +149,11 @@ def rows() -> list[Row]:
         (66, "unknown key", "unknown key", content(SIDE_CAR, wat=1)),
     ]
     found = [Row(number, name, ODD, says, put_on(change), patch=right) for number, name, says, change in changes]
+    ranks = {"r": {"r": 10**12}, "rank of a layer": {"rank_pattern": {"q_proj": 10**12}}}
+    found += [
+        Row(63, f"{name} absurd", errors.NoMemory, "rank 1000000000000.+smaller", put_on(content(CONFIG, **change)))
+        for name, change in ranks.items()
+    ]
     same = lambda folder: None  # noqa: E731
     return [
         *found,

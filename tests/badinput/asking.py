@@ -194,6 +194,10 @@ def fine_tuning() -> list[Row]:
         Row(70, "finetune without a mask", TRAIN, "mask token", tuned, host="bert"),
         Row(36, "finetune past the reach", errors.LengthContradiction, "reaches 32", too_long),
         Row(44, "finetune method", TRAIN, "'lroa'.+'lora'", misnamed),
+        *[
+            Row(44, f"finetune rank of {method}", errors.NoMemory, "rank 2147483647.+GiB", partial(ranked, method))
+            for method in ("lora", "dora", "lora_plus", "prompt", "prefix")
+        ],
     ]
 
 
@@ -209,6 +213,13 @@ def misnamed(scene: Scene) -> object:
     from hf_posenc.training import Training
 
     return tuned(scene, training=Training(length=16, steps=1, method="lroa"))
+
+
+def ranked(method: str, scene: Scene) -> object:
+    """Matrices larger than any memory."""
+    from hf_posenc.training import Training
+
+    return tuned(scene, training=Training(length=16, steps=1, method=method, rank=2**31 - 1))
 
 
 def measurements() -> list[Row]:

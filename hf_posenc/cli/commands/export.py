@@ -19,6 +19,7 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_path,
     scheme_options,
+    tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
 
@@ -40,8 +41,6 @@ def export(
 
     Without --scheme, the one the model carries.
     """
-    from transformers import AutoTokenizer
-
     from hf_posenc import export_native, from_pretrained
 
     path, options = model_path(model), scheme_options(scheme, option)
@@ -49,7 +48,7 @@ def export(
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
     with output.other_bars_off(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = tokenizer_of(path)
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, dtype=dtype_of(model, dtype), **options
         )

@@ -21,6 +21,7 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_path,
     scheme_options,
+    tokenizer_of,
     whole_numbers,
 )
 from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
@@ -75,8 +76,6 @@ def finetune(
     The loss of the same held-out last tokens is measured at every length before, between and after the steps. Killed?
     The same command with --resume goes on. Under `accelerate launch` all processes share the rows.
     """
-    from transformers import AutoTokenizer
-
     from hf_posenc import from_pretrained
     from hf_posenc.training import Training, reach_of
     from hf_posenc.training import finetune as train
@@ -95,7 +94,7 @@ def finetune(
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)),
         )  # fmt: skip
         tuned = train(
-            patched, AutoTokenizer.from_pretrained(path), texts_of(text, TRAINING), training,
+            patched, tokenizer_of(path), texts_of(text, TRAINING), training,
             held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
             progress=lambda share, loss: tell(share, f"loss {loss:.3f}"),
         )  # fmt: skip

@@ -19,6 +19,7 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_path,
     scheme_options,
+    tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
 
@@ -56,8 +57,6 @@ def probe(
 
     Weights are shares of a row, on average over rows of the second half of each text (of the whole, in an encoder).
     """
-    from transformers import AutoTokenizer
-
     from hf_posenc import from_pretrained
     from hf_posenc.probing import probe as look
 
@@ -73,7 +72,7 @@ def probe(
     with output.progress() as tell:
         tell(None, "loading")
         found = look(
-            from_pretrained(path, dtype=dtype_of(model, dtype)), AutoTokenizer.from_pretrained(path),
+            from_pretrained(path, dtype=dtype_of(model, dtype)), tokenizer_of(path),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=text, samples=samples,
             rows=rows, scored=scored, sinks=sinks, seed=seed, tell=lambda doing: tell(None, doing), **options,
         )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Refuse a configuration that makes transformers fetch code: kernels of the Hub run here once they are named.
+
+A file may choose among what is installed. What comes from elsewhere is for the caller to name, by the keyword that
+transformers has for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from hf_posenc.errors import CheckpointMismatch, shown
+
+ATTENTION, EXPERTS, QUANTISATION = "attn_implementation", "experts_implementation", "quantization_config"
+FLASH = {  # what transformers takes from the Hub where the package is missing
+    "flash_attention_2": "flash_attn",
+    "flash_attention_3": "flash_attn_interface",
+    "flash_attention_4": "flash_attn",
+}
+EXPERT_KERNELS = ("eager", "batched_mm", "grouped_mm")  # those of transformers and PyTorch
+QUANTISERS = (  # those whose kernels are part of a package
+    *("aqlm", "auto-round", "awq", "bitnet", "bitsandbytes", "bitsandbytes_4bit", "bitsandbytes_8bit"),
+    *("compressed-tensors", "fouroversix", "fp_quant", "gptq", "higgs", "hqq", "quanto", "quark", "sinq", "spqr"),
+    *("torchao", "vptq"),
+)
+
+
+def check_no_foreign_code(config: Mapping[str, Any], where: str, chosen: Container[str]) -> None:
+    """Refuse a configuration, or a part of one, that names code to be fetched.
+
+    Args:
+        config: content of a ``config.json``.
+        where: whose it is, for messages.
+        chosen: keywords that the caller passes, which win over the file.
+
+    Raises:
+        CheckpointMismatch: it names some.
+    """
+    for name, value in _entries(config):
+        plain = name.strip("_").removesuffix("_internal")
+        values = list(value.values()) if isinstance(value, Mapping) else [value]
+        if plain == ATTENTION and ATTENTION not in chosen:
+            odd = [one for one in values if one is not None and not _is_attention_here(one)]
+        elif plain == EXPERTS and EXPERTS not in chosen:
+            odd = [one for one in values if one is not None and one not in EXPERT_KERNELS]
+        elif plain == QUANTISATION and QUANTISATION not in chosen and isinstance(value, Mapping):
+            method = value.get("quant_method")
+            odd = [] if method is None or method in QUANTISERS else [method]
+        else:
+            continue
+        if odd:
+            raise CheckpointMismatch(
+                f"The configuration of {where} says {name}={shown(odd[0])}, which is not installed here, and which "
+                f"transformers may fetch as code. Remove the entry, or pass {plain}= yourself to choose one."
+            )
+
+
+def _is_attention_here(name: Any) -> bool:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    plain = name.removeprefix("paged|") if isinstance(name, str) else None
+    if plain in FLASH:
+        return find_spec(FLASH[plain]) is not None
+    return plain == "eager" or (isinstance(plain, str) and "/" not in plain and plain in ALL_ATTENTION_FUNCTIONS)
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a configuration and of all objects in it."""
+    left: list[Any] = [config]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            yield from ((name, value) for name, value in one.items() if isinstance(name, str))
+            left += one.values()
+        elif isinstance(one, (list, tuple)):
+            left += one
