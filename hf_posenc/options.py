@@ -62,7 +62,7 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         checked = model(**named)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of several kinds, the one that fits furthest
         name = str(first["loc"][0])
         rule = first["msg"][0].lower() + first["msg"][1:]
         raise _refused(cls, name, rule, named.get(name)) from None
