@@ -14,6 +14,7 @@ from hf_posenc.batching import batching_as_before
 from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION, guarded
 from hf_posenc.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
 from hf_posenc.patches.announcing import ATTENTIONS, announce
+from hf_posenc.patches.marking import ENTRY
 from hf_posenc.saving import STASH as STASH
 from hf_posenc.saving import save_as_before
 
@@ -109,6 +110,7 @@ def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout
         "host_length": old.max_position_embeddings,
     }
     setattr(new, BLOCK, block)
+    base.__dict__[ENTRY] = copy.deepcopy(block)
     if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
         setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded(new.__class__)
@@ -158,4 +160,5 @@ def undo(base: nn.Module, patch: Patch) -> None:
         if hook is carry:
             base._state_dict_pre_hooks.pop(number)
     base.__dict__.pop(ATTENTIONS, None)
+    base.__dict__.pop(ENTRY, None)
     base.__dict__.pop(STASH, None)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from hf_posenc.card import BLOCK
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.graphs import traced
 from hf_posenc.patches.cache_layers import check_layers
@@ -22,7 +21,7 @@ from hf_posenc.patches.evicting import ascend, check_ascending, is_fresh, keep_p
 from hf_posenc.patches.growing import make_growing
 from hf_posenc.patches.inputs import check_positions, check_tokens
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
-from hf_posenc.patches.marking import mark_cache
+from hf_posenc.patches.marking import ENTRY, mark_cache
 from hf_posenc.patches.masks import check_mask, check_rows, scores_mask, spread_rows
 from hf_posenc.patches.paged import check_scheme, mark_pages, paged_cache
 from hf_posenc.patches.rereading import make_rereading
@@ -55,7 +54,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     plain = pages is None
     if pages is not None:
         check_continuous_batch(module)
-        mark_pages(pages, vars(module.config)[BLOCK])
+        mark_pages(pages, vars(module)[ENTRY])
     padding = coordinates = None
     if positions is not None and positions.ndim == 3:
         coordinates, positions = positions.movedim(0, -1), None

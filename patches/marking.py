@@ -7,12 +7,12 @@ import warnings
 from torch import nn
 from transformers.cache_utils import Cache
 
-from hf_posenc.card import BLOCK
 from hf_posenc.errors import InvalidInput, UnknownKeys
 from hf_posenc.graphs import traced
 from hf_posenc.patches.context import self_attention_cache
 
-MARK = "posenc_keys_of"  # of a cache: the block of the model that fills it
+MARK = "posenc_keys_of"  # of a cache: the scheme entry of the model that fills it
+ENTRY = "posenc_entry"  # of a base model: the scheme entry it was patched with, whatever its configuration says since
 
 
 def mark_cache(base: nn.Module, cache: Cache | None) -> None:
@@ -27,7 +27,7 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
     own = self_attention_cache(cache)
     if own is None or traced():
         return
-    ours, theirs = vars(base.config)[BLOCK], getattr(own, MARK, None)
+    ours, theirs = vars(base)[ENTRY], getattr(own, MARK, None)
     if theirs == ours:  # first, since the length of a static cache lies on its device
         return
     held = int(own.get_seq_length())
