@@ -45,7 +45,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     length = 0 if tokens is None else tokens.shape[1]
     check_tokens(module, kwargs.get("input_ids"), tokens)
     check_positions(positions, tokens)
-    check_cache(cache, tokens)
+    check_cache(cache, tokens, (attention.scheme for attention in module.__dict__[ATTENTIONS]))
     pages = paged_cache(kwargs)
     plain = pages is None
     if pages is not None:

@@ -6,25 +6,31 @@ left a sliding window, some hold a recurrent state and no keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache, StaticLayer
+from transformers import cache_utils
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache, QuantizedLayer, StaticLayer
 
-from hf_posenc.errors import InvalidInput
+from hf_posenc.errors import BackendCannotCarry, InvalidInput
+from hf_posenc.schemes.base import Scheme, has
 
+QUANTISED = (QuantizedLayer, getattr(cache_utils, "BaseQuantizedLayer", QuantizedLayer))  # 5.4 has the first only
 FRESH = "Pass DynamicCache(), or none."
 
 
-def check_cache(cache: Any, tokens: Tensor | None) -> None:
+def check_cache(cache: Any, tokens: Tensor | None, schemes: Iterable[Scheme]) -> None:
     """The cache of a call of a base model.
 
     Args:
         cache: what the caller passed as ``past_key_values``.
         tokens: ids or embeddings of the call, ``[batch, query, …]``.
+        schemes: of the layers of the model.
 
     Raises:
+        BackendCannotCarry: it rounds what a scheme stores beside the keys.
         InvalidInput: it is no cache, a layer of it holds no keys or has dropped some, or it has no room for the tokens.
     """
     if cache is None or tokens is None:
@@ -40,8 +46,20 @@ def check_cache(cache: Any, tokens: Tensor | None) -> None:
                 f"Layer {number} of the cache is a {type(layer).__name__} that has dropped keys, and the attention of "
                 f"this model has no sliding window. {FRESH}"
             )
+        if isinstance(layer, QUANTISED):
+            _check_exact(schemes)
     if own.layers and not torch.compiler.is_compiling():
         _check_room(own.layers[0], tokens)
+
+
+def _check_exact(schemes: Iterable[Scheme]) -> None:
+    """Gates are summed over the whole text, and their rounding with them."""
+    for scheme in schemes:
+        if has(scheme, "carry"):
+            raise BackendCannotCarry(
+                f"Scheme {scheme.extra_repr()!r} stores gates beside the keys, which a quantised cache would round. "
+                f"{FRESH}"
+            )
 
 
 def _check_room(layer: CacheLayerMixin, tokens: Tensor) -> None:
@@ -55,10 +73,11 @@ def _check_room(layer: CacheLayerMixin, tokens: Tensor) -> None:
         )
     if not isinstance(layer, StaticLayer) or layer.is_sliding:
         return
-    held = layer.get_seq_length()  # a tensor, whose value on a GPU it would cost a wait to know
-    if not isinstance(held, Tensor) or held.device.type == "cpu":
-        if int(held) + length > layer.max_cache_len:
-            raise InvalidInput(
-                f"The cache has room for {layer.max_cache_len} tokens, of which {int(held)} are taken, and {length} "
-                "more are given. Make a StaticCache with a larger max_cache_len."
-            )
+    held = layer.get_seq_length()
+    if isinstance(held, Tensor) and held.device.type != "cpu":  # to know its value would cost a wait
+        return
+    if int(held) + length > layer.max_cache_len:
+        raise InvalidInput(
+            f"The cache has room for {layer.max_cache_len} tokens, of which {int(held)} are taken, and {length} more "
+            "are given. Make a StaticCache with a larger max_cache_len."
+        )
