@@ -86,7 +86,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         BackendCannotCarry: the paged cache has no room for what one caches, or the backend cannot compute it.
         NeedsWholeText: positions depend on the length of the whole text.
     """
-    config = base.config
+    config: Any = base.config
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
         getattr(config, "layer_types", None) or ()
     )
