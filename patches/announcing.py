@@ -20,7 +20,8 @@ from hf_posenc.patches.evicting import is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
 from hf_posenc.patches.inputs import check_mask, check_positions, check_rows, check_tokens
 from hf_posenc.patches.marking import mark_cache
-from hf_posenc.patches.paged import check_scheme, mark_pages, paged_cache
+from hf_posenc.patches.paged import paged_cache
+from hf_posenc.patches.paged_checks import check_scheme, mark_pages
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.schemes.base import Scheme
