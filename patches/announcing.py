@@ -23,7 +23,8 @@ from hf_posenc.patches.inputs import check_positions, check_tokens
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import ENTRY, mark_cache
 from hf_posenc.patches.masks import check_mask, check_rows, scores_mask, spread_rows
-from hf_posenc.patches.paged import check_scheme, mark_pages, paged_cache
+from hf_posenc.patches.paged import paged_cache
+from hf_posenc.patches.paged_checks import check_scheme, mark_pages
 from hf_posenc.patches.rereading import make_rereading
 from hf_posenc.patches.ring import in_parts, refuse_parts
 from hf_posenc.schemes.base import Scheme
@@ -48,6 +49,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
     length = tokens.shape[1]
     check_kind(cache)
+    check_layers(self_attention_cache(cache), length, (a.scheme for a in module.__dict__[ATTENTIONS]))
     check_positions(positions, tokens)
     check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
     pages = paged_cache(kwargs)
@@ -96,7 +98,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         BackendCannotCarry: the paged cache has no room for what one caches, or the backend cannot compute it.
         NeedsWholeText: positions depend on the length of the whole text.
     """
-    config = base.config
+    config: Any = base.config
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
         getattr(config, "layer_types", None) or ()
     )
@@ -185,7 +187,6 @@ def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | 
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         kwargs["past_key_values"] = cache
     own = self_attention_cache(cache)
-    check_layers(own, tokens.shape[1])
     check_fit(own, len(attentions), *tokens.shape[:2])
     mark_cache(module, cache)
     if is_fresh(own):

@@ -6,22 +6,29 @@ left a sliding window, some hold a recurrent state and no keys.
 
 from __future__ import annotations
 
-from transformers.cache_utils import Cache, CacheLayerMixin
+from collections.abc import Iterable
 
-from hf_posenc.errors import InvalidInput
+from transformers import cache_utils
+from transformers.cache_utils import Cache, CacheLayerMixin, QuantizedLayer
 
+from hf_posenc.errors import BackendCannotCarry, InvalidInput
+from hf_posenc.schemes.base import Scheme, has
+
+QUANTISED = (QuantizedLayer, getattr(cache_utils, "BaseQuantizedLayer", QuantizedLayer))  # 5.4 has the first only
 FRESH = "Pass DynamicCache(), or none."
 
 
-def check_layers(cache: Cache | None, length: int) -> None:
-    """Refuse a cache of which a layer holds no keys, or has dropped some.
+def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme]) -> None:
+    """Refuse a cache of which a layer holds no keys, has dropped some, or rounds what a scheme sums over.
 
     Args:
         cache: of self-attention.
         length: number of new tokens.
+        schemes: of the layers of the model.
 
     Raises:
-        InvalidInput: a layer is of that kind.
+        BackendCannotCarry: it rounds what a scheme stores beside the keys.
+        InvalidInput: a layer holds no keys or has dropped some.
     """
     for number, layer in enumerate(() if cache is None else cache.layers):
         if not isinstance(layer, CacheLayerMixin):
@@ -30,4 +37,16 @@ def check_layers(cache: Cache | None, length: int) -> None:
             raise InvalidInput(
                 f"Layer {number} of the cache is a {type(layer).__name__} that has dropped keys, and the attention of "
                 f"this model has no sliding window. {FRESH}"
+            )
+        if isinstance(layer, QUANTISED):
+            _check_exact(schemes)
+
+
+def _check_exact(schemes: Iterable[Scheme]) -> None:
+    """Gates are summed over the whole text, and their rounding with them."""
+    for scheme in schemes:
+        if has(scheme, "carry"):
+            raise BackendCannotCarry(
+                f"Scheme {scheme.extra_repr()!r} stores gates beside the keys, which a quantised cache would round. "
+                f"{FRESH}"
             )

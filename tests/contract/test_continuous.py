@@ -15,7 +15,8 @@ from hf_posenc.laws.continuous import NEW, batched, missed_in_batch
 from hf_posenc.laws.hosts import TRAINED, host
 from hf_posenc.laws.pair import stir
 from hf_posenc.laws.reading import text
-from hf_posenc.patches.paged import check_scheme, mark_pages, requests_of
+from hf_posenc.patches.paged import requests_of
+from hf_posenc.patches.paged_checks import check_scheme, mark_pages
 from hf_posenc.patching import scheme_of
 
 pytest.importorskip("psutil")
