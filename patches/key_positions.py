@@ -44,7 +44,9 @@ class Keys:
         if self.run is not None:
             return columns[None] + self.run
         assert self.positions is not None
-        return self.positions.to(columns.device)[:, columns]
+        known = self.positions.to(columns.device)
+        written = columns.clamp(max=known.shape[1] - 1)  # a layer may have places that are not written yet
+        return known[:, written] + (columns - written)
 
 
 class KeyPositions:
@@ -143,7 +145,7 @@ def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> K
         setattr(cache, RECORD, known)
     past: Any = cache.get_seq_length()
     inferred = partial(inferred_positions, padding, new, past)
-    static = bool(cache.layers) and isinstance(cache.layers[0], StaticLayer)
+    static = bool(cache.layers) and all(isinstance(one, StaticLayer) and not one.is_sliding for one in cache.layers)
     if traced():  # values cannot be looked at
         run = 0 if own and known.run in (0, None) and (known.run == 0 or known.tokens is None) else None
     else:
