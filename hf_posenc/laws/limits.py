@@ -19,7 +19,19 @@ QUIETEST = 1e-6  # noise of a model that repeats itself exactly: a rounding of f
 LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1}
 SAME_MEANING = (
     *("identity", "cache", "long", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
-    *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native"),
+    *(
+        "formula",
+        "shift",
+        "distance",
+        "far",
+        "crop",
+        "assisted",
+        "adapters",
+        "native",
+        "exported",
+        "scripted",
+        "lengths",
+    ),
 )
 
 LIMITS: dict[str, dict[torch.dtype, float]] = {
@@ -102,14 +114,6 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
     KnownLimit("far", "*", "integer", 5e-3, LARGE),
     KnownLimit("checkpointing", "*", "cable", 1e-4, GATES),
     KnownLimit("checkpointing", "*", "fox", 1e-4, GATES),
-    KnownLimit(
-        "compiled", "*", "dynamic_ntk", math.inf,
-        "rows are grouped by the length they stand at, which a graph cannot know; it runs where a graph may break",
-    ),
-    KnownLimit(
-        "compiled", "bert", "longrope", math.inf,
-        "an encoder's rotation depends on the length of its text; a decoder's does not, and compiles",
-    ),
 )  # fmt: skip
 
 
