@@ -16,7 +16,7 @@ from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.pair import Pair
 from hf_posenc.laws.reading import answer, distance, read, text
 
-LONGEST = 4096  # tokens of an exported program
+LONGEST = 1024  # tokens of an exported program; xpos has one for each chunk of about 2,000
 GRAPHS = 2  # a compiler fixes the first length it meets, and leaves it open when it meets another
 
 Graph = Callable[[Tensor], Tensor]
