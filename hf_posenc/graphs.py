@@ -13,7 +13,12 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 def traced() -> bool:
     """Whether this call is being written down: no value of a tensor may be looked at."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+
+
+def transformed() -> bool:
+    """Whether a transform of `torch.func` is at work: it writes nothing down, and sees through no operator of ours."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def open_length(*lengths: int) -> bool:
@@ -23,4 +28,4 @@ def open_length(*lengths: int) -> bool:
     """
     if torch.compiler.is_compiling():
         return not all(has_static_value(length) for length in lengths)
-    return torch.jit.is_tracing()
+    return torch.jit.is_tracing() or transformed()

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.errors import MaskMismatch, UnknownKeyword, shown
+from hf_posenc.errors import MaskMismatch, UnknownKeyword
+from hf_posenc.graphs import shown, traced
 from hf_posenc.positions import PositionContext
 
 # Nothing of attention depends on their values: what to return, what to compute a loss of, what a tokenizer adds.
@@ -69,7 +70,7 @@ def check_borders(name: str, borders: Tensor, mask: Any, ctx: PositionContext) -
     if borders.numel() <= 2:  # one text
         return
     apart = mask is not None
-    if isinstance(mask, Tensor) and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+    if isinstance(mask, Tensor) and mask.device.type == "cpu" and not traced():
         apart = ctx.once((name, id(mask)), lambda: (mask, _apart(mask, borders[1:-1].long())))[1]  # keeps the number
     if not apart:
         raise MaskMismatch(

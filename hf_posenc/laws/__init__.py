@@ -30,6 +30,7 @@ from hf_posenc.laws.continuous import continuous_batches_choose_the_same
 from hf_posenc.laws.definitions import learns_as_defined, reads_as_defined
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.generating import cropped_cache_goes_on, helpers_choose_the_same
+from hf_posenc.laws.graphs import exported_equals_eager, lengths_share_a_graph, scripted_equals_eager
 from hf_posenc.laws.growth import memory_is_linear
 from hf_posenc.laws.leaks import readings_keep_nothing
 from hf_posenc.laws.lengths import runs_or_says_why
@@ -87,6 +88,7 @@ __all__ = [
     "cropped_cache_goes_on",
     "equal_distances_score_alike",
     "every_option_counts",
+    "exported_equals_eager",
     "far_is_as_near",
     "flex_agrees",
     "future_is_unseen",
@@ -95,6 +97,7 @@ __all__ = [
     "helpers_choose_the_same",
     "hundreds_of_tokens_are_no_threshold",
     "learns_as_defined",
+    "lengths_share_a_graph",
     "memory_is_linear",
     "nobody_else_is_touched",
     "nothing_moves_where_promised",
@@ -113,6 +116,7 @@ __all__ = [
     "runs_or_says_why",
     "saved_equals_loaded",
     "scheme_says_something",
+    "scripted_equals_eager",
     "second_patch_is_refused",
     "training_reads_alike",
     "transformers_reads_the_same",

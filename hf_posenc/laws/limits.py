@@ -20,7 +20,7 @@ LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.b
 SAME_MEANING = (
     *("identity", "cache", "long", "beams", "generation", "batch", "padding", "packed", "backend", "compiled", "flex"),
     *("formula", "shift", "distance", "far", "crop", "assisted", "adapters", "native", "positions", "mask"),
-    "continuous",
+    *("continuous", "exported", "scripted", "lengths"),
 )
 
 LIMITS: dict[str, dict[torch.dtype, float]] = {
@@ -109,14 +109,6 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
     KnownLimit("mask", "*", "integer", 5e-3, LARGE),
     KnownLimit("checkpointing", "*", "cable", 1e-4, GATES),
     KnownLimit("checkpointing", "*", "fox", 1e-4, GATES),
-    KnownLimit(
-        "compiled", "*", "dynamic_ntk", math.inf,
-        "rows are grouped by the length they stand at, which a graph cannot know; it runs where a graph may break",
-    ),
-    KnownLimit(
-        "compiled", "bert", "longrope", math.inf,
-        "an encoder's rotation depends on the length of its text; a decoder's does not, and compiles",
-    ),
 )  # fmt: skip
 
 

@@ -35,6 +35,9 @@ LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
 class XPos(Rotary):
     """Rotation with exponential decay by pair. No parameters; trained from scratch.
 
+    A graph for any length (`torch.export`, `torch.compile`) holds for the lengths with as many chunks as the one it was
+    made at: a compiler makes another where a chunk begins, and an exported program ends there.
+
     ``gamma`` (0.4) says how unequal the pairs fade, ``scale_base`` (512), at least 1, how slowly all of
     them do.
     """

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_posenc.bands import Band, Region
 from hf_posenc.geometry import Geometry, Rotation
+from hf_posenc.graphs import traced
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED, sharpen
 from hf_posenc.options import Positive
@@ -416,7 +417,7 @@ def differ_in_graphs(model: PreTrainedModel) -> Callable[[], None]:
     """A layer that computes something else where it is traced."""
 
     def louder(module: Any, args: Any, out: Tensor) -> Tensor:
-        return out * 1.5 if torch.compiler.is_compiling() else out
+        return out * 1.5 if traced() else out
 
     return model.base_model.layers[0].input_layernorm.register_forward_hook(louder).remove
 

@@ -10,7 +10,7 @@ from hf_posenc.laws import LAWS, Pair
 from .matrix import BY_HOOK, EVERY
 
 COSTLY = [name for name, law in LAWS.items() if law.costly and name != "compiled"]  # which has a file of its own
-THIN = ("continuous", "leaks", "options", "secant")  # many readings each
+THIN = ("continuous", "exported", "leaks", "lengths", "options", "secant")  # many readings, or a compiler, each
 CHOSEN = [(law, pair) for law in COSTLY for pair in (BY_HOOK[::4] if law in THIN else BY_HOOK)]
 REST = [(law, pair) for law in COSTLY for pair in EVERY if (law, pair) not in CHOSEN]
 
