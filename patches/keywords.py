@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.errors import MaskMismatch, UnknownKeyword
-from hf_posenc.graphs import shown, traced
+from hf_posenc.errors import MaskMismatch, UnknownKeyword, shown
+from hf_posenc.graphs import traced
 from hf_posenc.positions import PositionContext
 
 # Nothing of attention depends on their values: what to return, what to compute a loss of, what a tokenizer adds.
