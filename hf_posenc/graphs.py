@@ -8,12 +8,11 @@ the graph to the one length, and a compiler makes another for every text.
 from __future__ import annotations
 
 import torch
-from torch.fx.experimental.symbolic_shapes import has_static_value
 
 
 def traced() -> bool:
     """Whether this call is being written down: no value of a tensor may be looked at."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()  # type: ignore[attr-defined]
 
 
 def transformed() -> bool:
@@ -27,5 +26,7 @@ def open_length(*lengths: int) -> bool:
     `torch.jit.trace` hands out every length as a tensor, and does not say whether it will ever be another.
     """
     if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import has_static_value  # slow, and loaded by the compiler already
+
         return not all(has_static_value(length) for length in lengths)
-    return torch.jit.is_tracing() or transformed()
+    return torch.jit.is_tracing() or transformed()  # type: ignore[attr-defined]

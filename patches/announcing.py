@@ -76,7 +76,8 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     elif mask is not None:
         plain = False  # a mask of the caller's own shape: nothing is known of it
         if isinstance(mask, Tensor):
-            kwargs["attention_mask"] = scores_mask(mask, module.dtype, module.config._attn_implementation)
+            base: Any = module
+            kwargs["attention_mask"] = scores_mask(mask, base.dtype, base.config._attn_implementation)
     if positions is not None and plain:
         plain = in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)

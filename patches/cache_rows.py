@@ -6,7 +6,6 @@ of a cache passes every such change on.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +13,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 FOLLOWER = "posenc_follower"  # attribute of a cache layer: what follows its rows
+
+_CLASSES: dict[type[CacheLayerMixin], type[CacheLayerMixin]] = {}
 
 
 class Rows(Protocol):
@@ -27,10 +28,14 @@ class Rows(Protocol):
         """Keep the rows of these numbers, in this order."""
 
 
-@functools.cache
 def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
     """The class of a cache layer, with a follower that sees every change of its rows."""
+    if cls not in _CLASSES:
+        _CLASSES[cls] = _following(cls)
+    return _CLASSES[cls]
 
+
+def _following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
     class Following(cls):  # type: ignore[valid-type, misc]  # made for the class that a layer happens to have
         _layer_type = None  # with a type it would take the place of ``cls`` in transformers' tables
 
@@ -60,8 +65,7 @@ def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
 
 def _empty(cls: type[CacheLayerMixin]) -> CacheLayerMixin:
     """A layer without content, for `copy` and `pickle` to fill."""
-    made = following(cls)
-    return made.__new__(made)
+    return object.__new__(following(cls))
 
 
 def follow_rows(cache: Cache, follower: Rows) -> None:
