@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
@@ -25,7 +26,7 @@ from hf_posenc.eval.sweep import Sweep, metric_name, parse_metric
 from hf_posenc.eval.tasklib import perplexity
 from hf_posenc.eval.windows import SHIFTS, ends
 
-from .conftest import TRAINED
+from .conftest import TRAINED, alert
 from .test_parity import requests
 
 
@@ -238,3 +239,21 @@ def test_drawn_positions_are_a_rows_own(llama, tokenizer) -> None:
     assert drawn((1, 2, 3)) == drawn((1, 2, 3))
     assert len({tuple(drawn(row)) for row in ((1, 2, 3), (1, 2, 4), (3, 2, 1), (1, 2))}) == 4
     assert torch.equal(torch.rand(3), expected)  # outside, as if none had been drawn
+
+
+def test_a_long_text_leaves_no_trace_on_a_short_one(tokenizer) -> None:
+    """transformers' dynamic RoPE goes on with the frequencies of the longest text so far."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64, rope_parameters=rope,
+    )  # fmt: skip
+    long, short = ("The sky is blue. " * 30, "so"), ("The grass is", " green.")
+
+    def scored(*pairs: tuple[str, str]) -> list[float]:
+        lm = PosEncLM(alert(LlamaForCausalLM(config)), tokenizer=tokenizer, max_length=512)
+        return [score for score, _ in lm.loglikelihood(requests("loglikelihood", pairs))]
+
+    ((alone,), (behind_a_long_one, _), (_, after)) = scored(short), scored(short, long), scored(long, short)
+    assert behind_a_long_one == pytest.approx(alone, rel=1e-6)
+    assert after == pytest.approx(alone, rel=1e-6)

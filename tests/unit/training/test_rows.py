@@ -274,7 +274,8 @@ def test_where_documents_cannot_be_read_apart() -> None:
         {"eval_windows": 0}, {"seed": -1}, {"seed": 2**32}, {"learning_rate": 0.0}, {"learning_rate": 1001.0},
         {"learning_rate": math.nan}, {"warmup": 1.0}, {"warmup": -0.1}, {"packing": "apart"}, {"bf16": 1},
         {"gradient_checkpointing": None}, {"chunked_loss": 0}, {"eval_lengths": 4}, {"eval_lengths": (1,)},
-        {"method": 3}, {"steps": True}, {"steps": 2.0},
+        {"method": 3}, {"steps": True}, {"steps": 2.0}, {"warmup": True}, {"warmup": "0.1"}, {"learning_rate": True},
+        {"learning_rate": "1e-3"}, {"learning_rate": None}, {"eval_lengths": (4, True)}, {"eval_lengths": (2**31,)},
     ],
     ids=str,
 )  # fmt: skip
@@ -286,3 +287,16 @@ def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
 def test_settings_on_the_edge() -> None:
     edge = {"length": 2, "steps": 1, "seed": 2**32 - 1, "learning_rate": 1000.0, "warmup": 0.0, "eval_lengths": (2,)}
     assert Training(**edge).to_dict().items() >= edge.items()
+
+
+def test_settings_by_default() -> None:
+    """As they are documented; a run of an earlier version must mean the same in a later one."""
+    assert Training(length=8, steps=3).to_dict() == {
+        "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": 1e-3, "rank": 16,
+        "warmup": 0.1, "seed": 0, "packing": "joined", "gradient_checkpointing": False, "bf16": False,
+        "chunked_loss": None, "save_every": 50, "eval_every": 10, "eval_lengths": (), "eval_windows": 8,
+    }  # fmt: skip
+
+
+def test_the_label_that_no_loss_counts_is_torchs_own() -> None:
+    assert IGNORED == torch.nn.CrossEntropyLoss().ignore_index
