@@ -75,6 +75,8 @@ def test_windows_of_every_length_end_alike() -> None:
             assert row["input_ids"].tolist() == list(range(end - size, end))
             assert row["labels"].tolist() == [IGNORED] * (size - 4) + list(range(end - 4, end))  # half of the shortest
     assert (held_out_windows([torch.arange(2000)], [512, 1024], count=1)["512"][0]["labels"] != IGNORED).sum() == 128
+    (only,) = (windows[0] for windows in held_out_windows([tokens], [100], count=1).values())
+    assert torch.equal(only["input_ids"], tokens)  # no more text than is measured
     with pytest.raises(LengthContradiction, match="less than the 101"):
         held_out_windows([tokens], [8, 101], count=1)
 
@@ -299,4 +301,4 @@ def test_settings_by_default() -> None:
 
 
 def test_the_label_that_no_loss_counts_is_torchs_own() -> None:
-    assert IGNORED == torch.nn.CrossEntropyLoss().ignore_index
+    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORED
