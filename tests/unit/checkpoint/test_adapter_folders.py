@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_posenc import describe, from_pretrained, is_patched, patch_model
+from hf_posenc import describe, from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 from hf_posenc.peft_adapters import get_peft_model, load_peft_adapter, newer_release, save_peft_adapter
 from hf_posenc.side_car import PARAMETERS, SIDE_CAR, saved_parameters, side_car_of
@@ -184,3 +184,15 @@ def test_a_request_is_held_against_the_adapters_scheme(adapter, host, tmp_path) 
         with pytest.raises(CheckpointMismatch, match="was asked for"):
             from_pretrained(tmp_path / "base", peft_adapter=folder, **asked)
     assert is_patched(from_pretrained(tmp_path / "base", peft_adapter=folder, scheme="yarn", factor=4.0))
+
+
+def test_a_base_that_lost_its_scheme_leaves_none_beside_its_adapter(host, tmp_path) -> None:
+    """Saved by PEFT itself, which replaces files and removes none."""
+    base = patch_model(host("llama"), "t5", factor=FACTOR)
+    model = get_peft_model(base, lora())
+    type(model).save_pretrained(model, str(tmp_path))
+    assert {SIDE_CAR, PARAMETERS} <= {p.name for p in tmp_path.iterdir()}
+    unpatch_model(base)
+    type(model).save_pretrained(model, str(tmp_path))
+    assert not {SIDE_CAR, PARAMETERS} & {p.name for p in tmp_path.iterdir()}
+    assert not is_patched(load_peft_adapter(host("llama"), tmp_path))

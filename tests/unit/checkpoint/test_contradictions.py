@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_posenc import describe, from_pretrained, is_patched, patch_model
+from hf_posenc import describe, from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.block import Block
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.swapping import FORMAT
@@ -172,6 +172,14 @@ def test_a_weight_that_is_no_number(name: str, saved) -> None:
         from_pretrained(folder)
 
 
+def test_a_plain_weight_that_is_no_number(host, tmp_path) -> None:
+    """Nothing is patched, and what is loaded is looked at all the same."""
+    host("llama").save_pretrained(tmp_path)
+    edit_weights(tmp_path, lambda weights: weights["model.norm.weight"][2:3].fill_(torch.inf))
+    with pytest.raises(PosEncError, match="norm"):
+        from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("lost", ["log_slopes", "both"])
 def test_what_a_checkpoint_has_is_kept_where_it_lacks_the_rest(lost: str, host, tmp_path) -> None:
     """A composition of two learned schemes, one of which has no weights: the other keeps its own."""
@@ -214,8 +222,6 @@ def test_a_table_out_of_use_stays_frozen(kind: str, saved, host) -> None:
     assert frozen
     loaded = from_pretrained(folder)
     assert [name for name, p in loaded.named_parameters() if not p.requires_grad] == frozen
-    from hf_posenc import unpatch_model
-
     assert all(p.requires_grad for p in unpatch_model(loaded).parameters())
 
 
