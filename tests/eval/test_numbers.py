@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,17 +14,21 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.comparison import Comparison, by_place
+from hf_posenc.eval.docs_task import DocsTask
 from hf_posenc.eval.haystack import hide, listed
+from hf_posenc.eval.identity import plain
+from hf_posenc.eval.masked_tasks import MaskedTask
 from hf_posenc.eval.models import PosEncLM
 from hf_posenc.eval.niah import Niah
 from hf_posenc.eval.results import Row, rows_of
 from hf_posenc.eval.retrieval import opened
 from hf_posenc.eval.scoring import token_scores
+from hf_posenc.eval.span_tasks import SlidingTask, TokenLossTask
 from hf_posenc.eval.spans import passes
 from hf_posenc.eval.store import Record, is_intact, key_of
 from hf_posenc.eval.store import digest_of as row_digest
 from hf_posenc.eval.sweep import Sweep, metric_name, parse_metric
-from hf_posenc.eval.tasklib import perplexity
+from hf_posenc.eval.tasklib import LengthSweep, PasskeyTask, PerplexityTask, perplexity
 from hf_posenc.eval.windows import SHIFTS, ends
 
 from .conftest import TRAINED, alert
@@ -257,3 +262,23 @@ def test_a_long_text_leaves_no_trace_on_a_short_one(tokenizer) -> None:
     ((alone,), (behind_a_long_one, _), (_, after)) = scored(short), scored(short, long), scored(long, short)
     assert behind_a_long_one == pytest.approx(alone, rel=1e-6)
     assert after == pytest.approx(alone, rel=1e-6)
+
+
+def test_a_comparison_as_json_has_it() -> None:
+    found = comparison(row("nll")).to_dict()
+    assert found["format"] == 1
+    assert found["cells"] == [{"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k"}]
+    assert [Row(**one) for one in found["rows"]] == [replace(row("nll"), model="name", scheme="pi")]
+    assert found["about"] == {"model": "name", "schemes": [{"label": "pi"}]}
+
+
+def test_settings_as_json_has_them() -> None:
+    given = {1: (2.5, None, True), "a": {"b": [torch.float32]}, "c": "d"}
+    assert plain(given) == {"1": [2.5, None, True], "a": {"b": ["torch.float32"]}, "c": "d"}
+
+
+@pytest.mark.parametrize("task", [TokenLossTask, SlidingTask, DocsTask, PerplexityTask, PasskeyTask, MaskedTask])
+def test_losses_are_better_low_and_shares_high(task: type[LengthSweep]) -> None:
+    for metric, (aggregation, higher) in task.metrics.items():
+        assert higher == (metric in ("acc", "recall"))
+        assert aggregation([1.0, 3.0]) == pytest.approx(math.exp(2.0) if metric.endswith("ppl") else 2.0)
