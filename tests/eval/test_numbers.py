@@ -15,6 +15,7 @@ from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.comparison import Comparison, by_place
 from hf_posenc.eval.docs_task import DocsTask
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.haystack import hide, listed
 from hf_posenc.eval.identity import plain
 from hf_posenc.eval.masked_tasks import MaskedTask
@@ -175,6 +176,15 @@ def test_a_sweep_by_default() -> None:
     assert (found.stride, found.stretch, found.from_start) == (256, 1024, False)
     assert found.depths == (0.0, 0.25, 0.5, 0.75, 1.0)
     assert Sweep.of({"lengths": [8], "stride": 10, "from_start": "yes"}).stretch == 40
+    assert [Sweep.of({"lengths": 8, "docs": docs}).docs for docs in (None, "a b,c", ["a", "b"])] == [
+        (), ("a b,c",), ("a", "b")
+    ]  # fmt: skip
+    for nothing in ({}, {"lengths": []}, {"lengths": None}):
+        with pytest.raises(TaskOptionOutOfRange, match="has no lengths"):
+            Sweep.of(nothing)
+    assert [Sweep.of({"lengths": given}).lengths for given in (8, "8", "[8, 9]", (9, 8, 8))] == [
+        (8,), (8,), (8, 9), (8, 9)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("depth", "place"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
@@ -253,7 +263,7 @@ def test_a_long_text_leaves_no_trace_on_a_short_one(tokenizer) -> None:
         vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=64, rope_parameters=rope,
     )  # fmt: skip
-    long, short = ("The sky is blue. " * 30, "so"), ("The grass is", " green.")
+    long, short = ("The sky is blue. " * 40, "so"), ("The grass is green. " * 15, "so")  # both beyond 64 tokens
 
     def scored(*pairs: tuple[str, str]) -> list[float]:
         lm = PosEncLM(alert(LlamaForCausalLM(config)), tokenizer=tokenizer, max_length=512)
