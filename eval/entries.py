@@ -46,7 +46,7 @@ class Entry:
         return {name: value for name, value in self.options.items() if name not in LENGTHS}
 
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on: aliases and left-out defaults are written out, the label is not part of it.
+        """What the numbers depend on: aliases are replaced by names, the label is not part of it.
 
         Raises:
             PosEncError: the scheme or one of its options is refused.

@@ -117,3 +117,31 @@ def test_a_masked_text_stands_between_its_special_tokens(bert, framed_tokenizer)
     (row,) = read
     assert (row[0], row[-1], len(row)) == (hidden[0], hidden[-1], len(hidden))
     assert (hidden[0], hidden[-1]) == (framed_tokenizer.cls_token_id, framed_tokenizer.sep_token_id)
+
+
+@pytest.mark.parametrize("task", ["posenc_passkey", "posenc_niah_single", "posenc_ppl"])
+def test_no_prompt_is_longer_than_its_length(task: str, llama, tokenizer, text) -> None:
+    """Whole sentences leave room to spare at most lengths, not at all of 24 in a row."""
+    made, lengths = framing(tokenizer, 2), list(range(240, 264))
+    evaluation = evaluate(
+        llama, made, tasks=[task], lengths=lengths, samples=1, scored=16, keys=1, depths=[0.5], text=text,
+        log_samples=True,
+    )  # fmt: skip
+    (sample,) = evaluation.raw["samples"][task]
+    read = [len(made(prompt + answer)["input_ids"]) for prompt, answer in sample["arguments"]]
+    assert len(read) == len(lengths)
+    assert all(tokens <= length for tokens, length in zip(read, lengths, strict=True))
+    assert max(tokens - length for tokens, length in zip(read, lengths, strict=True)) >= -1  # and hardly any is wasted
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_behind_a_begin_token_the_first_token_counts(before: int, llama, tokenizer, text) -> None:
+    """From the start of a text: without a begin token nothing tells its first token, which is left out."""
+    evaluation = evaluate(
+        llama, framing(tokenizer, before), tasks=["posenc_sliding_ppl", "posenc_token_nll"], lengths=[64], samples=1,
+        text=text, options={"stride": 32, "stretch": 40, "from_start": True}, log_samples=True,
+    )  # fmt: skip
+    first = 0 if before else 1
+    (sliding,), (whole,) = (evaluation.raw["samples"][f"posenc_{name}"] for name in ("sliding_ppl", "token_nll"))
+    assert sliding["arguments"][0][3] == [(0, first, first + 40)]
+    assert whole["arguments"][0][3] == [(0, first, 64 - before)] * 2

@@ -95,3 +95,31 @@ def test_layers_and_unpatched_models(tmp_path) -> None:
         export_native(patch_model(host("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
     with pytest.raises(NotPatched):
         export_native(host("llama"), tmp_path)
+
+
+WRONG = {
+    "another temperature": {"attention_factor": 1.01},
+    "another factor": {"factor": 3.9},
+    "another base": {"rope_theta": 10_100.0},
+    "another ramp": {"beta_fast": 8.0, "beta_slow": 0.01},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_written_is_held_against_the_scheme(wrong: str, tmp_path, monkeypatch) -> None:
+    """A scheme whose `native` says something else than it does, as a release of transformers may read it."""
+    from hf_posenc.schemes.yarn import Yarn
+
+    honest = Yarn.native
+    export_native(patch_model(host("llama"), "yarn", factor=4), tmp_path / "honest")
+    monkeypatch.setattr(Yarn, "native", lambda self: honest(self) | WRONG[wrong])
+    with pytest.raises(NotExpressible, match="another rotation"):
+        export_native(patch_model(host("llama"), "yarn", factor=4), tmp_path / "plain")
+    assert not (tmp_path / "plain").exists()
+
+
+def test_how_a_model_generates_travels_with_it(tmp_path) -> None:
+    model = patch_model(host("llama"), "yarn", factor=4)
+    model.generation_config.temperature, model.generation_config.do_sample = 0.25, True
+    export_native(model, tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.25

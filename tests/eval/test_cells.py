@@ -1,0 +1,150 @@
+"""Under which key a cell is kept: whatever may change its number is in it, or an old number is given for a new one."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc import describe, is_patched
+from hf_posenc.eval import comparing
+from hf_posenc.eval.cells import Request, cells_of
+from hf_posenc.eval.comparing import is_final, measured_cell, patched, what_is_wrong
+from hf_posenc.eval.entries import Entry
+from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.store import Record
+
+from .conftest import TRAINED
+
+REQUEST = Request({"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"})
+YARN = Entry("yarn", "yarn")
+
+
+def key(
+    request: Request = REQUEST, entry: Entry = YARN, task: str = "posenc_ppl", lengths: tuple[int, ...] = (64,)
+) -> str:
+    return request.cell(entry, task, lengths).key
+
+
+def test_a_key_is_of_all_that_changes_a_number() -> None:
+    keys = [
+        key(),
+        key(replace(REQUEST, measure={"seed": 1, "samples": 2})),
+        key(replace(REQUEST, measure={"seed": 0, "samples": 3})),
+        key(replace(REQUEST, longest=8 * TRAINED)),
+        key(replace(REQUEST, one_factor=True)),
+        key(replace(REQUEST, model_args={"dtype": "bfloat16"})),
+        key(replace(REQUEST, identity={"model": "c", "text": "b"})),
+        key(replace(REQUEST, identity={"model": "a", "text": "c"})),
+        key(entry=Entry("pi", "pi")),
+        key(entry=Entry("yarn", "yarn", {"beta_fast": 16.0})),
+        key(entry=Entry("yarn", "yarn", {"factor": 2.0})),
+        key(entry=Entry("unscaled", None)),
+        key(task="posenc_passkey"),
+        key(lengths=(128,)),
+        key(lengths=(64, 128)),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_key_is_of_nothing_else() -> None:
+    assert key(entry=Entry("another label", "yarn")) == key()
+    assert key(entry=Entry("linear", "linear")) == key(entry=Entry("pi", "pi"))
+    plain = Entry("unscaled", None)
+    assert key(replace(REQUEST, one_factor=True), plain) == key(entry=plain)  # nothing is patched
+
+
+def test_cells_come_scheme_by_scheme() -> None:
+    found = list(cells_of(REQUEST, [YARN, Entry("pi", "pi")], [64, 128], ["posenc_ppl", "posenc_token_nll"]))
+    assert [(c.entry.label, c.task, c.lengths, c.length) for c in found] == [
+        (label, task, lengths, lengths[-1])
+        for label in ("yarn", "pi")
+        for task, lengths in (("posenc_ppl", (64,)), ("posenc_ppl", (128,)), ("posenc_token_nll", (64, 128)))
+    ]
+
+
+def record(state: Any) -> Record:
+    return Record("k", "yarn", "t", 64, state, "", [], 1.0, {})
+
+
+def test_what_failed_is_tried_again() -> None:
+    assert [is_final(record(state)) for state in ("done", "refused", "failed")] == [True, True, False]
+    assert not is_final(None)
+
+
+@pytest.mark.parametrize(
+    ("one_factor", "options", "target"),
+    [(False, {}, 2 * TRAINED), (True, {}, 4 * TRAINED), (False, {"factor": 3.0}, 3 * TRAINED)],
+)
+def test_a_model_is_patched_for_its_cell_alone(llama, one_factor: bool, options: dict[str, Any], target: int) -> None:
+    lm, request = SimpleNamespace(model=llama, report={}), replace(REQUEST, one_factor=one_factor)
+    with patched(lm, request.cell(Entry("yarn", "yarn", options), "posenc_ppl", (2 * TRAINED,)), request):
+        assert describe(llama).target_length == target
+    assert not is_patched(llama)
+    with patched(lm, request.cell(Entry("yarn", "yarn"), "posenc_ppl", (TRAINED // 2,)), request):
+        assert describe(llama).target_length == (4 * TRAINED if one_factor else TRAINED)  # never less than was trained
+    with pytest.raises(ZeroDivisionError), patched(lm, request.cell(YARN, "t", (64,)), request):
+        raise ZeroDivisionError
+    assert not is_patched(llama)
+
+
+def test_learned_schemes_start_from_the_seed(llama) -> None:
+    found = []
+    for seed in (0, 0, 1):
+        request = replace(REQUEST, measure={"seed": seed})
+        torch.rand(3)
+        before = torch.random.get_rng_state()
+        with patched(SimpleNamespace(model=llama, report={}), request.cell(Entry("t5", "t5"), "t", (64,)), request):
+            found.append(next(p for n, p in llama.named_parameters() if "posenc" in n).detach().clone())
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+ROWS = [{"metric": "nll", "value": 2.0, "length": 64}]
+
+
+def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exception | None = None) -> Record:
+    """The record of a cell whose evaluation gives, or raises, something; or whose patch does."""
+
+    @contextmanager
+    def patch(*_: Any) -> Any:
+        if refusal:
+            raise refusal
+        yield
+
+    def evaluate(*_: Any, **__: Any) -> Any:
+        if isinstance(evaluated, Exception):
+            raise evaluated
+        return SimpleNamespace(rows=[SimpleNamespace(to_dict=lambda row=row: row) for row in evaluated])
+
+    monkeypatch.setattr(comparing, "patched", patch)
+    monkeypatch.setattr(comparing, "evaluate", evaluate)
+    cell = REQUEST.cell(YARN, "posenc_ppl", (64,))
+    return measured_cell(SimpleNamespace(), cell, REQUEST, {}, lambda: None)
+
+
+def test_how_a_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = outcome(monkeypatch, ROWS)
+    assert (done.state, done.reason, done.rows, done.length, done.scheme) == ("done", "", ROWS, 64, "yarn")
+    bad = [{"metric": "nll", "value": float("nan"), "length": 64}]
+    for rows, said in (([], "no number"), (ROWS + bad, "nll is nan at length 64")):
+        failed = outcome(monkeypatch, rows)
+        assert (failed.state, failed.rows) == ("failed", [])
+        assert said in failed.reason
+    assert outcome(monkeypatch, refusal=TextTooShort("No. Do.")).state == "refused"
+    assert outcome(monkeypatch, TextTooShort("No. Do.")).state == "failed"
+    crashed = outcome(monkeypatch, ValueError("first line\nsecond"))
+    assert (crashed.state, crashed.reason) == ("failed", "ValueError: first line")
+    for error in (MemoryError(), torch.OutOfMemoryError("x"), RuntimeError("[enforce fail] can't allocate memory")):
+        assert outcome(monkeypatch, error).reason.startswith("Out of memory at 64 tokens")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_numbers_that_are_none(value: float) -> None:
+    assert what_is_wrong([{"metric": "ppl", "value": value, "length": 8}])
+    assert what_is_wrong(ROWS) == ""

@@ -1,0 +1,294 @@
+"""Where a number comes from: each step between a model's logits and a row of a report, against its definition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import patch_model
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.comparison import Comparison, by_place
+from hf_posenc.eval.docs_task import DocsTask
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.haystack import hide, listed
+from hf_posenc.eval.identity import plain
+from hf_posenc.eval.masked_tasks import MaskedTask
+from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.niah import Niah
+from hf_posenc.eval.results import Row, rows_of
+from hf_posenc.eval.retrieval import opened
+from hf_posenc.eval.scoring import token_scores
+from hf_posenc.eval.span_tasks import SlidingTask, TokenLossTask
+from hf_posenc.eval.spans import passes
+from hf_posenc.eval.store import Record, is_intact, key_of
+from hf_posenc.eval.store import digest_of as row_digest
+from hf_posenc.eval.sweep import Sweep, metric_name, parse_metric
+from hf_posenc.eval.tasklib import LengthSweep, PasskeyTask, PerplexityTask, perplexity
+from hf_posenc.eval.windows import SHIFTS, ends
+
+from .conftest import TRAINED, alert
+from .test_parity import requests
+
+
+def exact(model: Any, ids: list[int], scored: int) -> torch.Tensor:
+    """Log-probabilities of all words at the last ``scored`` places, float64."""
+    return model(torch.tensor([ids])).logits[0, -scored - 1 : -1].double().log_softmax(-1)
+
+
+@torch.no_grad()
+def test_losses_of_pass_keys_are_nats_a_token(llama, tokenizer) -> None:
+    depths = [0.0, 1.0]
+    evaluation = evaluate(
+        llama, tokenizer, tasks=["posenc_passkey"], log_samples=True, lengths=[TRAINED, 2 * TRAINED], keys=2,
+        depths=depths,
+    )  # fmt: skip
+    rows = {(r.metric, r.length, r.depth): r.value for r in evaluation.rows}
+    cells = [(length, depth) for length in (TRAINED, 2 * TRAINED) for depth in depths]
+    found: dict[tuple[int, float], list[float]] = {cell: [] for cell in cells}
+    for sample in evaluation.raw["samples"]["posenc_passkey"]:
+        for cell, (prompt, answer) in zip(cells, sample["arguments"], strict=True):
+            whole, before = tokenizer(prompt + answer)["input_ids"], tokenizer(prompt)["input_ids"]
+            target = whole[len(before) :]
+            assert len(target) > 1  # or a sum would be a mean
+            scores = exact(llama, whole, len(target))
+            found[cell].append(-scores[range(len(target)), target].mean().item())
+    for cell in cells:
+        assert rows["nll", cell[0], cell[1]] == pytest.approx(sum(found[cell]) / 2, rel=1e-5)
+
+
+@torch.no_grad()
+def test_greedy_means_every_token(llama, tokenizer) -> None:
+    """Targets that a greedy decoder writes, and the same with one token that it does not, at each place."""
+    context = "def bisect(a, x):\n    lo = 0"
+    ids = tokenizer(context)["input_ids"]
+    written = llama.generate(
+        torch.tensor([ids]), max_new_tokens=3, min_new_tokens=3, do_sample=False, attention_mask=torch.ones(1, len(ids))
+    )[0, len(ids) :].tolist()  # fmt: skip
+    lm = PosEncLM(llama, tokenizer=tokenizer)
+    ((score, greedy),) = lm._loglikelihood_tokens([(None, ids, written)])
+    assert greedy
+    assert score == pytest.approx(exact(llama, ids + written, 3)[range(3), written].sum().item(), rel=1e-5)
+    for place in range(3):
+        other = [*written[:place], (written[place] + 1) % 512, *written[place + 1 :]]
+        ((score, greedy),) = lm._loglikelihood_tokens([(None, ids, other)])
+        assert not greedy
+        assert score == pytest.approx(exact(llama, ids + other, 3)[range(3), other].sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("held", [1 << 20, 3 * 50])
+def test_scores_are_in_float32_whatever_the_logits_are(dtype: torch.dtype, held: int, monkeypatch) -> None:
+    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", held)
+    logits = (5 * torch.randn(10, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
+    tokens = torch.arange(10)
+    tokens[3] = logits[3].argmax()
+    scores, greedy = token_scores(logits, tokens)
+    expected = logits.double().log_softmax(-1)[range(10), tokens]
+    assert scores.dtype == torch.float32
+    assert (scores.double() - expected).abs().max() < 1e-5
+    assert torch.equal(greedy, logits.argmax(-1) == tokens)
+    rounded = logits.log_softmax(-1)[range(10), tokens].double()
+    assert dtype == torch.float32 or (rounded - expected).abs().max() > 1e-4  # control
+    head = torch.nn.Linear(50, 60, dtype=torch.float32)
+    scores, _ = token_scores(logits.float(), tokens, head)
+    expected = head(logits.float()).double().log_softmax(-1)[range(10), tokens]
+    assert (scores.double() - expected).abs().max() < 1e-5
+
+
+def test_one_pass_reaches_the_farthest_end_in_whatever_order() -> None:
+    spans = [(0, 4, 8), (0, 1, 4), (2, 6, 8), (0, 2, 6)]
+    one, other = passes([9], range(10, 20), spans, prefixes=True)
+    assert one.tokens == (9, *range(10, 18))
+    assert one.keep == 7
+    assert dict(one.answers) == {0: slice(3, 7), 1: slice(0, 3), 3: slice(1, 5)}
+    assert (other.tokens, other.keep, other.answers) == ((9, *range(12, 18)), 2, ((2, slice(0, 2)),))
+    for each, (_, begin, end) in zip(passes([], range(10, 20), spans, prefixes=False), spans, strict=True):
+        assert each.tokens[-1] == 10 + end - 1
+        assert each.keep == end - begin
+
+
+@pytest.mark.parametrize(("tokens", "count", "longest"), [(1000, 4, 200), (1000, 1, 200), (777, 7, 100), (1000, 2, 64)])
+def test_windows_are_spread_over_the_whole_text(tokens: int, count: int, longest: int) -> None:
+    found, room = ends(tokens, count, longest), tokens - longest - SHIFTS
+    assert found[0] == longest
+    assert len(set(found)) == count
+    if count > 1:
+        assert found[-1] == tokens - SHIFTS  # room for a window to move on, and no more
+        steps = [two - one for one, two in pairwise(found)]
+        assert max(steps) - min(steps) <= 1
+        assert steps[0] == pytest.approx(room / (count - 1), abs=1)
+
+
+def test_perplexity_is_of_the_mean_loss() -> None:
+    """And not a mean of perplexities, which one bad document rules."""
+    assert perplexity([1.0, 3.0]) == pytest.approx(math.exp(2.0))
+    results = {
+        "results": {"t": {"nll_L8,none": 2.0, "nll_L8_stderr,none": 0.5, "ppl_L8,none": math.exp(2.0)}},
+        "n-samples": {"t": {"original": 9, "effective": 3}},
+    }
+    loss, found = rows_of(results, scheme="s", model="m")
+    assert (loss.stderr, loss.n, loss.length) == (0.5, 3, 8)
+    assert found.stderr == pytest.approx(math.exp(2.0) * 0.5)  # d exp(x) = exp(x) dx
+    found = rows_of({**results, "results": {"t": {"ppl_L8,none": 7.0}}}, scheme="s", model="m")
+    assert [row.stderr for row in found] == [None]
+
+
+def comparison(*rows: Row) -> Comparison:
+    record = Record("k", "pi", "t", 8, "done", "", [row.to_dict() for row in rows], 1.0, {})
+    return Comparison({"model": "name", "schemes": [{"label": "pi"}]}, [record])
+
+
+def row(metric: str, depth: float | None = None, task: str = "t", length: int = 8) -> Row:
+    return Row("m", "s", task, length, depth, metric, 1.0, 0.1, 4)
+
+
+def test_what_a_comparison_is_asked_for() -> None:
+    found = comparison(row("nll"), row("acc"), row("acc", 0.5), row("part", 0.5), row("other"), row("ppl", task="u"))
+    assert found.tasks() == ["t", "u"]
+    assert found.metrics("t") == ["acc", "nll", "other"]  # the first stands for the task
+    assert found.metrics("t", depth=True) == ["acc", "part"]
+    assert found.metrics("u") == ["ppl"]
+    assert {(r.model, r.scheme) for r in found.rows} == {("name", "pi")}
+    assert found.reasons("done") == {("pi", ""): found.records}
+    assert found.with_state("failed") == []
+    placed = by_place(found.rows, "t", "acc")
+    assert list(placed) == [("pi", 8)]
+    assert placed["pi", 8].depth is None
+
+
+@pytest.mark.parametrize("depth", [None, 0.0, 0.25, 1.0, 0.125])
+def test_names_of_metrics_are_read_as_they_are_written(depth: float | None) -> None:
+    assert parse_metric(metric_name("exact_match", 512, depth)) == ("exact_match", 512, depth)
+    assert metric_name("acc", 512, 0.5) == "acc_L512_D50"
+    assert parse_metric("acc") is None
+
+
+def test_a_sweep_by_default() -> None:
+    found = Sweep.of({"lengths": "512;256,512"})
+    assert (found.lengths, found.longest) == ((256, 512), 512)
+    assert (found.samples, found.keys, found.scored, found.seed, found.alphabet) == (16, 8, 64, 0, 1000)
+    assert (found.stride, found.stretch, found.from_start) == (256, 1024, False)
+    assert found.depths == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert Sweep.of({"lengths": [8], "stride": 10, "from_start": "yes"}).stretch == 40
+    assert [Sweep.of({"lengths": 8, "docs": docs}).docs for docs in (None, "a b,c", ["a", "b"])] == [
+        (), ("a b,c",), ("a", "b")
+    ]  # fmt: skip
+    for nothing in ({}, {"lengths": []}, {"lengths": None}):
+        with pytest.raises(TaskOptionOutOfRange, match="has no lengths"):
+            Sweep.of(nothing)
+    assert [Sweep.of({"lengths": given}).lengths for given in (8, "8", "[8, 9]", (9, 8, 8))] == [
+        (8,), (8,), (8, 9), (8, 9)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("depth", "place"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
+def test_a_needle_lies_behind_its_share_of_the_filler(depth: float, place: int) -> None:
+    filler = [str(n) for n in range(10)]
+    assert hide([(depth, "x")], filler).index("x") == place
+    both = hide([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
+    assert [one for one in both if one.isdigit()] == filler
+    assert both.index("x") < both.index("z")
+
+
+def test_needles_say_which_of_them_is_pinned() -> None:
+    for seed in range(12):
+        for options in ({"queries": 3}, {"codes": 3}, {}, {"distractors": 4}):
+            made = Niah(f"{seed}", 0.37, **options)
+            depth, told = made.needles[made.pinned]
+            assert depth == 0.37
+            assert made.answers[made.pinned] in told
+            assert sum(place == 0.37 for place, _ in made.needles) == 1
+            order = [made.prompt(50).index(answer) for answer in made.answers]
+            assert options.get("codes", 1) == 1 or order == sorted(order)  # values of one key come in the text's order
+    assert len({Niah(f"{seed}", 0.37, queries=3).pinned for seed in range(12)}) == 3
+
+
+def test_each_answer_follows_the_right_ones_before_it() -> None:
+    assert opened(["a", "b", "c"]) == [("", " a"), (" a,", " b"), (" a, b,", " c")]
+    assert [listed(["a", "b", "c"][:n]) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+
+
+def test_a_row_of_the_store_is_known_by_all_it_says() -> None:
+    values = ["key", "pi", "t", 8, "done", "", "[1.5]", 2.0, "{}"]
+    digest = row_digest(values)
+    assert is_intact(values, digest)
+    for place in range(len(values)):
+        assert not is_intact([*values[:place], "other", *values[place + 1 :]], digest)
+    assert not is_intact([*values[:-1], float("nan")], digest)
+    assert key_of({"a": 1, "b": [1, 2]}) == key_of({"b": [1, 2], "a": 1})
+    assert key_of({"a": 1}) != key_of({"a": 2})
+
+
+def test_requests_of_one_context_do_not_mix(llama, tokenizer) -> None:
+    """Targets of one and of several tokens behind the same context, scored by one pass, in any order."""
+    pairs = [("The sky is", " blue"), ("The sky is", " a long way up"), ("The sky is", " blue and"), ("The sky", " is")]
+    lm = PosEncLM(llama, tokenizer=tokenizer)
+    together = lm.loglikelihood(requests("loglikelihood", pairs))
+    backwards = lm.loglikelihood(requests("loglikelihood", pairs[::-1]))[::-1]
+    for (context, target), one, other in zip(pairs, together, backwards, strict=True):
+        ids, before = tokenizer(context + target)["input_ids"], len(tokenizer(context)["input_ids"])
+        wanted = ids[before:]
+        expected = exact(llama, ids, len(wanted))[range(len(wanted)), wanted].sum().item()
+        assert one[0] == pytest.approx(expected, rel=1e-5)
+        assert other == pytest.approx(one, rel=1e-6)
+
+
+def test_drawn_positions_are_a_rows_own(llama, tokenizer) -> None:
+    """Two texts that drew the same positions would be one draw counted twice."""
+    patch_model(llama, "randpos", target_length=2 * TRAINED, test="random")
+    lm = PosEncLM(llama, tokenizer=tokenizer)
+
+    def drawn(row: tuple[int, ...]) -> list[float]:
+        with lm.seeded([row]):
+            return torch.rand(3).tolist()
+
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    assert drawn((1, 2, 3)) == drawn((1, 2, 3))
+    assert len({tuple(drawn(row)) for row in ((1, 2, 3), (1, 2, 4), (3, 2, 1), (1, 2))}) == 4
+    assert torch.equal(torch.rand(3), expected)  # outside, as if none had been drawn
+
+
+def test_a_long_text_leaves_no_trace_on_a_short_one(tokenizer) -> None:
+    """transformers' dynamic RoPE goes on with the frequencies of the longest text so far."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64, rope_parameters=rope,
+    )  # fmt: skip
+    long, short = ("The sky is blue. " * 40, "so"), ("The grass is green. " * 15, "so")  # both beyond 64 tokens
+
+    def scored(*pairs: tuple[str, str]) -> list[float]:
+        lm = PosEncLM(alert(LlamaForCausalLM(config)), tokenizer=tokenizer, max_length=512)
+        return [score for score, _ in lm.loglikelihood(requests("loglikelihood", pairs))]
+
+    ((alone,), (behind_a_long_one, _), (_, after)) = scored(short), scored(short, long), scored(long, short)
+    assert behind_a_long_one == pytest.approx(alone, rel=1e-6)
+    assert after == pytest.approx(alone, rel=1e-6)
+
+
+def test_a_comparison_as_json_has_it() -> None:
+    found = comparison(row("nll")).to_dict()
+    assert found["format"] == 1
+    assert found["cells"] == [{"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k"}]
+    assert [Row(**one) for one in found["rows"]] == [replace(row("nll"), model="name", scheme="pi")]
+    assert found["about"] == {"model": "name", "schemes": [{"label": "pi"}]}
+
+
+def test_settings_as_json_has_them() -> None:
+    given = {1: (2.5, None, True), "a": {"b": [torch.float32]}, "c": "d"}
+    assert plain(given) == {"1": [2.5, None, True], "a": {"b": ["torch.float32"]}, "c": "d"}
+
+
+@pytest.mark.parametrize("task", [TokenLossTask, SlidingTask, DocsTask, PerplexityTask, PasskeyTask, MaskedTask])
+def test_losses_are_better_low_and_shares_high(task: type[LengthSweep]) -> None:
+    for metric, (aggregation, higher) in task.metrics.items():
+        assert higher == (metric in ("acc", "recall"))
+        assert aggregation([1.0, 3.0]) == pytest.approx(math.exp(2.0) if metric.endswith("ppl") else 2.0)
