@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -78,8 +79,9 @@ def tested(python: Path, arguments: list[str], code: Path, log: Path) -> dict[st
         except subprocess.TimeoutExpired:
             raise CannotBuild(f"The suite took longer than {LIMIT} s.") from None
     if not report.exists():
-        raise CannotBuild(f"pytest did not start: {log.read_text(encoding='utf-8').strip().splitlines()[-1][:300]}")
-    return counted(report) | {"seconds": round(time.monotonic() - started), "command": "pytest " + " ".join(arguments)}
+        raise CannotBuild(f"pytest wrote no report; it said: {log.read_text(encoding='utf-8').strip()[-300:]}")
+    seconds = round(time.monotonic() - started)
+    return counted(report) | {"seconds": seconds, "command": shlex.join(["pytest", *arguments])}
 
 
 def counted(report: Path) -> dict[str, Any]:

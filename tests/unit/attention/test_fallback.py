@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from hf_posenc.attention import flash_cpu
 
@@ -49,3 +50,34 @@ def test_the_operator_is_used_where_it_is() -> None:
     if not flash_cpu.available():
         pytest.skip("this torch has no CPU flash operator that takes a mask together with causality")
     assert Problem("toeplitz").route() == "toeplitz"
+
+
+def reading_past(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *call: object, **more: object) -> tuple:
+    """The operator of torch 2.8: every query head reads a key head of its own number, in whatever memory that is."""
+    key, value = (t.as_strided(query.shape, t.stride(), t.storage_offset()) for t in (key, value))
+    return OPERATOR(query, key, value, *call, **more)
+
+
+OPERATOR = flash_cpu.forward
+
+
+def test_an_operator_without_shared_key_heads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_cpu, "forward", reading_past)
+    assert not flash_cpu.shares_key_heads()
+
+
+@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "two regions", "rows"])
+def test_an_operator_without_shared_key_heads_gets_one_for_each(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where memory behind the keys would have been read without an error."""
+    seen = []
+
+    def strict(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *call: object, **more: object) -> tuple:
+        seen.append(query.shape[1] == key.shape[1] == value.shape[1])
+        return OPERATOR(query, key, value, *call, **more)
+
+    monkeypatch.setattr(flash_cpu, "forward", strict)
+    monkeypatch.setattr(flash_cpu, "SHARES_KEY_HEADS", False)
+    problem = Problem(kind, queries=150, keys=150)
+    assert problem.gap() <= problem.limit
+    assert seen
+    assert all(seen)

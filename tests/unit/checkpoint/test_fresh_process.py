@@ -6,7 +6,9 @@ import json
 
 import pytest
 import torch
+from packaging.version import Version
 from safetensors.torch import save_file
+from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_posenc import patch_model
 from hf_posenc.laws.hosts import host
@@ -123,7 +125,9 @@ def add_then_patch(pair: Pair):
     return patch_model(model, pair.scheme, **pair.options)
 
 
-ORDERS = (patch_then_peft, peft_then_patch, patch_then_add, add_then_patch)
+ORDERS = [patch_then_peft, peft_then_patch]
+if Version(peft.__version__) >= Version(MIN_PEFT_VERSION):  # transformers refuses to add adapters of an older PEFT
+    ORDERS += [patch_then_add, add_then_patch]
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT reads what transformers has renamed
@@ -132,7 +136,7 @@ def test_adapters_saved_by_others_are_equal(pairs, elsewhere, tmp_path) -> None:
     jobs = []
     generator = torch.Generator().manual_seed(0)
     for number, pair in enumerate(pairs):
-        for order in (ORDERS[number % 4], ORDERS[(number + 1) % 4]):
+        for order in (ORDERS[number % len(ORDERS)], ORDERS[(number + 1) % len(ORDERS)]):
             model = order(pair).eval()
             with torch.no_grad():
                 for name, weight in model.named_parameters():
