@@ -10,9 +10,12 @@ layer. A forward pass beside it would compute one layer as it was and the next a
 The gate stands where `nn.Module.__call__` looks for a compiled call, before hooks and ``forward`` are looked up, so
 that a call that waited reads all of the new state. While nothing is patched there is no gate and no cost.
 
-Not covered: free-threaded builds of Python, as who is inside is read off the threads' stacks; direct calls of the base
-model's ``forward``, which pass no gate; replicas of `DataParallel` and recomputation of checkpointed layers, where a
-forward pass and its backward pass may lie on two sides of a patch.
+Who is inside is read off the threads' stacks, by the functions on them: a thread that computes with another model of
+the same class is waited for, too.
+
+Not covered: free-threaded builds of Python, and processes of more than 100 threads, whose stacks cannot be read; direct
+calls of the base model's ``forward`` that begin while the gate is closed, which pass no gate; replicas of `DataParallel`
+and recomputation of checkpointed layers, where a forward pass and its backward pass may lie on two sides of a patch.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import torch
 from torch import nn
 
 from hf_posenc.errors import ModelInUse
-from hf_posenc.stacks import own_stack, stack_of
+from hf_posenc.stacks import function_of, functions_of_threads, own_stack
 
 PATIENCE = 60.0
 """Seconds to wait for the forward passes that run; a pass over a long text on CPU may take that long."""
@@ -50,6 +53,8 @@ class Gate:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.modules = list(modules)
         self.ids = {id(module) for module in self.modules}
+        kinds = {type(module) for module in self.modules if not type(module).__module__.startswith("torch.")}
+        self.functions = {function_of(kind.forward) for kind in kinds}
         self.owner = threading.get_ident()
         self.opened = threading.Event()
         self.waiting: set[int] = set()  # threads
@@ -93,14 +98,18 @@ class Gate:
             self.waiting.discard(thread)
 
     def depth(self, stack: Iterable[FrameType]) -> int:
-        """How many calls of the model a stack holds."""
+        """How many calls of the model the stack of this thread holds."""
         return sum(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in self.ids for frame in stack)
 
     def inside(self) -> list[int]:
-        """Other threads that compute with the model now."""
-        others = [thread for thread in sys._current_frames() if thread != self.owner]
-        found = [thread for thread in others if self.depth(stack_of(thread))]
-        return [thread for thread in found if thread not in self.waiting]
+        """Other threads that compute with the model now, or with another of its classes."""
+        found = functions_of_threads().items()
+        return [thread for thread, functions in found if functions & self.functions and thread not in self.known]
+
+    @property
+    def known(self) -> set[int]:
+        """Threads that do not compute with the model, although a call of it is on their stacks."""
+        return {self.owner, *self.waiting}
 
     def is_left(self) -> bool:
         """Wait until no other thread is inside, and keep Dynamo from compiling; False where one stays too long."""
