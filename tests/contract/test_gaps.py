@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED
@@ -14,6 +15,7 @@ from .matrix import CONTINUED
 RELATIVE = [
     p for p in CONTINUED if p.scheme_name in ("alibi", "t5", "rope", "kerple", "transformer_xl", "fox", "rerope")
 ]
+BY_PLACE = [p for p in CONTINUED if p.scheme_name in ("dca", "sinks", "lm_infinite", "logn", "alibi")]
 
 
 def with_a_gap() -> torch.Tensor:
@@ -50,3 +52,19 @@ def test_positions_that_start_again_show_no_future(pair: Pair) -> None:
         changed[:, TRAINED - 3] = 3 + (changed[:, TRAINED - 3] - 2) % 7
         after = model(changed, position_ids=places, use_cache=True).logits
         assert torch.equal(after[:, : TRAINED - 3], before[:, : TRAINED - 3])
+
+
+@pytest.mark.parametrize("pair", BY_PLACE, ids=str)
+def test_rows_that_count_from_elsewhere_go_on_from_a_cache(pair: Pair) -> None:
+    """The mask of a later chunk is the same in all rows of a batch; where their tokens stand is not."""
+    with pair.patched() as model, torch.no_grad():
+        tokens = text(model, 2 * TRAINED // 3, rows=2)
+        places = torch.arange(tokens.shape[1])[None] + torch.tensor([[0], [TRAINED // 3]])
+        alone = torch.cat([read(model, tokens[row, None], position_ids=places[row, None]) for row in (0, 1)])
+        cache, cut = DynamicCache(), TRAINED // 3
+        parts = [
+            model(tokens[:, some], position_ids=places[:, some], past_key_values=cache).logits
+            for some in (slice(None, cut), slice(cut, cut + 1), slice(cut + 1, None))
+        ]
+        value, where = distance(torch.cat(parts, dim=1), alone)
+        assert value <= pair.limit("cache"), where
