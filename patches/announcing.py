@@ -51,8 +51,9 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     check_kind(cache)
     check_layers(self_attention_cache(cache), length, (a.scheme for a in module.__dict__[ATTENTIONS]))
     check_positions(positions, tokens)
-    check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
     pages = paged_cache(kwargs)
+    if pages is None:  # else the mask is transformers' own, over the keys of all requests
+        check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
     plain = pages is None
     if pages is not None:
         check_continuous_batch(module)
