@@ -100,7 +100,8 @@ def test_cropping_nothing_changes_nothing() -> None:
         cache.crop(0)
         parts.append(model(ids[:, cut + 5 :], past_key_values=cache).logits)
         whole = model(ids, use_cache=False).logits
-    assert cache.layers[0].gaps and cache.get_seq_length() == 3 * TRAINED
+    assert cache.layers[0].gaps
+    assert cache.get_seq_length() == 3 * TRAINED
     assert (torch.cat(parts, dim=1) - whole[:, cut:]).abs().max() < 1e-4
 
 
