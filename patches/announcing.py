@@ -22,7 +22,7 @@ from hf_posenc.patches.growing import make_growing
 from hf_posenc.patches.inputs import check_positions, check_tokens
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import ENTRY, mark_cache
-from hf_posenc.patches.masks import check_mask, check_rows, scores_mask, spread_rows
+from hf_posenc.patches.masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
 from hf_posenc.patches.paged import paged_cache
 from hf_posenc.patches.paged_checks import check_scheme, mark_pages
 from hf_posenc.patches.rereading import make_rereading
@@ -73,7 +73,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         if plain:
             padding = None
         elif positions is None:
-            kwargs["position_ids"] = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            kwargs["position_ids"] = counted_positions(padding, length, self_attention_cache(cache))
     elif mask is not None:
         plain = False  # a mask of the caller's own shape: nothing is known of it
         if isinstance(mask, Tensor):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED
-from hf_posenc.laws.reading import distance, read, text
+from hf_posenc.laws.reading import distance, new_cache, read, text
 
 from .matrix import CONTINUED
 
@@ -68,3 +68,21 @@ def test_rows_that_count_from_elsewhere_go_on_from_a_cache(pair: Pair) -> None:
         ]
         value, where = distance(torch.cat(parts, dim=1), alone)
         assert value <= pair.limit("cache"), where
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "dca"])
+def test_a_mask_of_all_places_of_a_static_cache(scheme: str, ahead: int) -> None:
+    """What it says of places that are not written yet moves no token; row 0 is padded on the left."""
+    (pair,) = [p for p in CONTINUED if p.scheme_name == scheme and p.model_name == "llama"]
+    with pair.patched() as model:
+        length, pads = TRAINED // 2, 5
+        tokens, cache = text(model, length, rows=2), new_cache(StaticCache, model, length + 7)
+        parts = []
+        for some in (slice(0, 8), slice(8, 9), slice(9, length)):
+            mask = torch.ones(2, length + 7, dtype=torch.long)
+            mask[:, some.stop :], mask[0, :pads] = ahead, 0
+            parts.append(read(model, tokens[:, some], attention_mask=mask, past_key_values=cache))
+        together = torch.cat(parts, dim=1)
+        assert distance(together[:1, pads:], read(model, tokens[:1, pads:]))[0] <= pair.limit("cache")
+        assert distance(together[1:], read(model, tokens[1:]))[0] <= pair.limit("cache")
