@@ -68,7 +68,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         kwargs["attention_mask"] = mask = spread_rows(mask, tokens.shape[0])
         padding = mask.bool()
         plain = not traced() and bool(padding.all())
-        if cache is None and not traced():  # else text may come in a later chunk
+        if cache is None and not kwargs.get("use_cache") and not traced():  # else text may come in a later chunk
             check_rows(padding)
         if plain:
             padding = None

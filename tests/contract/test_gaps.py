@@ -86,3 +86,16 @@ def test_a_mask_of_all_places_of_a_static_cache(scheme: str, ahead: int) -> None
         together = torch.cat(parts, dim=1)
         assert distance(together[:1, pads:], read(model, tokens[:1, pads:]))[0] <= pair.limit("cache")
         assert distance(together[1:], read(model, tokens[1:]))[0] <= pair.limit("cache")
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi"])
+def test_a_chunk_of_padding_goes_before_its_text(scheme: str) -> None:
+    """A prefill in chunks may make its cache by `use_cache=True` from a chunk in which a row has no text yet."""
+    (pair,) = [p for p in CONTINUED if p.scheme_name == scheme and p.model_name == "llama"]
+    with pair.patched() as model, torch.no_grad():
+        tokens, mask = text(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
+        mask[0, :7] = 0
+        first = model(tokens[:, :6], attention_mask=mask[:, :6], use_cache=True)
+        rest = model(tokens[:, 6:], attention_mask=mask, past_key_values=first.past_key_values).logits
+        assert distance(rest[:1, 1:], read(model, tokens[:1, 7:]))[0] <= pair.limit("cache")
+        assert distance(rest[1:], read(model, tokens[1:])[:, 6:])[0] <= pair.limit("cache")
