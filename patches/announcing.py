@@ -22,7 +22,7 @@ from hf_posenc.patches.growing import make_growing
 from hf_posenc.patches.inputs import check_positions, check_tokens
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import ENTRY, mark_cache
-from hf_posenc.patches.masks import check_mask, check_rows, scores_mask, spread_rows
+from hf_posenc.patches.masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
 from hf_posenc.patches.paged import paged_cache
 from hf_posenc.patches.paged_checks import check_scheme, mark_pages
 from hf_posenc.patches.rereading import make_rereading
@@ -51,8 +51,9 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     check_kind(cache)
     check_layers(self_attention_cache(cache), length, (a.scheme for a in module.__dict__[ATTENTIONS]))
     check_positions(positions, tokens)
-    check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
     pages = paged_cache(kwargs)
+    if pages is None:  # else the mask is transformers' own, over the keys of all requests
+        check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
     plain = pages is None
     if pages is not None:
         check_continuous_batch(module)
@@ -67,12 +68,12 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         kwargs["attention_mask"] = mask = spread_rows(mask, tokens.shape[0])
         padding = mask.bool()
         plain = not traced() and bool(padding.all())
-        if cache is None and not traced():  # else text may come in a later chunk
+        if cache is None and not kwargs.get("use_cache") and not traced():  # else text may come in a later chunk
             check_rows(padding)
         if plain:
             padding = None
         elif positions is None:
-            kwargs["position_ids"] = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            kwargs["position_ids"] = counted_positions(padding, length, self_attention_cache(cache))
     elif mask is not None:
         plain = False  # a mask of the caller's own shape: nothing is known of it
         if isinstance(mask, Tensor):

@@ -54,13 +54,18 @@ def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> No
 
 
 def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
-    past = 0 if cache is None else cache.get_seq_length()
-    if isinstance(past, Tensor) or mask.shape[1] == past + length:  # a static cache may be masked in its full width
-        return
-    raise MaskMismatch(
-        f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
-        f"Pass a mask of width {past + length}."
-    )
+    """A 2-D mask covers every token of the text, or every place of a static cache."""
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, Tensor):
+        if not values_known(past):
+            return
+        past = int(past)
+    places = past + length if cache is None else max(cache.get_mask_sizes(length, 0)[0], past + length)
+    if mask.shape[1] not in (past + length, places):
+        raise MaskMismatch(
+            f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
+            f"Pass a mask of width {past + length}."
+        )
 
 
 def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
@@ -116,6 +121,21 @@ def _check_scores_mask(mask: Tensor) -> None:
 def spread_rows(mask: Tensor, batch: int) -> Tensor:
     """A 2-D mask of one row, for every row of a batch."""
     return mask if mask.shape[0] == batch else mask.expand(batch, -1)
+
+
+def counted_positions(padding: Tensor, length: int, cache: Cache | None) -> Tensor:
+    """Positions of the new tokens, as many as real ones stand before them, ``[batch, length]``.
+
+    Args:
+        padding: ``[batch, key]``, true at real tokens; of a static cache, it may say something of places ahead.
+        length: number of new tokens.
+        cache: holds the keys before these tokens.
+    """
+    numbered = (padding.cumsum(-1) - 1).clamp(min=0)
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, Tensor):  # of which no slice is taken without waiting for its device
+        return numbered[:, torch.arange(length, device=numbered.device) + past.to(numbered.device)]
+    return numbered[:, past : past + length]
 
 
 def scores_mask(mask: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:

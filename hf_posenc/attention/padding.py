@@ -122,7 +122,7 @@ def sample(call: Call, samples: slice, run: Run) -> Call:
 
     terms, ctx = call.terms, call.ctx
     scale = None if terms.row_scale is None else of_batch(terms.row_scale)[..., run.rows]
-    here = of_batch(ctx.query_positions)[:1, run.rows]
+    here = _one_row(of_batch(ctx.query_positions)[:, run.rows])
     return replace(
         call,
         queries=tuple(q[samples, :, run.rows] for q in call.queries),
@@ -132,12 +132,17 @@ def sample(call: Call, samples: slice, run: Run) -> Call:
         ctx=replace(
             ctx,
             query_positions=here,
-            key_positions=of_batch(ctx.key_positions)[:1, run.keys],
+            key_positions=_one_row(of_batch(ctx.key_positions)[:, run.keys]),
             contiguous=True,
             real_keys=None,
             memo=ctx.once(("sample", samples.start, run.keys.start, run.keys.stop), dict),
-            first=None if samples == slice(None) and len(ctx.query_positions) > 1 else int(here[0, 0]),
+            first=int(here[0, 0]) if len(here) == 1 else None,
         ),
         mask=None,
         reread=None,
     )
+
+
+def _one_row(positions: Tensor) -> Tensor:
+    """Positions ``[batch or 1, token]``, as one row where all samples have the same."""
+    return positions[:1] if torch.equal(positions, positions[:1].expand_as(positions)) else positions

@@ -89,6 +89,22 @@ def test_what_is_gone_cannot_come_back() -> None:
         cache.crop(-1)
 
 
+def test_cropping_nothing_changes_nothing() -> None:
+    """Assisted generation crops by zero tokens wherever every guess was right."""
+    model, ids = patch_model(host("llama"), "sinks", factor=4), text(3 * TRAINED)
+    cache, cut = DynamicCache(config=model.config), 2 * TRAINED
+    with torch.no_grad():
+        model(ids[:, :cut], past_key_values=cache)
+        cache.crop(0)
+        parts = [model(ids[:, cut : cut + 5], past_key_values=cache).logits]
+        cache.crop(0)
+        parts.append(model(ids[:, cut + 5 :], past_key_values=cache).logits)
+        whole = model(ids, use_cache=False).logits
+    assert cache.layers[0].gaps
+    assert cache.get_seq_length() == 3 * TRAINED
+    assert (torch.cat(parts, dim=1) - whole[:, cut:]).abs().max() < 1e-4
+
+
 def test_a_learned_sink_takes_its_share() -> None:
     """gpt-oss: one more logit in the softmax, and its column dropped."""
     model = patch_model(host("llama"), "sinks", learned_logit=True, sinks=0, recent=4 * TRAINED, factor=4)
