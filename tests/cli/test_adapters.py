@@ -44,7 +44,9 @@ def test_an_adapter_is_exported_merged_and_evaluated(adapter: Callable, call: Ca
     assert (plain - want).abs().max() < 1e-3  # frequencies are float32 there, float64 here
     assert (base - want).abs().max() > 0.1  # the adapter is in it
     measured = [
-        call("eval", "-m", str(model), "-l", "128", "-t", "posenc_ppl", "--samples", "1", "--json", "--dtype", "float32")
+        call(
+            "eval", "-m", str(model), "-l", "128", "-t", "posenc_ppl", "--samples", "1", "--json", "--dtype", "float32"
+        )
         for model in (tuned, tmp_path / "plain")
     ]
     assert [answer.code for answer in measured] == [0, 0], measured[0].err
