@@ -48,9 +48,14 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         NotPatched: the model carries no scheme.
         FolderUnusable: the folder is a file.
-        NotExpressible: transformers has no RoPE type that computes this scheme.
+        NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter.
     """
     _, adapter = host_of(model)
+    if hasattr(model, "peft_config"):
+        raise NotExpressible(
+            f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
+            "Call its merge_and_unload() first, and pass what that returns."
+        )
     report, scheme = describe(model), scheme_of(model)
     folder = folder_to_write(folder)
     parameters, short = native_parameters(model)
@@ -87,6 +92,22 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             stacklevel=2,
         )
     return parameters
+
+
+def merged(model: Any) -> Any:
+    """A model with its PEFT adapter added to the weights; one without an adapter as it is.
+
+    Raises:
+        NotExpressible: the adapter is of a kind that stands beside the weights.
+    """
+    if not hasattr(model, "peft_config"):
+        return model
+    if not hasattr(model, "merge_and_unload"):
+        raise NotExpressible(
+            f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
+            "Load it with hf_posenc.from_pretrained wherever it is used."
+        )
+    return model.merge_and_unload()
 
 
 def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:

@@ -33,6 +33,7 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
+from hf_posenc.offloading import offloads_of
 from hf_posenc.patching import host_of, is_patched, unpatch_model
 from hf_posenc.refusing import folder_to_write, in_short
 from hf_posenc.room import check_rank_room
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 PEFT_WEIGHTS = "adapter_model.safetensors"
+OFFLOADED = (
+    "Weights of this {kind} are offloaded, and PEFT leaves an adapter beside them without values. "
+    "Put the adapter on first, and offload the model afterwards."
+)
 
 
 def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftModel:
@@ -64,7 +69,7 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
     Raises:
         UnsupportedModel: the model is none.
         WrongKind: the configuration is none of PEFT's.
-        TrainingImpossible: it does not fit the model.
+        TrainingImpossible: it does not fit the model; or weights are offloaded where an adapter would be.
     """
     import peft
 
@@ -74,7 +79,13 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
         raise WrongKind(f"PEFT needs a configuration, got {shown(config)}. Pass for example peft.LoraConfig(r=16).")
     try:
         with as_it_was_on_error(model), without_peft_noise():
-            return carrying(peft.get_peft_model(model, config, **kwargs))  # type: ignore[arg-type]
+            offloaded = bool(offloads_of(model))
+            wrapped = peft.get_peft_model(model, config, **kwargs)  # type: ignore[arg-type]
+            if offloaded and any(weight.is_meta and weight.requires_grad for weight in wrapped.parameters()):
+                raise TrainingImpossible(OFFLOADED.format(kind=type(model).__name__))
+            return carrying(wrapped)  # type: ignore[arg-type]
+    except PosEncError:
+        raise
     except ValueError as error:
         first = str(error).partition(". ")[0].partition("\n")[0].rstrip(".")
         raise TrainingImpossible(f"PEFT cannot wrap this model: {first}. Change its configuration.") from error
@@ -135,6 +146,7 @@ def load_peft_adapter(
 
     Raises:
         NoMemory: its rank is larger than any memory.
+        UnsupportedModel: weights are offloaded by something else than a device map, which PEFT would follow.
         PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
             or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
             read.
@@ -145,6 +157,8 @@ def load_peft_adapter(
         raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
+    if offloads_of(model) and not any(hasattr(module, "hf_device_map") for module in model.modules()):
+        raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = local_folder(folder)
     with in_words(folder):
         config = _peft_config(folder)

@@ -1,7 +1,9 @@
-"""What a patch was built for, to be compared with the configuration when the model is saved.
+"""What a patch was built for, to be compared with the configuration when the model is saved or unpatched.
 
 A patched model computes with what it was built with, whatever becomes of its configuration; but that is what is saved,
 and a checkpoint is built anew from it. Where the two disagree saving is refused, before anything is written.
+
+Other changes are the caller's, and outlive the patch: a vocabulary that was resized, an attention implementation.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import HostConfigInvalid, shown
-from hf_posenc.guard import BLOCK, HOST_ROTATION
+from hf_posenc.guard import BLOCK, HOST_ROTATION, ROTATION
 
 if TYPE_CHECKING:
     from hf_posenc.geometry import Geometry
     from hf_posenc.patches.base import Adapter
+
+
+OURS = (BLOCK, ROTATION, HOST_ROTATION, "max_position_embeddings")  # entries that belong to the patch
 
 
 @dataclass(frozen=True)
@@ -30,19 +35,30 @@ class Record:
         rotation: ``rope_parameters`` of the host; None where it has none.
         adapter: reads a configuration.
         geometry: what it read.
+        entries: all of the configuration.
     """
 
     block: dict[str, Any]
     rotation: Any
     adapter: Adapter
     geometry: Geometry
+    entries: dict[str, Any]
 
     @classmethod
     def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> Record:
         """What a model was patched with just now."""
         config: Any = base.config
-        rotation = getattr(config, HOST_ROTATION, None)
-        return cls(copy.deepcopy(vars(config)[BLOCK]), copy.deepcopy(rotation), adapter, geometry)
+        entries = copy.deepcopy(vars(config))
+        return cls(entries[BLOCK], entries.get(HOST_ROTATION), adapter, geometry, entries)
+
+    def changes(self, base: nn.Module) -> dict[str, Any]:
+        """Entries that were changed since; none where some of them decide positions, which no checkpoint could have."""
+        try:
+            self.check(base)
+        except HostConfigInvalid:
+            return {}
+        now = {name: value for name, value in vars(base.config).items() if name not in OURS}
+        return {name: value for name, value in now.items() if name not in self.entries or self.entries[name] != value}
 
     def check(self, base: nn.Module) -> None:
         """Refuse a configuration that was changed since. Other entries than those recorded are the caller's business.

@@ -26,6 +26,7 @@ from hf_posenc.patching import host_of, patch_of, scheme_of
 from hf_posenc.proof import Probe
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
+from hf_posenc.side_car import base_of_adapter
 from hf_posenc.swapping import Patch, freeze
 
 HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -90,7 +91,13 @@ def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def read_config(name_or_path: str, **hf_kwargs: Any) -> PreTrainedConfig:
-    """``AutoConfig.from_pretrained``, past the guard of a checkpoint that carries a scheme; takes what that takes."""
+    """``AutoConfig.from_pretrained``, past the guard of a checkpoint that carries a scheme; takes what that takes.
+
+    Args:
+        name_or_path: of a model, or of a PEFT adapter, whose base then has the configuration.
+        **hf_kwargs: of ``AutoConfig.from_pretrained``.
+    """
+    name_or_path = base_of_adapter(name_or_path) or name_or_path
     hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
     if hf_kwargs.get("gguf_file") is None:
         content = PreTrainedConfig.get_config_dict(name_or_path, **hub)[0]

@@ -121,6 +121,16 @@ def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout
             module.config = new
 
 
+def restore_config(patch: Patch, base: nn.Module) -> None:
+    """The configuration as it was; a copy of it where the caller has changed the written one since."""
+    changes = {} if patch.record is None else patch.record.changes(base)
+    for number, (module, old) in enumerate(patch.configs):
+        if number == 0:
+            config = copy.deepcopy(old) if changes else old
+            vars(config).update(changes)
+        module.config = config  # type: ignore[assignment]
+
+
 def carry(base: nn.Module, *_: Any) -> None:
     """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
     patch = base.__dict__.get(STASH)
@@ -150,8 +160,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
     if patch.whole is not None:
         save_as_before(patch.whole)
         batching_as_before(patch.whole)
-    for module, config in patch.configs:
-        module.config = config
+    restore_config(patch, base)
     for number, hook in list(base._forward_pre_hooks.items()):
         if hook is announce:
             base._forward_pre_hooks.pop(number)

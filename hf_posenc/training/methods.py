@@ -134,6 +134,11 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
             f"There is no method {shown(name)}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
         )
     method = METHODS[name]
+    if method.configure is not None and hasattr(model, "peft_config"):
+        raise TrainingImpossible(
+            f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
+            "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
+        )
     if method.configure is not None:
         check_rank_room(rank, method.numbers(model), copies=TRAINED_COPIES)
     if method.virtual_tokens and not causal:

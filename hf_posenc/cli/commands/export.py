@@ -39,9 +39,10 @@ def export(
 ) -> None:
     """Write a checkpoint that plain transformers reads, where it has a RoPE type for the scheme.
 
-    Without --scheme, the one the model carries.
+    Without --scheme, the one the model carries. A PEFT adapter is merged into the weights.
     """
     from hf_posenc import export_native, from_pretrained
+    from hf_posenc.export import merged
 
     path, options = model_path(model), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
@@ -52,7 +53,7 @@ def export(
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, dtype=dtype_of(model, dtype), **options
         )
-        parameters = export_native(patched, out)
+        parameters = export_native(merged(patched), out)
         tokenizer.save_pretrained(out)
     remarks = [str(one.message) for one in told if one.category.__module__.startswith("hf_posenc")]
     if as_json:

@@ -250,6 +250,14 @@ def test_settings_that_cannot_be(more, words, tokenizer) -> None:
         run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, **more)
 
 
+def test_a_second_adapter_is_refused_and_a_merged_one_goes_on(tokenizer) -> None:
+    """PEFT would say that no modules were targeted: those it knows are inside the first adapter."""
+    first = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1).model
+    with pytest.raises(TrainingImpossible, match=r"has a PEFT adapter already.*merge_and_unload"):
+        run(first, tokenizer, steps=1)
+    assert run(first.merge_and_unload(), tokenizer, steps=1).model
+
+
 def test_what_does_not_go_together(tokenizer) -> None:
     with pytest.raises(TrainingImpossible, match="wants training"):
         run(patch_model(llama(), "t5", factor=FACTOR), tokenizer, method="prompt", length=32)

@@ -1,0 +1,54 @@
+"""A PEFT adapter on an offloaded model has values, or is refused: PEFT leaves it on the meta device without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import cpu_offload, dispatch_model
+
+from hf_posenc import get_peft_model, load_peft_adapter
+from hf_posenc.errors import TrainingImpossible, UnsupportedModel
+
+from .models import device_map, patched, reading
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+
+
+def lora(**more) -> peft.LoraConfig:
+    return peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **more)
+
+
+def test_a_new_adapter_is_refused_and_the_model_is_as_it_was() -> None:
+    model = patched("llama", "t5")
+    before = reading(model)
+    cpu_offload(model, "cpu")
+    with pytest.raises(TrainingImpossible, match="Put the adapter on first"):
+        get_peft_model(model, lora())
+    assert torch.equal(reading(model), before)
+    assert not hasattr(model, "peft_config")
+
+
+def test_a_new_adapter_beside_weights_that_are_not_offloaded_is_put_on(tmp_path: Path) -> None:
+    model = patched("llama", "yarn")
+    dispatch_model(model, device_map("llama", "cpu", "disk"), main_device="cpu", offload_dir=str(tmp_path))
+    before = reading(model)
+    assert not torch.allclose(reading(get_peft_model(model, lora(layers_to_transform=[0]))), before)
+
+
+def test_an_adapter_goes_on_first_or_follows_a_device_map(tmp_path: Path) -> None:
+    wrapped = get_peft_model(patched("llama", "t5"), lora())
+    want = reading(wrapped)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    assert torch.equal(reading(cpu_offload(wrapped, "cpu") or wrapped), want)
+
+    offloaded = patched("llama", "t5")
+    cpu_offload(offloaded, "cpu")
+    with pytest.raises(UnsupportedModel, match="Put the adapter on first"):
+        load_peft_adapter(offloaded, tmp_path / "adapter")
+
+    mapped = patched("llama", "t5")
+    places = device_map("llama", "cpu", "disk", shared="cpu")
+    dispatch_model(mapped, places, main_device="cpu", offload_dir=str(tmp_path / "weights"))
+    assert torch.equal(reading(load_peft_adapter(mapped, tmp_path / "adapter")), want)
