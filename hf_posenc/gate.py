@@ -14,8 +14,9 @@ Who is inside is read off the threads' stacks, by the functions on them: a threa
 the same class is waited for, too.
 
 Not covered: free-threaded builds of Python, and processes of more than 100 threads, whose stacks cannot be read; direct
-calls of the base model's ``forward`` that begin while the gate is closed, which pass no gate; replicas of `DataParallel`
-and recomputation of checkpointed layers, where a forward pass and its backward pass may lie on two sides of a patch.
+calls of the base model's ``forward`` that begin while the gate is closed, which pass no gate; replicas of
+`DataParallel` and recomputation of checkpointed layers, where a forward pass and its backward pass may lie on two sides
+of a patch.
 """
 
 from __future__ import annotations
