@@ -19,7 +19,7 @@ from hf_posenc.patches.cache_room import check_fit, check_kind
 from hf_posenc.patches.context import KEYWORD, Forward, in_steps_of_one, self_attention_cache
 from hf_posenc.patches.evicting import ascend, check_ascending, is_fresh, keep_padding, make_forgetful
 from hf_posenc.patches.growing import make_growing
-from hf_posenc.patches.inputs import check_positions, check_tokens
+from hf_posenc.patches.inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.patches.key_positions import Keys, reads_keys, record
 from hf_posenc.patches.marking import ENTRY, mark_cache
 from hf_posenc.patches.masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
@@ -79,8 +79,9 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         if isinstance(mask, Tensor):
             base: Any = module
             kwargs["attention_mask"] = scores_mask(mask, base.dtype, base.config._attn_implementation)
-    if positions is not None and plain:
-        plain = in_steps_of_one(positions)
+    if positions is not None:
+        kwargs["position_ids"] = positions = positions_in_range(positions, padding)
+        plain = plain and in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
     own_mask = isinstance(mask, Tensor) and mask.ndim == 4
     _prepare_cache(module, kwargs, padding, moved)

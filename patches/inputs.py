@@ -88,7 +88,7 @@ def check_positions(positions: Any, tokens: Tensor) -> None:
     Their order is free: who sees whom is decided by the order of the tokens, and distances may be negative.
 
     Raises:
-        InvalidInput: they are not one a token, or no whole numbers, or one lies outside 0 … 2³¹ − 1.
+        InvalidInput: they are not one a token, or no whole numbers.
     """
     if positions is None:
         return
@@ -108,12 +108,30 @@ def check_positions(positions: Any, tokens: Tensor) -> None:
             f"position_ids are {named(positions.dtype)} numbers, and tokens stand at whole positions. "
             "Pass position_ids.long()."
         )
-    if values_known(positions):
-        low, high = (int(end) for end in positions.aminmax())
-        if low < 0:
-            raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
-        if high > LONGEST:
-            raise InvalidInput(f"Position {high} is beyond {LONGEST}, where angles lose their digits. Count from 0.")
+
+
+def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
+    """A caller's positions ``[batch or 1, query]``, those at padding not below 0: ``mask.cumsum(-1) - 1`` has them so.
+
+    Args:
+        positions: whole numbers.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+
+    Raises:
+        InvalidInput: the position of a real token lies outside 0 … 2³¹ − 1.
+    """
+    if not values_known(positions):
+        return positions
+    low, high = (int(end) for end in positions.aminmax())
+    if low < 0 and padding is not None:
+        real = padding[:, -positions.shape[1] :].to(positions.device)
+        positions = torch.where(real, positions, positions.clamp(min=0))
+        low = int(positions.min())
+    if low < 0:
+        raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
+    if high > LONGEST:
+        raise InvalidInput(f"Position {high} is beyond {LONGEST}, where angles lose their digits. Count from 0.")
+    return positions
 
 
 def check_tensor(name: str, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -160,7 +161,7 @@ def foreign(scene: Scene) -> object:
     """Somebody else has put a forward on an instance."""
     model = copy.deepcopy(scene.model)
     attention = model.model.layers[1].self_attn
-    attention.forward = attention.forward
+    attention.forward = partial(attention.forward)
     return hf_posenc.patch_model(model, "yarn", factor=2)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
+from hf_posenc.errors import InvalidInput
 from hf_posenc.laws import Pair
 from hf_posenc.laws.hosts import TRAINED
 from hf_posenc.laws.reading import distance, new_cache, read, text
@@ -99,3 +100,18 @@ def test_a_chunk_of_padding_goes_before_its_text(scheme: str) -> None:
         rest = model(tokens[:, 6:], attention_mask=mask, past_key_values=first.past_key_values).logits
         assert distance(rest[:1, 1:], read(model, tokens[:1, 7:]))[0] <= pair.limit("cache")
         assert distance(rest[1:], read(model, tokens[1:])[:, 6:])[0] <= pair.limit("cache")
+
+
+@pytest.mark.parametrize("pair", [pair for pair in RELATIVE if pair.model_name == "llama"], ids=str)
+def test_negative_positions_of_padding(pair: Pair) -> None:
+    """``mask.cumsum(-1) - 1`` numbers left padding −1; only real tokens have to stand in the text."""
+    with pair.patched() as model:
+        tokens = text(model, TRAINED, rows=2)
+        mask = torch.ones_like(tokens)
+        mask[0, :7] = 0
+        places = mask.cumsum(-1) - 1
+        given = read(model, tokens, attention_mask=mask, position_ids=places)
+        worked_out = read(model, tokens, attention_mask=mask)
+        assert distance(given, worked_out, mask.bool())[0] <= pair.limit("cache")
+        with pytest.raises(InvalidInput, match="Position -1 is before the start"):
+            read(model, tokens, position_ids=places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_mask_of_another_width(name: str, width: int) -> None:
 def test_foreign_forward() -> None:
     model = host("llama")
     attention = model.model.layers[1].self_attn
-    attention.forward = attention.forward
+    attention.forward = partial(attention.forward)
     before = traces(model, text(model, TRAINED))
     with pytest.raises(errors.ForeignPatch, match="forward of its own") as caught:
         hf_posenc.patch_model(model, "yarn", factor=2)
