@@ -48,7 +48,7 @@ def check_floating(model: nn.Module) -> None:
         weight = getattr(module, "weight", None) if type(module) in (nn.Linear, nn.Embedding) else None
         if type(weight) is nn.Parameter and not weight.is_floating_point():
             raise UnsupportedModel(
-                f"The weight of {name!r} holds {weight.dtype} numbers, and a {type(module).__name__} computes with "
+                f"The weight of {name!r} holds {weight.dtype} numbers, and this {type(module).__name__} computes with "
                 "floating ones. Load the model with a quantization_config, or in a floating dtype."
             )
 

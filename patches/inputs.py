@@ -35,11 +35,12 @@ def check_tokens(module: nn.Module, ids: Any, embeddings: Any) -> Tensor:
         )
     name, tokens, axes = ("inputs_embeds", embeddings, 3) if ids is None else ("input_ids", ids, 2)
     check_tensor(name, tokens)
-    if tokens.ndim != axes or tokens.shape[0] == 0 or tokens.shape[1] == 0:
+    if tokens.ndim != axes:
         raise InvalidInput(
-            f"{name} have the shape {tuple(tokens.shape)}. Pass "
-            f"[batch, tokens{', width' if axes == 3 else ''}], with at least one row and one token."
+            f"{name} have the shape {tuple(tokens.shape)}. Pass [batch, tokens{', width' if axes == 3 else ''}]."
         )
+    if tokens.shape[0] == 0 or tokens.shape[1] == 0:
+        raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
     table = module.get_input_embeddings()  # type: ignore[operator]
     table = getattr(table, "base_layer", table)  # PEFT keeps the model's own inside its layer
     if ids is None:
@@ -99,7 +100,9 @@ def check_positions(positions: Any, tokens: Tensor) -> None:
             f"position_ids have the shape {tuple(positions.shape)}, and there are {batch} rows of {length} tokens. "
             "Pass one a token, [batch or 1, tokens]."
         )
-    if positions.is_complex() or positions.dtype is torch.bool:
+    if positions.dtype is torch.bool:
+        raise InvalidInput("position_ids are truth values. Pass whole numbers, or this as attention_mask.")
+    if positions.is_complex():
         raise InvalidInput(f"position_ids are {named(positions.dtype)} values. Pass whole numbers.")
     if positions.ndim == 3:  # coordinates may be anything else
         return

@@ -76,7 +76,7 @@ MASKS: dict[str, tuple[Any, type[errors.PosEncError], str]] = {
     "rows of four axes": (TRIANGLE.expand(3, 1, -1, -1), MASK, r"shape \(3, 1, 6, 6\)"),
     "heads": (TRIANGLE.expand(1, 3, -1, -1), MASK, rf"1 or {HEADS}, 6, keys"),
     "queries": (TRIANGLE[:, :, :3], MASK, r"shape \(1, 1, 3, 6\)"),
-    "wide": (torch.nn.functional.pad(TRIANGLE, (0, 2)), MASK, "8 keys wide.+6 tokens and no cache"),
+    "wide": (torch.nn.functional.pad(TRIANGLE, (0, 2)), MASK, "8 columns.+there are 6 keys"),
     "whole numbers": (TRIANGLE.long(), MASK, r"int64.+attention_mask\.bool\(\)"),
     "zeros and ones": (TRIANGLE.float(), BAD, r"zeros and ones.+attention_mask\.bool\(\)"),
     "NaN in four axes": (lowest() * NAN, BAD, "four axes holds nan"),

@@ -79,8 +79,8 @@ def rows() -> list[Row]:
         Row(23, "DDP and a frozen table", ODD, "freezes. Patch the model first", made(Whole, "alibi"), host="gpt2"),
         Row(23, "FSDP", ODD, "FullyShardedDataParallel.+shard it afterwards", made(Sharded)),
         Row(23, "FSDP's second form", ODD, "DTensor.+shard it afterwards", made(apart)),
-        Row(23, "int8 by hand", ODD, "torch.int8.+cannot be run", made(whole_numbers)),
+        Row(23, "int8 by hand", ODD, "torch.int8 numbers.+Embedding", made(whole_numbers)),
         Row(23, "float8", ODD, "float8_e4m3fn.+cannot be run", made(lambda m: m.to(torch.float8_e4m3fn))),
-        Row(23, "complex", ODD, "complex64.+cannot be run", made(lambda m: m.to(torch.complex64))),
+        Row(23, "complex", ODD, "complex64 numbers.+Embedding", made(lambda m: m.to(torch.complex64))),
         Row(20, "two models", ODD, "holds 2 models, a GPT2Model and a LlamaModel", made(two)),
     ]
