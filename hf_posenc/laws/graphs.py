@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from hf_posenc.laws.book import law
 from hf_posenc.laws.gap import Gap
 from hf_posenc.laws.pair import Pair
-from hf_posenc.laws.reading import answer, distance, read, text
+from hf_posenc.laws.reading import distance, read, reader, text, token_states
 
 LONGEST = 1024  # tokens of an exported program; xpos has one for each chunk of about 2,000
 GRAPHS = 2  # a compiler fixes the first length it meets, and leaves it open when it meets another
@@ -70,11 +70,11 @@ class Logits(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = model
+        self.model = reader(model)  # found here, where nothing is written down
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits ``[row, token, width]``."""
-        return answer(self.model, tokens)
+        """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``."""
+        return token_states(self.model(input_ids=tokens, use_cache=False))
 
 
 def _held(pair: Pair, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Gap:

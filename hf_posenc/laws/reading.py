@@ -46,7 +46,11 @@ def read(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> Ten
 
 def answer(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
     """The same with gradient, in the dtype of the model."""
-    out = reader(model)(input_ids=tokens, use_cache="past_key_values" in call, **call)
+    return token_states(reader(model)(input_ids=tokens, use_cache="past_key_values" in call, **call))
+
+
+def token_states(out: Any) -> Tensor:
+    """What a model's output says of every token, ``[row, token, width]``."""
     return next(value for value in out.values() if isinstance(value, Tensor) and value.ndim == 3)
 
 
