@@ -46,7 +46,10 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
     mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
-    tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+    flattens = module.__dict__[ATTENTIONS][0].flattens_ids
+    tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), flattens=flattens)
+    if flattens and isinstance(mask, Tensor) and mask.ndim == 3:
+        mask = mask.flatten(0, 1)
     length = tokens.shape[1]
     check_kind(cache)
     check_layers(self_attention_cache(cache), length, (a.scheme for a in module.__dict__[ATTENTIONS]))
@@ -174,7 +177,7 @@ def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None
 
 def _tokens(kwargs: dict[str, Any]) -> Tensor:
     """Ids or embeddings of a call, whichever it has."""
-    return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"]
+    return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"].flatten(0, -2)
 
 
 def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None) -> None:

@@ -37,13 +37,19 @@ Attended = tuple[Tensor, Tensor | None]
 
 
 class Positioned(nn.Module):
-    """Mixin of the patched attention modules: attention that leaves position to ``scheme``."""
+    """Mixin of the patched attention modules: attention that leaves position to ``scheme``.
+
+    Class attributes:
+        host_eager: the host's own eager attention function.
+        flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
+    """
 
     layer_idx: int | None
     scaling: float
     is_causal: bool
     config: PreTrainedConfig
     host_eager: ClassVar[Callable[..., tuple[Tensor, Tensor | None]]]
+    flattens_ids: ClassVar[bool] = False
 
     @property
     def scheme(self) -> Scheme:

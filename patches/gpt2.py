@@ -21,6 +21,7 @@ class PositionedGPT2Attention(Positioned, GPT2Attention):
 
     attn_dropout: nn.Dropout
     host_eager = staticmethod(eager_attention_forward)
+    flattens_ids = True
 
     @property
     def live_dropout(self) -> float:

@@ -23,7 +23,7 @@ def values_known(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.numel() > 0 and not traced()
 
 
-def check_tokens(module: nn.Module, ids: Any, embeddings: Any) -> Tensor:
+def check_tokens(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool = False) -> Tensor:
     """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever it has.
 
     Raises:
@@ -35,6 +35,8 @@ def check_tokens(module: nn.Module, ids: Any, embeddings: Any) -> Tensor:
         )
     name, tokens, axes = ("inputs_embeds", embeddings, 3) if ids is None else ("input_ids", ids, 2)
     check_tensor(name, tokens)
+    if ids is not None and flattens and ids.ndim > axes:  # several texts a row, as for multiple choice
+        ids = tokens = ids.flatten(0, -2)
     if tokens.ndim != axes:
         raise InvalidInput(
             f"{name} have the shape {tuple(tokens.shape)}. Pass [batch, tokens{', width' if axes == 3 else ''}]."
