@@ -191,16 +191,16 @@ def _check_count(known: KeyPositions, past: int) -> None:
 
 def _run(known: KeyPositions, past: int, new: Tensor, inferred: Inferred, *, own: bool) -> int | None:
     """Position of the first key if all keys then run in steps of one, the same in every row."""
+    if known.run is None and known.tokens is not None:
+        return None
+    if own and not known.run:  # the model's own count from 0
+        return 0
     first = known.run
     if first is None:
-        if known.tokens is not None:
-            return None
         before = inferred(torch.zeros(1, dtype=torch.long, device=new.device))
         if len(before) > 1 or before.is_floating_point():
             return None
         first = int(before[0, 0])
-    if own and first == 0:
-        return first
     if new.numel() == 1:  # decoding one text: no tensor is made for it
         return first if int(new) == first + past else None
     expected = torch.arange(first + past, first + past + new.shape[1], device=new.device)
