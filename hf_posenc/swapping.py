@@ -48,13 +48,13 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of a packed one
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
     one = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(patch.whole or base)
+    offloads = offloads_of(base if patch.whole is None else patch.whole)
     owners = dict.fromkeys(attentions[:1], base) if one else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
         device = computing_device(attention, offloads)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
-        owner.posenc = scheme.to(device, dtype).train(base.training)
+        put_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
         offload_beside(owner, "posenc", attention, offloads)
     for attention in attentions:
         become(patch, attention, adapter.attention[type(attention)])
@@ -66,6 +66,12 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
     keep_whole(patch)
     base.register_forward_pre_hook(announce, with_kwargs=True)
     base.register_state_dict_pre_hook(carry)
+
+
+def put_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
+    """Give a module a child, or take it away; another thread that goes through the children sees those from before."""
+    others = {key: module for key, module in owner._modules.items() if key != name}
+    owner.__dict__["_modules"] = others if child is None else {**others, name: child}
 
 
 def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
@@ -145,14 +151,14 @@ def carry(base: nn.Module, *_: Any) -> None:
 
 def undo(base: nn.Module, patch: Patch) -> None:
     """Everything as ``patch`` notes that it was, however far it came."""
-    offloads = offloads_of(patch.whole or base)
+    offloads = offloads_of(base if patch.whole is None else patch.whole)
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
         module.__dict__.pop("posenc_owner", None)
         module.__dict__.pop("posenc_reader", None)
     for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
         forget_child(owner, "posenc", offloads)
-        owner._modules.pop("posenc", None)
+        put_child(owner, "posenc", None)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
     for model, names in patch.whole_blocks:
