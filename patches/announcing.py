@@ -48,8 +48,8 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
     flattens = module.__dict__[ATTENTIONS][0].flattens_ids
     tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), flattens=flattens)
-    if flattens and isinstance(mask, Tensor) and mask.ndim == 3:
-        mask = mask.flatten(0, 1)
+    if tokens.ndim < getattr(kwargs.get("input_ids"), "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
+        mask = mask.flatten(0, 1)  # as the ids were
     length = tokens.shape[1]
     check_kind(cache)
     check_layers(self_attention_cache(cache), length, (a.scheme for a in module.__dict__[ATTENTIONS]))
