@@ -96,7 +96,7 @@ def make_forgetful(cache: Cache, kept: list[tuple[int, int] | None], padding: Te
     Where padding stands elsewhere than before a text nothing is dropped: which keys are the last ones is then
     different for every row.
     """
-    if padding is not None and not leads(padding):
+    if padding is not None and (traced() or not leads(padding)):  # a graph cannot know where padding stands
         return
     layers = cache.layers or [DynamicLayer() for _ in kept]
     for number, keys in enumerate(kept):
@@ -111,7 +111,7 @@ def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
     The first real token of a left-padded row stands behind its padding, of which each chunk of a prefill shows more.
     """
     forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, ForgettingLayer)]
-    if forgetting and padding is not None and leads(padding):
+    if forgetting and padding is not None and not traced() and leads(padding):  # a compiled step adds no padding
         pads = int((~padding).sum(-1).max())
         for layer in forgetting:
             layer.pads = max(layer.pads, pads)
