@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import hf_posenc
-from hf_posenc.starters import NAMES, load_starter, starter_path
+from hf_posenc.starters.loading import NAMES, load_starter, starter_path
 
 HOME = Path(hf_posenc.__file__).parent
 PLACES = {"hf_posenc": HOME, "patches": HOME / "patches", "eval": HOME / "eval"}

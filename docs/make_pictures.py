@@ -153,7 +153,7 @@ def make(words: str, out: Path) -> None:
 
 def chosen(names: list[str]) -> list[Made]:
     """The pictures that are asked for."""
-    from hf_posenc.registry import list_schemes
+    from hf_posenc.schemes.registry import list_schemes
 
     every = [f"{SCHEME}{record.name}" for record in list_schemes() if not record.recipe]
     if not names:

@@ -23,21 +23,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_posenc.eval.comparing import compare
-    from hf_posenc.eval.comparison import Comparison
-    from hf_posenc.eval.run import Evaluation, evaluate
+    from hf_posenc.eval.comparison.result import Comparison
+    from hf_posenc.eval.comparison.run import compare
+    from hf_posenc.eval.evaluation import Evaluation, evaluate
 
 TASKS = Path(__file__).parent / "tasks"
 """The folder of our task files, for lm-eval's ``include_path``."""
 
 MODEL_TYPES = {"hf_posenc": "PosEncLM", "hf_posenc_mlm": "PosEncMLM"}
-"""lm-eval model types and their classes in `hf_posenc.eval.models`."""
+"""lm-eval model types and their classes in `hf_posenc.eval.lm.models`."""
 
 FACE = {
-    "Comparison": "hf_posenc.eval.comparison",
-    "Evaluation": "hf_posenc.eval.run",
-    "compare": "hf_posenc.eval.comparing",
-    "evaluate": "hf_posenc.eval.run",
+    "Comparison": "hf_posenc.eval.comparison.result",
+    "Evaluation": "hf_posenc.eval.evaluation",
+    "compare": "hf_posenc.eval.comparison.run",
+    "evaluate": "hf_posenc.eval.evaluation",
 }
 
 __all__ = ["MODEL_TYPES", "TASKS", "Comparison", "Evaluation", "compare", "evaluate", "register_models"]
@@ -49,7 +49,7 @@ def register_models() -> None:
 
     for name, cls in MODEL_TYPES.items():
         if name not in model_registry:
-            model_registry.register(name, target=f"hf_posenc.eval.models:{cls}")
+            model_registry.register(name, target=f"hf_posenc.eval.lm.models:{cls}")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from hf_posenc.eval import TASKS, register_models
-from hf_posenc.eval.run import require_lm_eval
+from hf_posenc.eval.evaluation import require_lm_eval
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.eval.entries import Entry
-from hf_posenc.eval.report import write_report
-from hf_posenc.eval.results import Row, write_json
-from hf_posenc.eval.text import TRAINING, module_text
+from hf_posenc.eval.report.report import write_report
+from hf_posenc.eval.report.results import Row, write_json
+from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.schemes.entry import Entry
 
 Progress = Callable[[float, str], None]
 """Called with the share of the work that is done, and what is going on."""
@@ -96,7 +96,7 @@ def run_demo(out: Path, quick: bool = False, progress: Progress | None = None) -
         progress: told how far the work is.
     """
     from hf_posenc import load_starter
-    from hf_posenc.eval.run import hushed
+    from hf_posenc.eval.evaluation import hushed
 
     plan = QUICK if quick else FULL
     tell = progress or (lambda done, doing: None)
@@ -151,9 +151,9 @@ class Steps:
 
 def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
     """Rows of one entry, zero-shot; the model carries no scheme before and after."""
-    from hf_posenc.eval.models import PosEncLM
-    from hf_posenc.eval.refit import RefittedLM
-    from hf_posenc.eval.run import evaluate, hushed
+    from hf_posenc.eval.comparison.refit_per_length import RefittedLM
+    from hf_posenc.eval.evaluation import evaluate, hushed
+    from hf_posenc.eval.lm.models import PosEncLM
 
     steps.begin(entry.label)
     shared = {"tokenizer": tokenizer, "tick": lambda: steps.advance(1 / plan.requests)}
@@ -170,7 +170,7 @@ def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan:
 def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
     """Rows of YaRN at the factor of the longest length, after a brief LoRA fine-tune on training modules."""
     from hf_posenc import patch_model
-    from hf_posenc.eval.run import evaluate
+    from hf_posenc.eval.evaluation import evaluate
     from hf_posenc.training import Training, finetune
 
     steps.begin(f"{FINE_TUNED}: training")

@@ -28,13 +28,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer
 
 import hf_posenc
-from hf_posenc.atomic import write_bytes, write_json
+from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.curves import curve_picture
 from hf_posenc.eval.errors import MissingExtra
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
-from hf_posenc.training import METHODS, Point, Training, finetune, reach_of
-from hf_posenc.training.rows import documents, held_out_windows
+from hf_posenc.eval.report.finetune_curve import curve_picture
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.training import (
+    METHODS,
+    Point,
+    Training,
+    finetune,
+    reach_of,
+)
+from hf_posenc.training.dataset import documents, held_out_windows
 
 WINDOWS = 8  # of held-out text, at each length
 

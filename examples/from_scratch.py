@@ -36,12 +36,17 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import hf_posenc
-from hf_posenc.atomic import write_bytes, write_json
+from hf_posenc.core.files.atomic import write_bytes, write_json
+from hf_posenc.core.plotting.figures import (
+    COLOURS,
+    MARKERS,
+    figure,
+    mark_trained,
+)
 from hf_posenc.errors import OptionOutOfRange, PosEncError, PositionOutOfTable
-from hf_posenc.eval.entries import Entry, entries_of
 from hf_posenc.eval.errors import MissingExtra
-from hf_posenc.eval.plots import COLOURS, MARKERS, figure, mark_trained
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune
 
 SCHEMES = ("learned", "sinusoidal:scale=learned", "rope", "none", "t5", "alibi", "fire")

@@ -22,8 +22,8 @@ from transformers import AutoTokenizer
 
 import hf_posenc
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.text import HELD_OUT, module_text
-from hf_posenc.search import search_longrope
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
+from hf_posenc.training.longrope_search import search_longrope
 
 SEARCHED, MEASURED = HELD_OUT[:3], HELD_OUT[3:]  # modules the starter has not been trained on
 RIVALS = ("pi", "ntk", "yarn")

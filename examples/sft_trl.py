@@ -32,12 +32,19 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
 import hf_posenc
+from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
-from hf_posenc.staging import move_in
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.training.finetune import Report
 from hf_posenc.training.methods import lora
-from hf_posenc.training.resuming import UNFINISHED, End, Finished, Manifest, last_complete, start_run
+from hf_posenc.training.resume import (
+    UNFINISHED,
+    End,
+    Finished,
+    Manifest,
+    last_complete,
+    start_run,
+)
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}{% endfor %}"

@@ -17,7 +17,7 @@ To have ``patch_model(model, "plateau")`` and ``hf-posenc list`` know it without
     [project.entry-points."hf_posenc.schemes"]
     plateau = "your_package.plateau:Plateau"
 
-In your tests one line gets you every law on every model (see `hf_posenc.laws`).
+In your tests one line gets you every law on every model (see `hf_posenc.checks`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import argparse
 from torch import Tensor
 
 import hf_posenc
-from hf_posenc import laws
-from hf_posenc.geometry import Geometry
-from hf_posenc.options import PositiveInt
-from hf_posenc.positions import PositionContext
-from hf_posenc.terms import ToeplitzBias
+from hf_posenc import checks
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.schemes.options import PositiveInt
 
 
 @hf_posenc.register_scheme("plateau", aliases=("capped_alibi",))
@@ -69,7 +69,7 @@ def main() -> None:
     print(hf_posenc.describe(model))
     hf_posenc.unpatch_model(model)
 
-    gaps = laws.check(model, "plateau", factor=arguments.factor, **options)
+    gaps = checks.check(model, "plateau", factor=arguments.factor, **options)
     for gap in gaps:
         print(f"  {gap.law:<12}{gap.value:.1e}, limit {gap.limit:.0e}, at {gap.where}")
     broken = [str(gap) for gap in gaps if gap.broken]  # with the command that measures each again

@@ -37,8 +37,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hf_posenc.eval import passkey
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 TRAINED_LENGTH = 256
 VOCABULARY = 2048

@@ -13,42 +13,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hf_posenc.advice import Advice, advise
-    from hf_posenc.checkpoint import disable_auto, enable_auto, from_pretrained
+    from hf_posenc.checkpoints.export import export_native
+    from hf_posenc.checkpoints.load import disable_auto, enable_auto, from_pretrained
+    from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
     from hf_posenc.errors import PosEncError
-    from hf_posenc.export import export_native
-    from hf_posenc.patching import describe, is_patched, patch_model, scheme_of, unpatch_model
-    from hf_posenc.peft_adapters import get_peft_model, load_peft_adapter, save_peft_adapter
-    from hf_posenc.registry import SchemeRecord, list_schemes, register_adapter, register_scheme
-    from hf_posenc.report import PatchReport
+    from hf_posenc.insight.advise import Advice, advise
+    from hf_posenc.patching.patch import (
+        describe,
+        is_patched,
+        patch_model,
+        scheme_of,
+        unpatch_model,
+    )
+    from hf_posenc.patching.report import PatchReport
     from hf_posenc.schemes.base import Scheme
-    from hf_posenc.starters import load_starter
+    from hf_posenc.schemes.registry import (
+        SchemeRecord,
+        list_schemes,
+        register_adapter,
+        register_scheme,
+    )
+    from hf_posenc.starters.loading import load_starter
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Advice": "advice",
-    "PatchReport": "report",
+    "Advice": "insight.advise",
+    "PatchReport": "patching.report",
     "PosEncError": "errors",
     "Scheme": "schemes.base",
-    "SchemeRecord": "registry",
-    "advise": "advice",
-    "describe": "patching",
-    "disable_auto": "checkpoint",
-    "enable_auto": "checkpoint",
-    "export_native": "export",
-    "from_pretrained": "checkpoint",
-    "get_peft_model": "peft_adapters",
-    "is_patched": "patching",
-    "list_schemes": "registry",
-    "load_peft_adapter": "peft_adapters",
-    "load_starter": "starters",
-    "patch_model": "patching",
-    "register_adapter": "registry",
-    "register_scheme": "registry",
-    "save_peft_adapter": "peft_adapters",
-    "scheme_of": "patching",
-    "unpatch_model": "patching",
+    "SchemeRecord": "schemes.registry",
+    "advise": "insight.advise",
+    "describe": "patching.patch",
+    "disable_auto": "checkpoints.load",
+    "enable_auto": "checkpoints.load",
+    "export_native": "checkpoints.export",
+    "from_pretrained": "checkpoints.load",
+    "get_peft_model": "checkpoints.peft",
+    "is_patched": "patching.patch",
+    "list_schemes": "schemes.registry",
+    "load_peft_adapter": "checkpoints.peft",
+    "load_starter": "starters.loading",
+    "patch_model": "patching.patch",
+    "register_adapter": "schemes.registry",
+    "register_scheme": "schemes.registry",
+    "save_peft_adapter": "checkpoints.peft",
+    "scheme_of": "patching.patch",
+    "unpatch_model": "patching.patch",
 }
 
 __all__ = [

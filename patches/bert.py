@@ -19,11 +19,11 @@ from transformers.models.bert.modeling_bert import (
     eager_attention_forward,
 )
 
-from hf_posenc.geometry import Geometry
-from hf_posenc.patches.base import Adapter, Positioned, eager_mask
-from hf_posenc.patches.table import PositionedTable
-from hf_posenc.registry import register_adapter
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.patches.attention import Adapter, Positioned, eager_mask
+from hf_posenc.patches.position_table import PositionedTable
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import register_adapter
 
 
 class PositionedBertSelfAttention(Positioned, BertSelfAttention):

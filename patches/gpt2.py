@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import GPT2Config, PreTrainedConfig
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Model, eager_attention_forward
 
-from hf_posenc.geometry import Geometry
-from hf_posenc.patches.base import Adapter, Positioned, eager_mask
-from hf_posenc.patches.table import PositionedTable
-from hf_posenc.registry import register_adapter
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.patches.attention import Adapter, Positioned, eager_mask
+from hf_posenc.patches.position_table import PositionedTable
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import register_adapter
 
 
 class PositionedGPT2Attention(Positioned, GPT2Attention):

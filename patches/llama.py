@@ -17,12 +17,17 @@ from transformers.models.llama.modeling_llama import (
     eager_attention_forward,
 )
 
-from hf_posenc.geometry import Geometry, HostRotary, Rotation, geometric
-from hf_posenc.patches.base import Adapter, Positioned, eager_mask
-from hf_posenc.patches.context import KEYWORD
-from hf_posenc.placement import placed
-from hf_posenc.registry import register_adapter
+from hf_posenc.core.geometry import (
+    Geometry,
+    HostRotary,
+    Rotation,
+    geometric,
+)
+from hf_posenc.patches.attention import Adapter, Positioned, eager_mask
+from hf_posenc.patches.placement import placed
+from hf_posenc.patches.positions import KEYWORD
 from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.registry import register_adapter
 
 
 class PositionedLlamaAttention(Positioned, LlamaAttention):

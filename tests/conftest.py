@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    from hf_posenc.laws import KNOWN_LIMITS
+    from hf_posenc.checks import KNOWN_LIMITS
 
     if KNOWN_LIMITS:
         terminalreporter.section("exceptions to the contract")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_posenc.bands import Band
-from hf_posenc.positions import PositionContext
-from hf_posenc.terms import Terms
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import Band
+from hf_posenc.core.terms import Terms
 
 
 @dataclass(frozen=True)

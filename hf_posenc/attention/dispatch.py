@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hf_posenc.attention import (
-    any_length,
-    banded,
-    blocks,
-    content,
-    flex,
-    key_bias,
-    native,
-    padding,
-    regions,
-    row,
-    rows,
-    toeplitz,
-)
 from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flex
+from hf_posenc.attention.routes import (
+    content_bias,
+    decode,
+    dense_blocks,
+    exported,
+    key_bias,
+    length_rotation,
+    regions_cpu,
+    regions_cuda,
+    sliding_window,
+    toeplitz_bias,
+    unpadded,
+)
 
 ROUTES = {
-    "rows": (rows.accepts, rows.attend),
-    "any length": (any_length.accepts, any_length.attend),
+    "rows": (length_rotation.accepts, length_rotation.attend),
+    "any length": (exported.accepts, exported.attend),
     "key bias": (key_bias.accepts, key_bias.attend),
-    "toeplitz": (toeplitz.accepts, toeplitz.attend),
-    "regions": (regions.accepts, regions.attend),
-    "native": (native.accepts, native.attend),
+    "toeplitz": (toeplitz_bias.accepts, toeplitz_bias.attend),
+    "regions": (regions_cpu.accepts, regions_cpu.attend),
+    "native": (regions_cuda.accepts, regions_cuda.attend),
     "flex": (flex.accepts, flex.attend_under_tensor),
-    "banded": (banded.accepts, banded.attend),
-    "content": (content.accepts, content.attend),
-    "row": (row.accepts, row.attend),
-    "blocks": (lambda call: True, blocks.attend_by_blocks),
+    "banded": (sliding_window.accepts, sliding_window.attend),
+    "content": (content_bias.accepts, content_bias.attend),
+    "row": (decode.accepts, decode.attend),
+    "blocks": (lambda call: True, dense_blocks.attend_by_blocks),
 }
 
 
@@ -42,7 +42,7 @@ def route(call: Call) -> str:
 
 def attend(call: Call) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``; what they are at padding means nothing."""
-    by_sample = padding.attend(call, _attend)
+    by_sample = unpadded.attend(call, _attend)
     return _attend(call) if by_sample is None else by_sample
 
 

@@ -11,9 +11,9 @@ from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.errors import nearest
-from hf_posenc.eval.entries import json_or_text
-from hf_posenc.registry import adapter_names
-from hf_posenc.starters import NAMES, starter_path
+from hf_posenc.schemes.entry import json_or_text
+from hf_posenc.schemes.registry import adapter_names
+from hf_posenc.starters.loading import NAMES, starter_path
 
 AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.")]
 Model = Annotated[
@@ -67,7 +67,7 @@ def tokenizer_of(path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    from hf_posenc.refusing import told
+    from hf_posenc.checkpoints.validate import told
 
     with told(path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -119,7 +119,7 @@ def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str,
             raise BadArgument(f"--option takes NAME=VALUE, got {word!r}. Write for example --option window=128.")
         options[name] = json_or_text(value)
     if scheme is not None:
-        from hf_posenc.building import plan
+        from hf_posenc.schemes.spec import plan
 
         plan(scheme, options)
     elif options:

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from hf_posenc.bands import EVERYTHING, ONE_REGION, Band, Region
-from hf_posenc.geometry import Geometry, Rotation
-from hf_posenc.positions import PositionContext, check_positions
-from hf_posenc.tables import Tables
-from hf_posenc.terms import Bias, RowRotation, Terms, ValueBias
+from hf_posenc.core.context import PositionContext, check_positions
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.regions import (
+    EVERYTHING,
+    ONE_REGION,
+    Band,
+    Region,
+)
+from hf_posenc.core.rotation.cache import Tables
+from hf_posenc.core.terms import (
+    Bias,
+    RowRotation,
+    Terms,
+    ValueBias,
+)
 
 if TYPE_CHECKING:
-    from hf_posenc.registry import SchemeRecord
+    from hf_posenc.schemes.registry import SchemeRecord
 
 
 ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of

@@ -8,12 +8,12 @@ from functools import reduce
 
 from torch import Tensor, nn
 
-from hf_posenc.bands import Region
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.regions import Region
+from hf_posenc.core.terms import RowRotation, Terms
 from hf_posenc.errors import CannotCombine
-from hf_posenc.geometry import Rotation
-from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.base import Scheme, overrides
-from hf_posenc.terms import RowRotation, Terms
 
 
 class Composition(Scheme):

@@ -4,9 +4,9 @@ be killed.
 `Trainer`, PEFT and accelerate do the work; here are their orders.
 """
 
-from hf_posenc.training.curve import Point
+from hf_posenc.training.config import Training
 from hf_posenc.training.finetune import Tuned, finetune, reach_of
+from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.methods import METHODS
-from hf_posenc.training.settings import Training
 
 __all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "reach_of"]

@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.training.rows import IGNORED
+from hf_posenc.training.dataset import IGNORED
 
 FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
 

@@ -19,15 +19,37 @@ from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
-from hf_posenc.atomic import folder_made, write_json
-from hf_posenc.block import Block
+from hf_posenc.checkpoints.peft import get_peft_model
+from hf_posenc.checkpoints.validate import folder_to_write
+from hf_posenc.core.files.atomic import folder_made, write_json
+from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import LengthContradiction
-from hf_posenc.patching import describe, host_of, is_patched
-from hf_posenc.peft_adapters import get_peft_model
-from hf_posenc.refusing import folder_to_write
-from hf_posenc.side_car import PARAMETERS, SIDE_CAR
-from hf_posenc.staging import move_in
-from hf_posenc.training.asking import (
+from hf_posenc.patching.patch import describe, host_of, is_patched
+from hf_posenc.patching.rollback import as_it_was_on_error
+from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDE_CAR
+from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.training.chunked_loss import chunked_loss
+from hf_posenc.training.config import Training
+from hf_posenc.training.dataset import (
+    Joined,
+    Separate,
+    documents,
+    held_out_windows,
+    refuse_packing,
+)
+from hf_posenc.training.loss_curve import Point, points
+from hf_posenc.training.masked_batches import Collator, masked_loss
+from hf_posenc.training.methods import Method, method_of
+from hf_posenc.training.resume import (
+    UNFINISHED,
+    End,
+    Finished,
+    Manifest,
+    last_complete,
+    start_run,
+)
+from hf_posenc.training.run_folder import check_room, claimed
+from hf_posenc.training.validate import (
     arguments_of,
     check_asked,
     check_callbacks,
@@ -35,15 +57,6 @@ from hf_posenc.training.asking import (
     check_tokens,
     texts_of,
 )
-from hf_posenc.training.chunked_loss import chunked_loss
-from hf_posenc.training.claiming import check_room, claimed
-from hf_posenc.training.curve import Point, points
-from hf_posenc.training.masking import Collator, masked_loss
-from hf_posenc.training.methods import Method, method_of
-from hf_posenc.training.resuming import UNFINISHED, End, Finished, Manifest, last_complete, start_run
-from hf_posenc.training.rows import Joined, Separate, documents, held_out_windows, refuse_packing
-from hf_posenc.training.settings import Training
-from hf_posenc.undoing import as_it_was_on_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -9,10 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_posenc import from_pretrained, get_peft_model, load_starter, patch_model
+from hf_posenc import (
+    from_pretrained,
+    get_peft_model,
+    load_starter,
+    patch_model,
+)
+from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.restore import read_config
 from hf_posenc.errors import NotExpressible
-from hf_posenc.export import export_native
-from hf_posenc.restoring import read_config
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 TEXT = torch.randint(3, 90, (1, 300), generator=torch.Generator().manual_seed(0))

@@ -48,7 +48,7 @@ def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
 @pytest.mark.parametrize("starter", ["llama", "gpt2", "bert"])
 def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
     pytest.importorskip("lm_eval", reason="an extra")
-    from hf_posenc.eval.entries import entries_of
+    from hf_posenc.schemes.entry import entries_of
 
     told = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
     for one in told["zero_shot"] + told["training"]:

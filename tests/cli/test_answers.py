@@ -8,7 +8,7 @@ import pytest
 
 import hf_posenc
 from hf_posenc.cli.environment import variables
-from hf_posenc.registry import SchemeRecord, list_schemes
+from hf_posenc.schemes.registry import SchemeRecord, list_schemes
 
 ESCAPE = "\x1b"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.bench import measuring
+from hf_posenc.insight.bench import run as measuring
 
 TINY = ("--shape", "1,32,2,2", "--lengths", "32,64", "--rounds", "2", "--device", "cpu")
 

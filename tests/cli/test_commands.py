@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from hf_posenc import laws
+from hf_posenc import checks
 
 
-def gap(value: float) -> laws.Gap:
-    return laws.Gap("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
+def gap(value: float) -> checks.Gap:
+    return checks.Gap("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
 
 
 @pytest.mark.parametrize(("value", "code"), [(1e-6, 0), (1e-2, 4), (float("nan"), 4)])
 def test_check_ends_with_4_where_a_law_is_broken(
     call: Callable, monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    monkeypatch.setattr(laws, "check", lambda *_, **__: [gap(0.0), gap(value)])
+    monkeypatch.setattr(checks, "check", lambda *_, **__: [gap(0.0), gap(value)])
     words = ("check", "-m", "starter:llama", "-s", "rerope", "-f", "4")
     assert call(*words).code == code
     answer = call(*words, "--json")

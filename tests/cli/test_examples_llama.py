@@ -35,9 +35,10 @@ def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path) -> None:
     again = run("finetune_lora.py", *SMALL, *files, "--seeds", "0", "1", "--output", str(tmp_path / "run"))
     assert again.returncode == 1
     assert "Pass resume=True" in again.stderr
-    from hf_posenc import describe, from_pretrained, starters
+    from hf_posenc import describe, from_pretrained
+    from hf_posenc.starters import loading
 
-    adapted = from_pretrained(starters.starter_path("llama"), peft_adapter=tmp_path / "run" / "seed-1")
+    adapted = from_pretrained(loading.starter_path("llama"), peft_adapter=tmp_path / "run" / "seed-1")
     assert describe(adapted).scheme == "dca"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hf_posenc.explain import topics
+from hf_posenc.insight.lessons import topics
 
 
 def test_without_a_topic_all_are_listed(call: Callable) -> None:

@@ -29,7 +29,7 @@ def files(suffixes: str) -> Iterator[tuple[str, Path]]:
 
 def test_every_package_is_listed(project: dict) -> None:
     listed = set(project["tool"]["setuptools"]["packages"])
-    assert {package for package, _ in files(r"\.py")} <= listed | {"hf_posenc.starter"}
+    assert {package for package, _ in files(r"\.py")} <= listed | {"hf_posenc.starters"}
 
 
 def test_every_data_file_is_covered(project: dict) -> None:

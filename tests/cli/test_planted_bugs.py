@@ -11,14 +11,19 @@ import torch
 from torch import Tensor, nn
 
 import hf_posenc
-from hf_posenc import registry
-from hf_posenc.bands import Region
-from hf_posenc.geometry import Geometry
-from hf_posenc.laws.hosts import host
-from hf_posenc.options import Positive
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.rotary import RoPE
-from hf_posenc.terms import Block, BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.checks.tiny_models import host
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Region
+from hf_posenc.core.terms import (
+    Block,
+    BlockBias,
+    KeyBias,
+    ToeplitzBias,
+)
+from hf_posenc.schemes import registry
+from hf_posenc.schemes.options import Positive
+from hf_posenc.schemes.rotary.rotary import RoPE
 
 QUICK = {"unpatch", "twice", "effect", "cache", "batch"}  # asked of each, whatever it breaks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hf_posenc.properties import in_order
+from hf_posenc.insight.properties import in_order
 
 
 def test_one_scheme_says_what_each_number_is(call: Callable) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc import errors, registry
+from hf_posenc import errors
 from hf_posenc.cli.readme import scheme_table, with_table
+from hf_posenc.schemes import registry
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -14,11 +14,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from hf_posenc import laws, registry
-from hf_posenc.laws.hosts import HOSTS, TRAINED, host
-from hf_posenc.laws.reading import read, text
-from hf_posenc.patching import patch_model, scheme_of
-from hf_posenc.positions import PositionContext
+from hf_posenc import checks
+from hf_posenc.checks.forward import read, text
+from hf_posenc.checks.tiny_models import HOSTS, TRAINED, host
+from hf_posenc.core.context import PositionContext
+from hf_posenc.patching.patch import patch_model, scheme_of
+from hf_posenc.schemes import registry
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -65,9 +66,9 @@ def test_the_example_runs() -> None:
 
 @pytest.mark.parametrize("model", HOSTS)
 def test_every_law_on_every_model(example: ModuleType, model: str) -> None:
-    pair = laws.widest(model, "plateau")
-    for law in laws.applicable(pair):
-        laws.assert_holds(law.name, pair)
+    pair = checks.widest(model, "plateau")
+    for law in checks.applicable(pair):
+        checks.assert_holds(law.name, pair)
 
 
 def test_what_the_example_claims(example: ModuleType) -> None:

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import gate, is_patched, patch_model, patching, stacks, unpatch_model
+from hf_posenc import is_patched, patch_model, unpatch_model
+from hf_posenc.checks.case import Pair, widest
+from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import ModelInUse, NoEffect, SchemeNotDefined
-from hf_posenc.laws.hosts import host
-from hf_posenc.laws.pair import Pair, widest
+from hf_posenc.patching import call_stacks, forward_gate, patch
 
 SCHEMES = ("yarn", "alibi", "sinusoidal", "sinks", "t5", "learned", "shaw")
 LONG = 60.0  # seconds; only a test that fails waits for so long
@@ -106,7 +107,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def waits(model: nn.Module, count: int) -> bool:
     """Whether so many threads wait for the model's gate."""
-    held = vars(model).get(gate.ENTRANCE)
+    held = vars(model).get(forward_gate.ENTRANCE)
     return held is not None and len(held.gate.waiting) == count
 
 
@@ -120,7 +121,7 @@ def test_a_running_pass_ends_first(pool: ThreadPoolExecutor, name: str, change: 
         subject.put()
     with stopped(subject) as (slow, running):
         changing = pool.submit(subject.put if change == "patch" else subject.take_off)
-        until(lambda: gate.ENTRANCE in vars(subject.model))
+        until(lambda: forward_gate.ENTRANCE in vars(subject.model))
         later = [pool.submit(said, subject.model) for _ in range(2)]
         until(lambda: waits(subject.model, 2))
         assert not changing.done()
@@ -130,13 +131,13 @@ def test_a_running_pass_ends_first(pool: ThreadPoolExecutor, name: str, change: 
         before, after = ("stock", "patched") if change == "patch" else ("patched", "stock")
         assert subject.state(running.result(LONG)) == before
         assert [subject.state(one.result(LONG)) for one in later] == [after, after]
-    assert not any(gate.ENTRANCE in vars(module) for module in subject.model.modules())
+    assert not any(forward_gate.ENTRANCE in vars(module) for module in subject.model.modules())
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Control: the same pass, and nobody waits for it."""
-    monkeypatch.setattr(patching, "without_readers", lambda *_: nullcontext())
+    monkeypatch.setattr(patch, "without_readers", lambda *_: nullcontext())
     subject = Subject(name, "yarn")
     with stopped(subject) as (slow, running):
         subject.put()
@@ -150,7 +151,7 @@ def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def test_a_pass_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patching is refused, and the model is as it was for those who waited."""
-    monkeypatch.setattr(gate, "PATIENCE", 0.05)
+    monkeypatch.setattr(forward_gate, "PATIENCE", 0.05)
     subject = Subject("llama", "yarn")
     with stopped(subject) as (slow, running):
         with pytest.raises(ModelInUse, match="another thread"):
@@ -187,7 +188,7 @@ def test_from_a_hook_of_another_model(pool: ThreadPoolExecutor) -> None:
     subject, other = Subject("llama", "yarn"), Subject("gpt2", "alibi")
     with stopped(subject) as (slow, running):
         changing = pool.submit(subject.put)
-        until(lambda: gate.ENTRANCE in vars(subject.model))
+        until(lambda: forward_gate.ENTRANCE in vars(subject.model))
         slow.handle.remove()
         done = []
         subject.second_layer.register_forward_hook(lambda *_: done.append(other.put()) if not done else None)
@@ -204,12 +205,12 @@ def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.Monkey
     subject = Subject("llama", "t5")
     reached, go_on = threading.Event(), threading.Event()
 
-    def verdict(probe: patching.Probe) -> None:
+    def verdict(probe: patch.Probe) -> None:
         reached.set()
         assert go_on.wait(LONG)
         raise NoEffect("Nothing moved. Try again.")
 
-    monkeypatch.setattr(patching.Probe, "verdict", verdict)
+    monkeypatch.setattr(patch.Probe, "verdict", verdict)
     changing = pool.submit(subject.put)
     assert reached.wait(LONG)
     later = pool.submit(said, subject.model)
@@ -227,7 +228,7 @@ def test_a_base_and_a_part_called_alone(pool: ThreadPoolExecutor) -> None:
     norm = subject.model.model.layers[0].input_layernorm
     with stopped(subject) as (slow, _):
         changing = pool.submit(subject.put)
-        until(lambda: gate.ENTRANCE in vars(subject.model))
+        until(lambda: forward_gate.ENTRANCE in vars(subject.model))
         later = [pool.submit(subject.model.model, TEXT), pool.submit(norm, hidden)]
         until(lambda: waits(subject.model, 2))
         slow.released.set()
@@ -316,12 +317,12 @@ def test_stacks_of_threads_that_run() -> None:
         for thread in threads:
             thread.start()
         for _ in range(500):
-            found = stacks.functions_of_threads()
+            found = call_stacks.functions_of_threads()
             for thread in threads:
-                assert stacks.function_of(run) in found[thread.ident or 0]
+                assert call_stacks.function_of(run) in found[thread.ident or 0]
     finally:
         stop.set()
         sys.setswitchinterval(interval)
         for thread in threads:
             thread.join()
-    assert not {thread.ident for thread in threads} & stacks.functions_of_threads().keys()
+    assert not {thread.ident for thread in threads} & call_stacks.functions_of_threads().keys()

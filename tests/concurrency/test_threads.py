@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc.checks.case import Pair, widest
+from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import AlreadyPatched, NotPatched
-from hf_posenc.laws.hosts import host
-from hf_posenc.laws.pair import Pair, widest
 
 SCHEMES = (
     "yarn", "alibi", "t5", "self_extend", "dynamic_ntk", "sinks", "fox", "kerple", "rerope", "longrope", "cope",

@@ -14,7 +14,7 @@ import sys, warnings
 import torch
 from torch.utils.data import DataLoader, Dataset
 from hf_posenc import patch_model
-from hf_posenc.laws.hosts import host
+from hf_posenc.checks.tiny_models import host
 
 torch.set_num_threads(1)
 

@@ -13,10 +13,10 @@ import pytest
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import registry
 from hf_posenc.cli.app import app
-from hf_posenc.explain import topics
-from hf_posenc.pictures.registry import list_pictures
+from hf_posenc.insight.lessons import topics
+from hf_posenc.insight.plots.registry import list_pictures
+from hf_posenc.schemes import registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]

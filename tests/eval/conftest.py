@@ -15,8 +15,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hf_posenc.eval import passkey
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 TRAINED = 128
 VOCABULARY = 512

@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable, TextTooShort
-from hf_posenc.eval.models import PosEncLM
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 from .test_parity import requests

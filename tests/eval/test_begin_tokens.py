@@ -15,9 +15,14 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.frame import closing_of, frame_of, front_of, opened
-from hf_posenc.eval.models import PosEncMLM
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.lm.models import PosEncMLM
+from hf_posenc.eval.lm.special_tokens import (
+    closing_of,
+    frame_of,
+    front_of,
+    opened,
+)
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 from .test_parity import requests

@@ -11,12 +11,17 @@ import pytest
 import torch
 
 from hf_posenc import describe, is_patched
-from hf_posenc.eval import comparing
-from hf_posenc.eval.cells import Request, cells_of
-from hf_posenc.eval.comparing import is_final, measured_cell, patched, what_is_wrong
-from hf_posenc.eval.entries import Entry
+from hf_posenc.eval.comparison import run as comparing
+from hf_posenc.eval.comparison.cell import Request, cells_of
+from hf_posenc.eval.comparison.run import (
+    is_final,
+    measured_cell,
+    patched,
+    what_is_wrong,
+)
+from hf_posenc.eval.comparison.store import Record
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.store import Record
+from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED
 

@@ -14,11 +14,22 @@ import pytest
 import torch
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.errors import SchemeNotDefined, UnknownOption, UnknownScheme, WeightsNotFinite
-from hf_posenc.eval import compare, comparing, evaluate
+from hf_posenc.errors import (
+    SchemeNotDefined,
+    UnknownOption,
+    UnknownScheme,
+    WeightsNotFinite,
+)
+from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import expanded
-from hf_posenc.eval.entries import Entry, entries_of
-from hf_posenc.eval.errors import BadComparison, StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
+from hf_posenc.eval.comparison import run as comparing
+from hf_posenc.eval.errors import (
+    BadComparison,
+    StoreUnusable,
+    TaskOptionOutOfRange,
+    UnreadableDocuments,
+)
+from hf_posenc.schemes.entry import Entry, entries_of
 
 from .conftest import TRAINED
 
@@ -225,7 +236,7 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_posenc.eval.exports.write_bytes", full)
+        patch.setattr("hf_posenc.eval.report.exports.write_bytes", full)
         with pytest.raises(StoreUnusable, match="No space left on device"):
             run(tasks=["posenc_ppl"])
     assert [p.name for p in tmp_path.iterdir()] == ["cells.sqlite"]
@@ -271,7 +282,8 @@ def test_words_of_schemes() -> None:
 
 CHILD = """
 import sys
-from hf_posenc.eval import compare, comparing
+from hf_posenc.eval import compare
+from hf_posenc.eval.comparison import run as comparing
 evaluate, put = comparing.evaluate, comparing.Store.put
 def begun(lm, **given):
     print("begin", given["label"], given["tasks"][0], *given["lengths"], flush=True)

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.copying import copied, induced
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
-from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.texts.random_strings import copied, induced
 
 from .conftest import TRAINED
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import hf_posenc
 from hf_posenc.eval import demo
-from hf_posenc.eval.screen import results_table
+from hf_posenc.eval.report.terminal_table import results_table
 from hf_posenc.training import Tuned
 
 from .conftest import TRAINED

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.documents import documents
 from hf_posenc.eval.errors import TextTooShort, UnreadableDocuments
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.texts.documents import documents
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 

@@ -10,7 +10,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.eval.identity import digest_of, files_digest, model_digest, text_digest, tokenizer_digest
+from hf_posenc.eval.comparison.identity import (
+    digest_of,
+    files_digest,
+    model_digest,
+    text_digest,
+    tokenizer_digest,
+)
 
 
 @pytest.fixture

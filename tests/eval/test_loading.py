@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval import TASKS, evaluate, register_models
-from hf_posenc.eval.models import PosEncLM
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 from .test_parity import PAIRS, requests

@@ -7,8 +7,8 @@ import torch
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
-from hf_posenc.eval.models import PosEncMLM
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.lm.models import PosEncMLM
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 

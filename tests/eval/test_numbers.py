@@ -13,24 +13,29 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.comparison import Comparison, by_place
-from hf_posenc.eval.docs_task import DocsTask
+from hf_posenc.eval.comparison.identity import plain
+from hf_posenc.eval.comparison.result import Comparison, by_place
+from hf_posenc.eval.comparison.store import Record, is_intact, key_of
+from hf_posenc.eval.comparison.store import digest_of as row_digest
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.haystack import hide, listed
-from hf_posenc.eval.identity import plain
-from hf_posenc.eval.masked_tasks import MaskedTask
-from hf_posenc.eval.models import PosEncLM
-from hf_posenc.eval.niah import Niah
-from hf_posenc.eval.results import Row, rows_of
-from hf_posenc.eval.retrieval import opened
-from hf_posenc.eval.scoring import token_scores
-from hf_posenc.eval.span_tasks import SlidingTask, TokenLossTask
-from hf_posenc.eval.spans import passes
-from hf_posenc.eval.store import Record, is_intact, key_of
-from hf_posenc.eval.store import digest_of as row_digest
-from hf_posenc.eval.sweep import Sweep, metric_name, parse_metric
-from hf_posenc.eval.tasklib import LengthSweep, PasskeyTask, PerplexityTask, perplexity
-from hf_posenc.eval.windows import SHIFTS, ends
+from hf_posenc.eval.lm.log_probs import token_scores
+from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.spans import passes
+from hf_posenc.eval.report.results import Row, rows_of
+from hf_posenc.eval.tasks.base import (
+    LengthSweep,
+    PasskeyTask,
+    PerplexityTask,
+    perplexity,
+)
+from hf_posenc.eval.tasks.documents import DocsTask
+from hf_posenc.eval.tasks.masked_lm import MaskedTask
+from hf_posenc.eval.tasks.perplexity import SlidingTask, TokenLossTask
+from hf_posenc.eval.tasks.retrieval import opened
+from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
+from hf_posenc.eval.texts.haystack import hide, listed
+from hf_posenc.eval.texts.needles import Niah
+from hf_posenc.eval.texts.windows import SHIFTS, ends
 
 from .conftest import TRAINED, alert
 from .test_parity import requests
@@ -84,7 +89,7 @@ def test_greedy_means_every_token(llama, tokenizer) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("held", [1 << 20, 3 * 50])
 def test_scores_are_in_float32_whatever_the_logits_are(dtype: torch.dtype, held: int, monkeypatch) -> None:
-    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", held)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.HELD", held)
     logits = (5 * torch.randn(10, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
     tokens = torch.arange(10)
     tokens[3] = logits[3].argmax()

@@ -7,7 +7,7 @@ from lm_eval.models.huggingface import HFLM
 
 from hf_posenc.errors import RequestTooLong, UnknownOption
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
 
 from .conftest import TRAINED
 from .test_parity import requests

@@ -11,7 +11,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from hf_posenc import patch_model
-from hf_posenc.eval.models import PosEncLM
+from hf_posenc.eval.lm.models import PosEncLM
 
 PAIRS = [
     ("def bisect(a, x):\n    lo = 0", "\n    hi = len(a)"),
@@ -38,11 +38,11 @@ def test_loglikelihood_is_that_of_hf(family: str, tokenizer, request) -> None:
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_few_scored_tokens_are_those_of_hf(family: str, tokenizer, request, monkeypatch) -> None:
     """The path of long texts, where the head runs on scored positions alone: another order of the same sums."""
-    monkeypatch.setattr("hf_posenc.eval.scoring.WHOLE", 0)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.WHOLE", 0)
     model = request.getfixturevalue(family)
     stock = HFLM(model, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", PAIRS))
     for held, batch_size in ((1 << 22, 1), (1 << 22, 4), (1, 4)):
-        monkeypatch.setattr("hf_posenc.eval.scoring.HELD", held)
+        monkeypatch.setattr("hf_posenc.eval.lm.log_probs.HELD", held)
         lm = PosEncLM(model, tokenizer=tokenizer, batch_size=batch_size)
         ours = lm.loglikelihood(requests("loglikelihood", PAIRS))
         assert [greedy for _, greedy in ours] == [greedy for _, greedy in stock]

@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.passkey import FILLER, FRAME, NEEDLE, QUESTION, draw_key, passkey
+from hf_posenc.eval.tasks.passkey import (
+    FILLER,
+    FRAME,
+    NEEDLE,
+    QUESTION,
+    draw_key,
+    passkey,
+)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

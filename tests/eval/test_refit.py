@@ -7,9 +7,9 @@ import torch
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import evaluate
+from hf_posenc.eval.comparison.refit_per_length import RefittedLM
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.refit import RefittedLM
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 

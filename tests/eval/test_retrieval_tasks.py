@@ -17,12 +17,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import list_schemes
-from hf_posenc.block import option_names
 from hf_posenc.eval import TASKS
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
-from hf_posenc.eval.models import PosEncLM, PosEncMLM
-from hf_posenc.eval.results import rows_of
-from hf_posenc.eval.sweep import Sweep, parse_metric
+from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.report.results import rows_of
+from hf_posenc.eval.tasks.sweep import Sweep, parse_metric
+from hf_posenc.patching.stored.scheme_block import option_names
 
 from .reading import Reader, solve
 
@@ -264,8 +264,10 @@ def test_prompts_come_from_the_seed_alone(tokenizer, name: str) -> None:
 
 def test_prompts_do_not_depend_on_the_hash_seed() -> None:
     script = (
-        "from hf_posenc.eval.niah import Niah; from hf_posenc.eval.extraction import CommonWords, FrequentWords;"
-        "from hf_posenc.eval.tracing import Tracing; from hf_posenc.eval.questions import Questions; import hashlib;"
+        "from hf_posenc.eval.texts.needles import Niah;"
+        "from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords;"
+        "from hf_posenc.eval.texts.variable_tracking import Tracing;"
+        "from hf_posenc.eval.texts.questions import Questions; import hashlib;"
         "made = (Niah('s', .5, queries=3), Tracing('s'), CommonWords('s'), FrequentWords('s'), Questions('s', .5));"
         "print(hashlib.sha256(''.join(m.prompt(99) for m in made).encode()).hexdigest())"
     )

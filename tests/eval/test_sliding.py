@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.span_tasks import slid
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.tasks.perplexity import slid
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 

@@ -14,8 +14,8 @@ from lm_eval.tasks import TaskManager
 
 from hf_posenc.eval import MODEL_TYPES, TASKS, evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.models import PosEncLM
-from hf_posenc.eval.sweep import Sweep, metric_name, parse_metric
+from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
 
 from .conftest import TRAINED
 
@@ -25,7 +25,7 @@ SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 16, "keys": 2, "depths": [0
 
 @pytest.fixture
 def text(tmp_path):
-    from hf_posenc.eval.text import module_text
+    from hf_posenc.eval.texts.stdlib_source import module_text
 
     path = tmp_path / "text.txt"
     path.write_text(module_text("bisect") * 2, encoding="utf-8")
@@ -147,7 +147,7 @@ def test_every_task_file_loads(caplog) -> None:
 
 def test_model_types_are_declared() -> None:
     declared = {e.name: e.value for e in entry_points(group="lm_eval.models") if e.name in MODEL_TYPES}
-    assert declared == {name: f"hf_posenc.eval.models:{cls}" for name, cls in MODEL_TYPES.items()}
+    assert declared == {name: f"hf_posenc.eval.lm.models:{cls}" for name, cls in MODEL_TYPES.items()}
 
 
 def test_importing_the_package_is_light() -> None:

@@ -12,9 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
-from hf_posenc.eval.models import PosEncLM, PosEncMLM
-from hf_posenc.eval.spans import passes, prefix_consistent
-from hf_posenc.eval.text import module_text
+from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.lm.spans import passes, prefix_consistent
+from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED, VOCABULARY, alert
 from .test_parity import requests
@@ -159,8 +159,8 @@ def test_whole_texts_are_scored_a_slice_at_a_time(llama, tokenizer, text, monkey
     once = evaluate(llama, tokenizer, text=text, **SMALL)
     widths: list[int] = []
     llama.lm_head.register_forward_hook(lambda module, given, made: widths.append(made.numel()))
-    monkeypatch.setattr("hf_posenc.eval.scoring.WHOLE", 0)
-    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 10 * VOCABULARY)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.WHOLE", 0)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.HELD", 10 * VOCABULARY)
     sliced = evaluate(llama, tokenizer, text=text, **SMALL)
     assert max(widths) == 10 * VOCABULARY
     assert [r.value for r in sliced.rows] == pytest.approx([r.value for r in once.rows], rel=1e-6)
@@ -177,8 +177,8 @@ def test_capped_logits_are_not_taken_for_plain_ones(tokenizer, text, monkeypatch
     model = alert(Gemma2ForCausalLM(config))
     small = SMALL | {"lengths": [64], "text": text}
     expected = evaluate(model, tokenizer, **small)
-    monkeypatch.setattr("hf_posenc.eval.scoring.WHOLE", 0)
-    monkeypatch.setattr("hf_posenc.eval.scoring.HELD", 10 * VOCABULARY)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.WHOLE", 0)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.HELD", 10 * VOCABULARY)
     assert evaluate(model, tokenizer, **small).rows == expected.rows
-    monkeypatch.setattr("hf_posenc.eval.scoring.plain_head", lambda model, ids: model.lm_head)
+    monkeypatch.setattr("hf_posenc.eval.lm.log_probs.plain_head", lambda model, ids: model.lm_head)
     assert evaluate(model, tokenizer, **small).rows != expected.rows  # control

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
-from hf_posenc.eval.windows import source_text, tokenized, windows
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.windows import source_text, tokenized, windows
 
 SHARED = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

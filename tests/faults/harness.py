@@ -24,8 +24,9 @@ from transformers.models.llama.modeling_llama import LlamaModel
 
 from hf_posenc.cli import main
 from hf_posenc.cli.app import app  # noqa: F401  what a fresh command would import first
-from hf_posenc.eval import comparing, passkey  # noqa: F401
-from hf_posenc.eval.run import language_model  # noqa: F401
+from hf_posenc.eval.comparison import run as comparing
+from hf_posenc.eval.evaluation import language_model  # noqa: F401
+from hf_posenc.eval.tasks import passkey  # noqa: F401
 from hf_posenc.training import finetune  # noqa: F401
 
 HERE, MODEL = Path(sys.argv[1]), Path(sys.argv[1]) / "model"
@@ -234,9 +235,9 @@ def stopped_tuning(number):
     reference, folder = tuned(), HERE / f"tuning{number}"
 
     def slowed():
-        from hf_posenc.training import resuming
+        from hf_posenc.training import resume
 
-        write = resuming.write_json
+        write = resume.write_json
 
         def waiting(path, content):
             write(path, content)
@@ -244,7 +245,7 @@ def stopped_tuning(number):
                 (HERE / f"ready{number}").touch()
                 time.sleep(LIMIT)
 
-        resuming.write_json = waiting
+        resume.write_json = waiting
 
     child = fork([*FINETUNE, "--out", folder], slowed)
     wait_until((HERE / f"ready{number}").exists)
@@ -347,9 +348,9 @@ def two_writers():
 
     def waiting(ready, go):
         def setup():
-            from hf_posenc.training import resuming
+            from hf_posenc.training import resume
 
-            evaluate, write = comparing.evaluate, resuming.write_json
+            evaluate, write = comparing.evaluate, resume.write_json
 
             def pause():
                 ready.touch()
@@ -363,7 +364,7 @@ def two_writers():
                 pause()
                 write(path, content)
 
-            comparing.evaluate, resuming.write_json = paused, paused_write
+            comparing.evaluate, resume.write_json = paused, paused_write
 
         return setup
 

@@ -16,17 +16,17 @@ from safetensors.torch import save
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import export_native, from_pretrained, patch_model
-from hf_posenc.atomic import write_bytes, write_json
-from hf_posenc.eval import exports, report
-from hf_posenc.eval.comparison import Comparison
-from hf_posenc.eval.page import page_html
-from hf_posenc.eval.plots import loss_picture, save_figure
-from hf_posenc.eval.results import Row
-from hf_posenc.eval.run import Evaluation
-from hf_posenc.eval.store import Record, Store
-from hf_posenc.ledger import Ledger
-from hf_posenc.training.curve import Point
-from hf_posenc.training.resuming import Manifest, last_complete, start_run
+from hf_posenc.core.files.atomic import write_bytes, write_json
+from hf_posenc.core.plotting.figures import loss_picture, save_figure
+from hf_posenc.eval.comparison.result import Comparison
+from hf_posenc.eval.comparison.store import Record, Store
+from hf_posenc.eval.evaluation import Evaluation
+from hf_posenc.eval.report import exports, report
+from hf_posenc.eval.report.page import page_html
+from hf_posenc.eval.report.results import Row
+from hf_posenc.training.loss_curve import Point
+from hf_posenc.training.resume import Manifest, last_complete, start_run
+from hf_posenc.training.search_log import Ledger
 
 TEXT = torch.arange(3, 23)[None]
 OLD, NEW = 0, 1
@@ -70,7 +70,7 @@ def says(folder: Path) -> torch.Tensor:
 def adapted(which: int) -> Any:
     """The old base has position parameters that PEFT does not save, the new one has none."""
     peft = pytest.importorskip("peft")
-    from hf_posenc.peft_adapters import get_peft_model
+    from hf_posenc.checkpoints.peft import get_peft_model
 
     model = patch_model(host(0), ("t5", "yarn")[which], factor=2)
     torch.manual_seed(which)
@@ -78,7 +78,7 @@ def adapted(which: int) -> Any:
 
 
 def says_adapted(folder: Path) -> torch.Tensor:
-    from hf_posenc.peft_adapters import load_peft_adapter
+    from hf_posenc.checkpoints.peft import load_peft_adapter
 
     with torch.no_grad():
         return load_peft_adapter(host(0), folder, patch="apply").eval()(TEXT).logits
@@ -170,7 +170,7 @@ def finished(folder: Path, which: int) -> None:
 def probed(folder: Path, which: int) -> None:
     """With stand-ins for the pictures."""
     from hf_posenc.cli.commands import probe as command
-    from hf_posenc.probing import pictures
+    from hf_posenc.insight.probe import plots as pictures
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("distance_picture", "heads_picture", "sink_picture", "loss_picture"):
@@ -180,7 +180,7 @@ def probed(folder: Path, which: int) -> None:
 
 @lru_cache(maxsize=2)
 def probe_of(which: int) -> Any:
-    from hf_posenc.probing import probe
+    from hf_posenc.insight.probe import probe
 
     return probe(host(which), byte_tokenizer(), length=24, samples=1, rows=4, scored=4)
 
@@ -197,7 +197,7 @@ def byte_tokenizer() -> Any:
 
 def drawn(folder: Path, which: int) -> None:
     """Two pictures, drawn once."""
-    from hf_posenc.pictures import saving
+    from hf_posenc.insight.plots import save as saving
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(saving.FILES, ".svg", lambda taken: drawing(which, taken.picture.name))
@@ -206,18 +206,19 @@ def drawn(folder: Path, which: int) -> None:
 
 @lru_cache(maxsize=2)
 def taken(which: int) -> list[Any]:
-    from hf_posenc.eval.entries import entries_of
-    from hf_posenc.pictures import saving, taking
-    from hf_posenc.pictures.registry import View, picture_of
+    from hf_posenc.insight.plots import compose
+    from hf_posenc.insight.plots import save as saving
+    from hf_posenc.insight.plots.registry import View, picture_of
+    from hf_posenc.schemes.entry import entries_of
 
-    order = taking.Order(entries_of("alibi" if which else "t5"), view=View(length=8))
+    order = compose.Order(entries_of("alibi" if which else "t5"), view=View(length=8))
     pictures = map(picture_of, ("bias", "bias_curve"))
-    return [saving.Taken(picture, [taking.sheets(picture, order)]) for picture in pictures]
+    return [saving.Taken(picture, [compose.sheets(picture, order)]) for picture in pictures]
 
 
 @lru_cache(maxsize=4)
 def drawing(which: int, name: str) -> bytes:
-    from hf_posenc.pictures import saving
+    from hf_posenc.insight.plots import save as saving
 
     return next(saving.svg(one) for one in taken(which) if one.picture.name == name)
 
@@ -233,7 +234,7 @@ def run_settings(folder: Path, which: int) -> None:
 
 
 def curve(folder: Path, which: int) -> None:
-    from hf_posenc.eval.curves import curve_picture
+    from hf_posenc.eval.report.finetune_curve import curve_picture
 
     curve_picture([[Point(1, 2.0, {16: 2.0 + which}), Point(2, 2.0, {16: 1.0})]], 16, folder / "curve.png")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.eval import compare, pace
-from hf_posenc.eval.pace import Pace
+from hf_posenc.eval import compare
+from hf_posenc.eval.comparison import progress as pace
+from hf_posenc.eval.comparison.progress import Pace
 
 from .operations import byte_tokenizer, host
 

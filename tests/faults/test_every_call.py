@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from hf_posenc import atomic
+from hf_posenc.core.files import atomic
 from hf_posenc.errors import PosEncError
 
 from .faulty import ERRNOS, FaultyIO

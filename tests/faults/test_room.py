@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from hf_posenc.errors import NoRoom
-from hf_posenc.training.claiming import check_room
+from hf_posenc.training.run_folder import check_room
 
 from .operations import byte_tokenizer, host
 from .programs import write_model
@@ -54,7 +54,7 @@ def compared(folder: Path, out: Path) -> Any:
 def test_compare_says_so_before_it_measures(
     tmp_path: Path, disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_posenc.eval import comparing
+    from hf_posenc.eval.comparison import run as comparing
 
     disk(5000)
     monkeypatch.setattr(comparing, "measured", lambda *given: pytest.fail("it has begun"))
@@ -71,7 +71,7 @@ def test_compare_asks_for_at_least_what_it_writes(
 ) -> None:
     """And for no more than thirty times that."""
     asked = []
-    from hf_posenc.eval import comparing
+    from hf_posenc.eval.comparison import run as comparing
 
     monkeypatch.setattr(comparing, "check_disk", lambda folder, needed, what: asked.append(needed))
     compared(tmp_path, tmp_path / "out")

@@ -12,7 +12,12 @@ import pytest
 import torch
 
 from hf_posenc import from_pretrained, unpatch_model
-from hf_posenc.staging import HIDDEN, move_in, staged, weights_of
+from hf_posenc.core.files.staged import (
+    HIDDEN,
+    move_in,
+    staged,
+    weights_of,
+)
 
 from .operations import host, patched, says
 

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.registry import built_in_records
+from hf_posenc.schemes.registry import built_in_records
 
-CHECKPOINTS = Path(__file__).parent / "checkpoints"
+CHECKPOINTS = Path(__file__).parent / "v1"
 ANSWER = "answer.safetensors"
 LIMIT = 1e-5
 """Of the largest logit. Another processor adds in another order: 1.1e-6 between the instruction sets of one machine."""

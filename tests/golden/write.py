@@ -23,10 +23,10 @@ from transformers import (
 )
 
 from hf_posenc import list_schemes, patch_model
+from hf_posenc.checks.case import reach, stir
 from hf_posenc.errors import PosEncError
-from hf_posenc.laws.pair import reach, stir
 
-HERE = Path(__file__).parent / "checkpoints"
+HERE = Path(__file__).parent / "v1"
 ANSWER = "answer.safetensors"
 WIDTH, HEADS, VOCABULARY, TRAINED = 16, 2, 16, 8
 SMALL = {"dyn_bias": {"width": 16}, "deberta": {"span": 32, "buckets": 16}, "rel_bias": {"max_distance": 16}}

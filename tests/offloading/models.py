@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_posenc import patch_model
-from hf_posenc.laws.hosts import host
-from hf_posenc.laws.pair import stir
-from hf_posenc.laws.reading import read, text
+from hf_posenc.checks.case import stir
+from hf_posenc.checks.forward import read, text
+from hf_posenc.checks.tiny_models import host
 
 LENGTH = 30
 FIRST = {

@@ -14,11 +14,16 @@ from accelerate.utils.dataclasses import get_module_class_from_name
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc import (
+    describe,
+    from_pretrained,
+    patch_model,
+    unpatch_model,
+)
+from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
-from hf_posenc.laws.hosts import host
-from hf_posenc.offloading import offloads_of
-from hf_posenc.placement import placed
+from hf_posenc.patches.offloading import offloads_of
+from hf_posenc.patches.placement import placed
 
 from .models import LEARNED, SHARED, device_map, patched, reading, seeded
 

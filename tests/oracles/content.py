@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.positions import PositionContext
-from hf_posenc.terms import Block
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Block
 
 from . import naive
 from .naive import Positions

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from hf_posenc.geometry import Geometry, HostRotary, Rotation, geometric
+from hf_posenc.core.geometry import (
+    Geometry,
+    HostRotary,
+    Rotation,
+    geometric,
+)
 
 from . import naive
 

@@ -14,11 +14,11 @@ from transformers import StaticCache
 
 from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import NeedsWholeText, OptionOutOfRange, PositionOutOfTable
+from hf_posenc.schemes.absolute.binary import Binary
+from hf_posenc.schemes.absolute.integer import Integer
+from hf_posenc.schemes.absolute.norm01 import Norm01
+from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.binary import Binary
-from hf_posenc.schemes.integer import Integer
-from hf_posenc.schemes.norm01 import Norm01
-from hf_posenc.schemes.sinusoidal import Sinusoidal
 
 from . import hosts, naive
 from .hosts import TRAINED, WIDTH

@@ -14,11 +14,11 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from hf_posenc import patch_model, scheme_of
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.alibi import ALiBi
-from hf_posenc.schemes.slopes import code_slopes, geometric_slopes
-from hf_posenc.terms import KeyBias, ToeplitzBias
+from hf_posenc.schemes.bias.alibi import ALiBi
+from hf_posenc.schemes.bias.slopes import code_slopes, geometric_slopes
 
 from . import hosts, naive
 

@@ -21,11 +21,11 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import (
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
 from hf_posenc import patch_model
+from hf_posenc.core.geometry import Layout, Rotation, geometric
+from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.geometry import Layout, Rotation, geometric
-from hf_posenc.rotate import rotate, table
-from hf_posenc.schemes.mrope import MRoPE
-from hf_posenc.schemes.rope_nd import AxialRoPE
+from hf_posenc.schemes.rotary.mrope import MRoPE
+from hf_posenc.schemes.rotary.rope_nd import AxialRoPE
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH

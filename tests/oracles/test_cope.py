@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.schemes.cope import CoPE
-from hf_posenc.terms import Block, BlockBias
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.schemes.content.cope import CoPE
 
 from . import content, hosts
 from .hosts import HEAD_DIM, HEADS

@@ -16,10 +16,10 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfA
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position, make_log_bucket_position
 
 from hf_posenc import patch_model, scheme_of
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, OutsideModel
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.deberta import DeBERTa
-from hf_posenc.terms import BlockBias
+from hf_posenc.schemes.content.deberta import DeBERTa
 
 from . import content, hosts
 from .hosts import HEAD_DIM, HEADS, WIDTH

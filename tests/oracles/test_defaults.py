@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import DebertaV2Config, T5Config
 
-from hf_posenc.registry import scheme_class
+from hf_posenc.schemes.registry import scheme_class
 
 from . import hosts
 

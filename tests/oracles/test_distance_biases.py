@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from hf_posenc import patch_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.alibi import ALiBi
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.distances import per_distance
-from hf_posenc.schemes.dyn_bias import DynamicBias
-from hf_posenc.schemes.kerple import Kerple
-from hf_posenc.schemes.rel_bias import RelativeBias
-from hf_posenc.schemes.sandwich import Sandwich
-from hf_posenc.terms import ToeplitzBias
+from hf_posenc.schemes.bias.alibi import ALiBi
+from hf_posenc.schemes.bias.distances import per_distance
+from hf_posenc.schemes.bias.dyn_bias import DynamicBias
+from hf_posenc.schemes.bias.kerple import Kerple
+from hf_posenc.schemes.bias.rel_bias import RelativeBias
+from hf_posenc.schemes.bias.sandwich import Sandwich
 
 from . import content, hosts, naive
 from .hosts import HEADS, TRAINED
@@ -193,7 +193,7 @@ def test_an_empty_table_is_nope() -> None:
 
 def test_sandwich_is_the_product_of_sinusoidal_codes() -> None:
     """§5.2 of the catalogue: it folds into 2 · d̄/2 channels, √ρ PE(i) · √ρ PE(j)."""
-    from hf_posenc.schemes.sinusoidal import Sinusoidal
+    from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
     code = Sinusoidal(hosts.geometry(width=128)).embed(torch.arange(60)[None])[0].double()
     ours = bias_of(Sandwich(hosts.geometry(heads=8)), naive.distances(60)).double()

@@ -15,10 +15,10 @@ import torch
 from transformers import DynamicCache
 
 from hf_posenc import patch_model
-from hf_posenc.attention.key_bias import counted_from
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.alibi import ALiBi
-from hf_posenc.terms import KeyBias
+from hf_posenc.attention.routes.key_bias import counted_from
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import KeyBias
+from hf_posenc.schemes.bias.alibi import ALiBi
 
 from . import hosts, naive
 from .hosts import HEADS, TRAINED

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hf_posenc import patch_model
+from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.alibi import ALiBi
-from hf_posenc.schemes.fire import FIRE
+from hf_posenc.schemes.bias.alibi import ALiBi
+from hf_posenc.schemes.bias.fire import FIRE
 
 from . import content, hosts, naive
 from .hosts import HEADS, TRAINED

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import Call
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.errors import OptionOutOfRange, OutsideModel
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.cable import Cable
-from hf_posenc.schemes.fox import Fox
-from hf_posenc.terms import BlockBias, KeyBias
+from hf_posenc.schemes.content.cable import Cable
+from hf_posenc.schemes.content.fox import Fox
 
 from . import content, hosts
 from .hosts import HEAD_DIM, HEADS, TRAINED

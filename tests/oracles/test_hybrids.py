@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc.core.rotation.forms import weight_rows
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
-from hf_posenc.forms import weight_rows
-from hf_posenc.schemes.irope import IRoPE
+from hf_posenc.schemes.hybrid.irope import IRoPE
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH

@@ -7,7 +7,7 @@ import torch
 
 from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, PositionOutOfTable
-from hf_posenc.schemes.learned import Learned
+from hf_posenc.schemes.absolute.learned import Learned
 
 from . import hosts
 from .hosts import TRAINED, WIDTH

@@ -13,8 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange
-from hf_posenc.schemes.longrope import LongRoPE
-from hf_posenc.schemes.yarn import NTKByParts
+from hf_posenc.schemes.rotary.longrope import LongRoPE
+from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH

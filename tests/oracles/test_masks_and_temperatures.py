@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from hf_posenc import patch_model
-from hf_posenc.bands import Band
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import Band
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutOfTable
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.logn import LogN
-from hf_posenc.schemes.window import Window
+from hf_posenc.schemes.attention_scale.logn import LogN
+from hf_posenc.schemes.mask.window import Window
 
 from . import hosts, naive
 from .hosts import TRAINED

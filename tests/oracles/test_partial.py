@@ -10,12 +10,12 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbeddin
 from transformers.models.gptj import modeling_gptj as gptj
 
 from hf_posenc import patch_model
+from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.rotate import rotate, table
-from hf_posenc.schemes.abf import AdjustedBase
-from hf_posenc.schemes.partial import Partial
-from hf_posenc.schemes.proportional import Proportional
-from hf_posenc.schemes.rotary import RoPE
+from hf_posenc.schemes.rotary.abf import AdjustedBase
+from hf_posenc.schemes.rotary.partial import Partial
+from hf_posenc.schemes.rotary.proportional import Proportional
+from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import hosts
 from .hosts import HEAD_DIM, HEADS, TRAINED, VOCABULARY, WIDTH

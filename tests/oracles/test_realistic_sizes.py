@@ -19,13 +19,13 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model
-from hf_posenc.geometry import Rotation
-from hf_posenc.registry import scheme_class
-from hf_posenc.rotate import waves
-from hf_posenc.schemes.dynamic_ntk import DynamicNTK
-from hf_posenc.schemes.longrope import LongRoPE
-from hf_posenc.schemes.partial import Partial
-from hf_posenc.schemes.yarn import NTKByParts, Yarn, slowed_between
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import waves
+from hf_posenc.schemes.registry import scheme_class
+from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
+from hf_posenc.schemes.rotary.longrope import LongRoPE
+from hf_posenc.schemes.rotary.partial import Partial
+from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn, slowed_between
 
 from . import hosts, naive
 from .naive import rope

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
-from hf_posenc.schemes.pose import PoSE
-from hf_posenc.schemes.randpos import RandPos
-from hf_posenc.schemes.recipe import Recipe
-from hf_posenc.schemes.shape import CAPE, SHAPE
+from hf_posenc.schemes.recipes.pose import PoSE
+from hf_posenc.schemes.recipes.randpos import RandPos
+from hf_posenc.schemes.recipes.recipe import Recipe
+from hf_posenc.schemes.recipes.shape import CAPE, SHAPE
 
 from . import hosts
 from .hosts import TRAINED

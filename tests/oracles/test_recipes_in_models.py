@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc.checks.training import enable_checkpointing
 from hf_posenc.errors import FractionalPosition, NeedsWholeText, SchemeNotDefined
-from hf_posenc.laws.training import enable_checkpointing
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH

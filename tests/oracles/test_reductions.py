@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from hf_posenc import patch_model
-from hf_posenc.laws.pair import stir
-from hf_posenc.patching import describe
+from hf_posenc.checks.case import stir
+from hf_posenc.patching.patch import describe
 from hf_posenc.schemes.base import Scheme
 
 from . import hosts

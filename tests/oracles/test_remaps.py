@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
+from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
-from hf_posenc.positions import PositionContext
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.dca import DualChunkAttention
-from hf_posenc.schemes.lm_infinite import LMInfinite
-from hf_posenc.schemes.rerope import LeakyReRoPE, ReRoPE
-from hf_posenc.schemes.self_extend import SelfExtend
-from hf_posenc.schemes.sinks import Sinks
-from hf_posenc.schemes.string import String
+from hf_posenc.schemes.mask.sinks import Sinks
+from hf_posenc.schemes.remap.dca import DualChunkAttention
+from hf_posenc.schemes.remap.lm_infinite import LMInfinite
+from hf_posenc.schemes.remap.rerope import LeakyReRoPE, ReRoPE
+from hf_posenc.schemes.remap.self_extend import SelfExtend
+from hf_posenc.schemes.remap.string import String
 
 from . import hosts, naive
 from .hosts import TRAINED

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
-from hf_posenc.geometry import Layout, Rotation, geometric
-from hf_posenc.rotate import rotate, table, waves
-from hf_posenc.schemes.rotary import RoPE
+from hf_posenc.core.geometry import Layout, Rotation, geometric
+from hf_posenc.core.rotation.apply import rotate, table, waves
+from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import hosts
 from .naive import as_complex

@@ -14,11 +14,16 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
 from hf_posenc import patch_model, scheme_of
+from hf_posenc.core.geometry import Layout, Rotation, geometric
+from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation.forms import (
+    pairs,
+    rotate_complex,
+    rotation_matrix,
+    weight_rows,
+)
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.forms import pairs, rotate_complex, rotation_matrix, weight_rows
-from hf_posenc.geometry import Layout, Rotation, geometric
-from hf_posenc.rotate import rotate, table
-from hf_posenc.schemes.rotary import RoPE
+from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH

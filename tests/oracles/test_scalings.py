@@ -16,13 +16,13 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.registry import scheme_class
-from hf_posenc.schemes.dynamic_ntk import DynamicNTK
-from hf_posenc.schemes.llama3 import Llama3
-from hf_posenc.schemes.ntk import NTK
-from hf_posenc.schemes.rotary import Rotary
-from hf_posenc.schemes.text_length import text_lengths
-from hf_posenc.schemes.yarn import NTKByParts
+from hf_posenc.schemes.absolute.text_length import text_lengths
+from hf_posenc.schemes.registry import scheme_class
+from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
+from hf_posenc.schemes.rotary.llama3 import Llama3
+from hf_posenc.schemes.rotary.ntk import NTK
+from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 from . import hosts
 from .hosts import TRAINED

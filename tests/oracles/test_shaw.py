@@ -16,8 +16,8 @@ from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2Ber
 
 from hf_posenc import patch_model
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
-from hf_posenc.schemes.rel_bias import RelativeBias
-from hf_posenc.schemes.shaw import Shaw
+from hf_posenc.schemes.bias.rel_bias import RelativeBias
+from hf_posenc.schemes.content.shaw import Shaw
 
 from . import content, hosts, naive
 from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH

@@ -12,8 +12,8 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from hf_posenc import list_schemes, patch_model
+from hf_posenc.checks.case import stir
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
-from hf_posenc.laws.pair import stir
 
 from . import hosts
 

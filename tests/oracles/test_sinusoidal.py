@@ -14,7 +14,7 @@ from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPos
 
 from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.sinusoidal import Sinusoidal
+from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
 from . import hosts
 

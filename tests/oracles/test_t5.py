@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.t5 import T5Bias, thresholds
+from hf_posenc.schemes.bias.t5 import T5Bias, thresholds
 
 from . import hosts
 

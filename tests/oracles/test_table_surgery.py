@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from hf_posenc import describe, patch_model
 from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable, SchemeNotDefined
+from hf_posenc.schemes.absolute.learned_hier import LearnedHier
+from hf_posenc.schemes.absolute.learned_interp import LearnedInterp
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.learned_hier import LearnedHier
-from hf_posenc.schemes.learned_interp import LearnedInterp
 
 from . import hosts, naive
 from .hosts import TRAINED

@@ -21,11 +21,11 @@ from transformers import (
 )
 
 from hf_posenc import patch_model
+from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.llama4_temp import Llama4Temperature
-from hf_posenc.schemes.logn import LogN
-from hf_posenc.schemes.ssmax import SSMax
+from hf_posenc.schemes.attention_scale.llama4_temp import Llama4Temperature
+from hf_posenc.schemes.attention_scale.logn import LogN
+from hf_posenc.schemes.attention_scale.ssmax import SSMax
 
 from . import hosts, naive
 from .hosts import HEADS, TRAINED

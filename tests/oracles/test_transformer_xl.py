@@ -13,10 +13,10 @@ from transformers import XLNetConfig, XLNetModel
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from hf_posenc import patch_model, scheme_of
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import OutsideModel
-from hf_posenc.positions import PositionContext
-from hf_posenc.schemes.transformer_xl import TransformerXL
-from hf_posenc.terms import BlockBias
+from hf_posenc.schemes.content.transformer_xl import TransformerXL
 
 from . import content, hosts, naive
 from .hosts import HEAD_DIM, HEADS, WIDTH

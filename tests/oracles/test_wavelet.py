@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.wavelet import Wavelet
+from hf_posenc.schemes.bias.wavelet import Wavelet
 
 from . import content, hosts, naive
 from .hosts import HEAD_DIM, HEADS, TRAINED

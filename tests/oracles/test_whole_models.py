@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.schemes.t5 import T5Bias
+from hf_posenc.schemes.bias.t5 import T5Bias
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH

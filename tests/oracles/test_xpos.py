@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.schemes.xpos import XPos
+from hf_posenc.schemes.rotary.xpos import XPos
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, TRAINED

@@ -11,8 +11,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.ntk_parts_v1 import NTKByPartsV1
-from hf_posenc.schemes.yarn import NTKByParts, Yarn
+from hf_posenc.schemes.rotary.ntk_parts_v1 import NTKByPartsV1
+from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn
 
 from . import hosts
 from .hosts import TRAINED

@@ -11,8 +11,8 @@ import pytest
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, modeling_utils
 
 import hf_posenc
+from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, PeftAdapterMismatch
-from hf_posenc.laws.hosts import host
 
 KERNEL = "kernels-community/flash-attn2"
 

@@ -13,9 +13,9 @@ import torch
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.block import Block
-from hf_posenc.building import plan
-from hf_posenc.laws.hosts import host
+from hf_posenc.checks.tiny_models import host
+from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.schemes.spec import plan
 
 ROOT = Path(hf_posenc.__file__).parent
 PICKLING = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
@@ -107,7 +107,9 @@ def test_adapter_that_names_a_module(
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("name", ["evil", "evil:Evil", "evil.Evil", "hf_posenc.schemes.yarn:Yarn", "os", "__main__:x"])
+@pytest.mark.parametrize(
+    "name", ["evil", "evil:Evil", "evil.Evil", "hf_posenc.schemes.rotary.yarn:Yarn", "os", "__main__:x"]
+)
 def test_scheme_names_are_looked_up(name: str, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

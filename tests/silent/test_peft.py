@@ -12,7 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.side_car import GUARD, PARAMETERS, SIDE_CAR, unguard
+from hf_posenc.patching.stored.peft_sidecar import (
+    GUARD,
+    PARAMETERS,
+    SIDE_CAR,
+    unguard,
+)
 
 from .still import APART, gap, llama, said, silent
 
@@ -36,14 +41,14 @@ def stock(folder: Path) -> torch.Tensor:
 
 
 def wrapped(base: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
-    from hf_posenc.peft_adapters import get_peft_model
+    from hf_posenc.checkpoints.peft import get_peft_model
 
     torch.manual_seed(seed)
     return get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)).eval()
 
 
 def load(base: torch.nn.Module, folder: Path) -> torch.nn.Module:
-    from hf_posenc.peft_adapters import load_peft_adapter
+    from hf_posenc.checkpoints.peft import load_peft_adapter
 
     return load_peft_adapter(base, folder).eval()
 
@@ -143,7 +148,7 @@ def test_an_unknown_key(plain: Path, whole: torch.Tensor) -> None:
 def test_prompts_drop_positions() -> None:
     """PEFT's prompts drop the position_ids they are given."""
     from hf_posenc.errors import TrainingImpossible
-    from hf_posenc.training.rows import refuse_packing
+    from hf_posenc.training.dataset import refuse_packing
 
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     model = peft.get_peft_model(llama(), config).eval()

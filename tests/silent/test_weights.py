@@ -13,8 +13,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.guard import BLOCK, GUARD, unguard
-from hf_posenc.training.resuming import last_complete
+from hf_posenc.patching.stored.config_guard import BLOCK, GUARD, unguard
+from hf_posenc.training.resume import last_complete
 
 from .still import APART, TEXT, gap, llama, said, silent
 
@@ -116,10 +116,10 @@ def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     (name,) = (name for name in weights if "posenc" in name)
     save_file({n: w for n, w in weights.items() if n != name}, tmp_path / "t5" / "model.safetensors",
               metadata={"format": "pt"})  # fmt: skip
-    from hf_posenc import restoring
+    from hf_posenc.checkpoints import restore
 
     seen: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restoring.logger, "warning", seen.append)
+        patch.setattr(restore.logger, "warning", seen.append)
         from_pretrained(tmp_path / "t5")
     assert any("lacks" in told and "t5" in told for told in seen)

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_posenc import list_schemes, patch_model, unpatch_model
+from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import PosEncError
-from hf_posenc.laws.hosts import host
 
 KINDS = ("llama", "gpt2", "bert")
 TEXT = torch.arange(2, 26)[None]

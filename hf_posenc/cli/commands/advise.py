@@ -7,7 +7,13 @@ from typing import Annotated
 from typer import Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Dtype, Model, dtype_of, model_path
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Dtype,
+    Model,
+    dtype_of,
+    model_path,
+)
 from hf_posenc.cli.errors import PARTLY
 
 
@@ -23,7 +29,7 @@ def advise(
 
     Reads the configuration only, never weights. The exit code is 3 where no adapter knows the model.
     """
-    from hf_posenc.advice import advise as ask
+    from hf_posenc.insight.advise import advise as ask
 
     advice = ask(model_path(model), target, name=model, dtype=dtype_of(model, dtype))
     if as_json:

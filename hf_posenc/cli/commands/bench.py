@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Dtype, command_line, dtype_of, model_path, whole_numbers, words_of
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Dtype,
+    command_line,
+    dtype_of,
+    model_path,
+    whole_numbers,
+    words_of,
+)
 from hf_posenc.cli.environment import environment
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 
 if TYPE_CHECKING:
-    from hf_posenc.bench import Cell
-    from hf_posenc.bench.devices import Device
+    from hf_posenc.insight.bench import Cell
+    from hf_posenc.insight.bench.devices import Device
 
 STARTER = "starter:llama"
 RESULTS, PICTURES = "bench.json", ("bench.svg", "bench.png")
@@ -65,15 +73,15 @@ def bench(
     """
     import torch
 
-    from hf_posenc.bench import bench as run
-    from hf_posenc.bench import device_of
+    from hf_posenc.insight.bench import bench as run
+    from hf_posenc.insight.bench import device_of
 
     chosen = whole_numbers("--lengths", lengths) or [512, 2048]
     cases = [name for name, wanted in (("decode", decode), ("train", train)) if wanted]
     if prefill or (prefill is None and not cases):
         cases.insert(0, "prefill")
     if out is not None:
-        from hf_posenc.eval.plots import require_matplotlib
+        from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
     place = device_of(device)
@@ -113,8 +121,8 @@ def load(model: str, shape: str | None, kind: str, trained_length: int, dtype: s
     import torch
 
     from hf_posenc import from_pretrained
-    from hf_posenc.bench import random_model
-    from hf_posenc.bench.random_models import KINDS
+    from hf_posenc.insight.bench import random_model
+    from hf_posenc.insight.bench.random_models import KINDS
 
     if shape is None:
         with output.other_bars_off():
@@ -141,9 +149,9 @@ def about_run(context: Context, device: Device, model: str, dtype: str, threads:
 
 def write(cells: list[Cell], about: dict[str, Any], folder: Path) -> None:
     """The numbers and the pictures as far as there are any; each file whole."""
-    from hf_posenc.atomic import write_json
-    from hf_posenc.bench.pictures import write_picture
-    from hf_posenc.bench.report import to_dict
+    from hf_posenc.core.files.atomic import write_json
+    from hf_posenc.insight.bench.plots import write_picture
+    from hf_posenc.insight.bench.report import to_dict
 
     write_json(folder / RESULTS, to_dict(cells, about))
     for name in PICTURES:
@@ -152,7 +160,12 @@ def write(cells: list[Cell], about: dict[str, Any], folder: Path) -> None:
 
 def show(cells: list[Cell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """One table a case, what stands behind a dash, and where the files are."""
-    from hf_posenc.bench.report import TITLES, remarks, table, to_dict
+    from hf_posenc.insight.bench.report import (
+        TITLES,
+        remarks,
+        table,
+        to_dict,
+    )
 
     if as_json:
         output.show_json(to_dict(cells, about))

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Factor, Model, SchemeName, SchemeOptions, model_path, scheme_options
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Factor,
+    Model,
+    SchemeName,
+    SchemeOptions,
+    model_path,
+    scheme_options,
+)
 from hf_posenc.cli.errors import CONTRACT, BadArgument
 from hf_posenc.errors import nearest
 
 if TYPE_CHECKING:
-    from hf_posenc.laws import Gap
+    from hf_posenc.checks import Gap
 
 COLUMNS = ("law", "holds", "gap", "limit", "worst at")
 
@@ -33,15 +41,15 @@ def check(
 
     Every law that says something about this model and scheme is measured; the exit code is 4 if one is broken.
     """
-    from hf_posenc import from_pretrained, laws
+    from hf_posenc import checks, from_pretrained
 
     path, options = model_path(model), scheme_options(scheme, option)
     for name in law or ():
-        if name not in laws.LAWS:
-            known = ", ".join(laws.LAWS)
-            raise BadArgument(f"There is no law {name!r}.{nearest(name, laws.LAWS)} Choose from {known}.")
+        if name not in checks.LAWS:
+            known = ", ".join(checks.LAWS)
+            raise BadArgument(f"There is no law {name!r}.{nearest(name, checks.LAWS)} Choose from {known}.")
     with output.progress() as tell:
-        gaps = laws.check(
+        gaps = checks.check(
             from_pretrained(path, dtype="float32"),
             scheme,
             factor=factor,

@@ -104,7 +104,7 @@ def compare(
 
 def show(comparison: Comparison, out: Path) -> None:
     """One table a task, what was refused or failed, and where the files are."""
-    from hf_posenc.eval.wording import axis, grid, remarks
+    from hf_posenc.eval.report.phrases import axis, grid, remarks
 
     for task in comparison.tasks():
         for metric in comparison.metrics(task)[:1]:

@@ -21,7 +21,7 @@ def demo(
     Eight schemes up to eight times its trained length, then a brief fine-tune of one. Some six minutes, no network.
     """
     from hf_posenc.eval.demo import run_demo
-    from hf_posenc.eval.screen import results_table
+    from hf_posenc.eval.report.terminal_table import results_table
 
     with output.progress() as tell:
         results = run_demo(out, quick=quick, progress=tell)

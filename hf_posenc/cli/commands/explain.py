@@ -11,7 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, words_of
 
 if TYPE_CHECKING:
-    from hf_posenc.explain import Finding
+    from hf_posenc.insight.lessons import Finding
 
 COLUMNS = 100
 
@@ -32,8 +32,8 @@ def explain(
 
     Each demonstration runs in seconds on small models, prints its numbers, and concludes from them.
     """
-    from hf_posenc.explain import explain as run
-    from hf_posenc.explain import topics
+    from hf_posenc.insight.lessons import explain as run
+    from hf_posenc.insight.lessons import topics
 
     if name is None:
         rows = [(topic.name, topic.title, topic.schemes) for topic in topics().values()]

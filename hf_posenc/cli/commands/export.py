@@ -42,7 +42,7 @@ def export(
     Without --scheme, the one the model carries. A PEFT adapter is merged into the weights.
     """
     from hf_posenc import export_native, from_pretrained
-    from hf_posenc.export import merged
+    from hf_posenc.checkpoints.export import merged
 
     path, options = model_path(model), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):

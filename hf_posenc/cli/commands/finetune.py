@@ -24,7 +24,7 @@ from hf_posenc.cli.arguments import (
     tokenizer_of,
     whole_numbers,
 )
-from hf_posenc.eval.text import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
     from hf_posenc.training import Tuned
@@ -117,15 +117,15 @@ def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
     """The files, or modules of the standard library."""
     if files is None:
         return [module_text(name) for name in modules]
-    from hf_posenc.eval.reading import read_text
+    from hf_posenc.eval.texts.text_file import read_text
 
     return [read_text(file) for file in files]
 
 
 def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
     """What was measured before and after, and where the files are."""
-    from hf_posenc.eval.curves import curve_picture
     from hf_posenc.eval.errors import MissingExtra
+    from hf_posenc.eval.report.finetune_curve import curve_picture
 
     measured = [point for point in tuned.curve if point.held_out]
     if as_json:

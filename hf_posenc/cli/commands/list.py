@@ -9,7 +9,7 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, model_type
-from hf_posenc.registry import list_schemes
+from hf_posenc.schemes.registry import list_schemes
 
 COLUMNS = ("name", "aliases", "models", "learned", "use", "cache", "paper")
 

@@ -24,7 +24,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.errors import BadArgument
 
 if TYPE_CHECKING:
-    from hf_posenc.probing import Head, Probe
+    from hf_posenc.insight.probe import Head, Probe
 
 COLUMNS = (
     "layer", "head", "mostly", "mean distance", "at one distance", "which", "first token", "beyond trained",
@@ -58,14 +58,14 @@ def probe(
     Weights are shares of a row, on average over rows of the second half of each text (of the whole, in an encoder).
     """
     from hf_posenc import from_pretrained
-    from hf_posenc.probing import probe as look
+    from hf_posenc.insight.probe import probe as look
 
     if scheme is None and (factor is not None or target_length is not None):
         raise BadArgument(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
         )
     if out is not None:
-        from hf_posenc.eval.plots import require_matplotlib
+        from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
     path, options = model_path(model), scheme_options(scheme, option)
@@ -86,9 +86,9 @@ def probe(
 
 def write(found: Probe, folder: Path) -> list[Path]:
     """The pictures and the numbers, all of them or none."""
-    from hf_posenc.atomic import write_json
-    from hf_posenc.probing.pictures import write_pictures
-    from hf_posenc.staging import staged
+    from hf_posenc.core.files.atomic import write_json
+    from hf_posenc.core.files.staged import staged
+    from hf_posenc.insight.probe.plots import write_pictures
 
     with staged(folder) as beside:
         pictures = write_pictures(found, beside)

@@ -10,10 +10,10 @@ from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, model_type
-from hf_posenc.registry import list_schemes
+from hf_posenc.schemes.registry import list_schemes
 
 if TYPE_CHECKING:
-    from hf_posenc.properties import Cell, Rounded
+    from hf_posenc.insight.properties import Cell, Rounded
 
 SIDE_BY_SIDE = 6  # more schemes than that are rows
 ROUNDED = {
@@ -39,8 +39,8 @@ def properties(
 
     Each answer stands beside the number that decided it; one scheme alone is shown with what each number is.
     """
-    from hf_posenc.eval.entries import entries_of
-    from hf_posenc.properties import measure, measure_precision
+    from hf_posenc.insight.properties import measure, measure_precision
+    from hf_posenc.schemes.entry import entries_of
 
     kind = None if model is None else model_type(model)
     names = schemes or [record.name for record in list_schemes()]
@@ -60,7 +60,7 @@ def properties(
 
 def show(table: dict[str, dict[str, Cell]]) -> None:
     """One scheme in full, a few side by side, many as rows."""
-    from hf_posenc.properties import in_order
+    from hf_posenc.insight.properties import in_order
 
     asked = {one.name: one.asks for one in in_order()}
     names = list(table)

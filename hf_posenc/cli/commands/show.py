@@ -22,13 +22,13 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.core.files.slug import slug
 from hf_posenc.errors import UnknownOption, nearest
-from hf_posenc.slug import slug
 
 if TYPE_CHECKING:
-    from hf_posenc.eval.entries import Entry
-    from hf_posenc.pictures.registry import Picture
-    from hf_posenc.pictures.taking import Order
+    from hf_posenc.insight.plots.compose import Order
+    from hf_posenc.insight.plots.registry import Picture
+    from hf_posenc.schemes.entry import Entry
 
 FOLDER = Path("pictures")
 ALL = "all"
@@ -82,8 +82,8 @@ def show(
     Numbers come from the code that models run; a learned scheme is as it starts, or as --model has learned it. With
     --json the numbers are written instead, and the file only if --out names one.
     """
-    from hf_posenc.pictures.hosts import Shapes
-    from hf_posenc.pictures.registry import View
+    from hf_posenc.insight.plots.models import Shapes
+    from hf_posenc.insight.plots.registry import View
 
     if not schemes:
         if not listed:
@@ -118,8 +118,9 @@ def draw(
     command: str,
 ) -> None:
     """Take the pictures, write them, and say where they are; or the numbers."""
-    from hf_posenc.eval.plots import require_matplotlib
-    from hf_posenc.pictures import saving, taking
+    from hf_posenc.core.plotting.figures import require_matplotlib
+    from hf_posenc.insight.plots import compose
+    from hf_posenc.insight.plots import save as saving
 
     sweep = None if animate is None else one_of("--animate", animate, (*SWEEPS, "own"))
     moves = sweep is not None or (out is not None and out.suffix.lower() == ".gif")
@@ -132,7 +133,7 @@ def draw(
     taken = []
     for one in pictures:
         kinds: Any = None if sweep == "own" else sweep
-        film = taking.frames(one, order, kinds, frames) if moves else [taking.sheets(one, order)]
+        film = compose.frames(one, order, kinds, frames) if moves else [compose.sheets(one, order)]
         taken.append(saving.Taken(one, film, own_scales))
     labels = ", ".join(entry.label for entry in order.entries)
     if out is None:
@@ -147,12 +148,12 @@ def draw(
 
 def ordered(entries: Sequence[Entry], model: str | None, **how: Any) -> Order:
     """The order, on a model that is loaded now, or on none."""
-    from hf_posenc.pictures.hosts import Model
-    from hf_posenc.pictures.taking import Order
+    from hf_posenc.insight.plots.compose import Order
+    from hf_posenc.insight.plots.models import Model
 
     if model is None:
         return Order(entries, **how)
-    from hf_posenc.checkpoint import from_pretrained
+    from hf_posenc.checkpoints.load import from_pretrained
 
     with output.other_bars_off():
         return Order(entries, Model(from_pretrained(model_path(model), dtype="float32").eval()), **how)
@@ -160,8 +161,8 @@ def ordered(entries: Sequence[Entry], model: str | None, **how: Any) -> Order:
 
 def chosen(order: Order, names: Sequence[str] | None) -> list[Picture]:
     """The pictures of ``--picture``: those named, all that fit, or the one that says most."""
-    from hf_posenc.pictures.registry import picture_of
-    from hf_posenc.pictures.taking import first_picture, pictures_of
+    from hf_posenc.insight.plots.compose import first_picture, pictures_of
+    from hf_posenc.insight.plots.registry import picture_of
 
     words = words_of(names)
     if not words:
@@ -176,8 +177,8 @@ def entries_with(schemes: Sequence[str], words: Sequence[str] | None) -> list[En
         UnknownOption: an option that none of them takes.
         PosEncError: a scheme or an option is refused.
     """
-    from hf_posenc.building import option_names_of, parts_of_spec
-    from hf_posenc.eval.entries import entries_of, read_word
+    from hf_posenc.schemes.entry import entries_of, read_word
+    from hf_posenc.schemes.spec import option_names_of, parts_of_spec
 
     entries = entries_of(",".join(schemes))
     options = read_word("--option", list(words or ())).options
@@ -237,14 +238,14 @@ def file_name(order: Order, pictures: Sequence[Picture]) -> str:
 
 def list_all(as_json: bool) -> None:
     """Every picture there is."""
-    from hf_posenc.pictures.registry import list_pictures
+    from hf_posenc.insight.plots.registry import list_pictures
 
     rows(list_pictures(), as_json)
 
 
 def list_fitting(order: Order, as_json: bool) -> None:
     """The pictures that show these schemes, the first being taken where none is named."""
-    from hf_posenc.pictures.taking import first_picture, pictures_of
+    from hf_posenc.insight.plots.compose import first_picture, pictures_of
 
     fitting = pictures_of(order)
     first = first_picture(order)

@@ -1,0 +1,1 @@
+"""Compare schemes under one budget, resumably."""

@@ -1,0 +1,67 @@
+"""The unit of a comparison: one scheme on one task at one length, with the key under which it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_posenc.eval.catalogue import sweeps
+from hf_posenc.eval.comparison.identity import plain
+from hf_posenc.eval.comparison.store import key_of
+from hf_posenc.schemes.entry import Entry
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one row of the store answers.
+
+    Attributes:
+        entry, task: what is measured, on what.
+        lengths: one, or all for a task that knows no lengths and is measured once.
+        key, settings: of the store.
+    """
+
+    entry: Entry
+    task: str
+    lengths: tuple[int, ...]
+    key: str
+    settings: dict[str, Any]
+
+    @property
+    def length(self) -> int:
+        """The longest."""
+        return self.lengths[-1]
+
+    @property
+    def name(self) -> str:
+        """As progress shows it."""
+        return f"{self.entry.label} · {self.task} · {self.length}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured, whatever the scheme: every field goes into the keys of the cells."""
+
+    measure: dict[str, Any]
+    longest: int
+    one_factor: bool
+    model_args: dict[str, Any]
+    identity: dict[str, Any]
+
+    def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
+        """A cell with its key."""
+        reach = self.longest if self.one_factor and entry.scheme is not None else None
+        settings = {
+            **entry.settings(), **self.identity, "task": task, "measured": list(lengths), "longest": self.longest,
+            "patched_for": reach, "measure": plain(self.measure), "model_args": plain(self.model_args),
+        }  # fmt: skip
+        return Cell(entry, task, tuple(lengths), key_of(settings), settings)
+
+
+def cells_of(request: Request, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]) -> Iterator[Cell]:
+    """The cells, in the order they are measured."""
+    for entry in entries:
+        for task in tasks:
+            for group in [[length] for length in lengths] if sweeps(task) else [lengths]:
+                yield request.cell(entry, task, group)

@@ -1,0 +1,78 @@
+"""What a number depends on besides the scheme: weights, tokenizer, text, tasks and versions, each as a digest.
+
+A path or a name is not enough: what it holds may have changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_posenc.eval.lm.log_probs import unwrapped
+
+PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
+PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # of a configuration; change no number
+
+
+def model_digest(model: Any) -> str:
+    """Of class, configuration and every weight of a live model, a PEFT adapter's included."""
+    digest = hashlib.blake2b(digest_size=16)
+    host = unwrapped(model)
+    config = {name: value for name, value in host.config.to_dict().items() if name not in PASSING}
+    digest.update(json.dumps([type(host).__name__, config], sort_keys=True, default=str).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Of everything that turns text into tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+    special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
+    return digest_of(json.dumps([content, special, type(tokenizer).__name__], sort_keys=True))
+
+
+def text_digest(path: str | Path | None) -> str:
+    """Of a file or folder of files; the held-out standard library belongs to the version of Python.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    return "standard library" if path is None else files_digest(Path(path))
+
+
+def files_digest(path: Path, suffixes: tuple[str, ...] = ()) -> str:
+    """Of a file, or of all files below a folder."""
+    files = (
+        sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
+    )
+    chosen = [file for file in files if not suffixes or file.suffix in suffixes]
+    return digest_of("\n".join(f"{f.relative_to(path)} {digest_of(f.read_bytes())}" for f in chosen))
+
+
+def digest_of(content: str | bytes) -> str:
+    """Sixteen bytes of BLAKE2, in hexadecimal."""
+    return hashlib.blake2b(content if isinstance(content, bytes) else content.encode(), digest_size=16).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that make the numbers."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON has it; what JSON has no form for, as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

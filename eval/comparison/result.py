@@ -1,0 +1,104 @@
+"""What a comparison found: records of cells, the rows inside, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+from hf_posenc.eval.comparison.store import Record
+from hf_posenc.eval.report.results import Row
+
+FORMAT = 1
+FEWEST = 3  # documents from which an interval is given
+SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
+PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
+"""Metrics that stand for a task, the first it has."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Records of all cells, in their order, and what they were measured with."""
+
+    about: dict[str, Any]
+    records: list[Record]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The numbers, under the name of the model and the labels of the entries."""
+        return [
+            Row(**{**row, "model": self.about["model"], "scheme": record.scheme})
+            for record in self.records
+            for row in record.rows
+        ]
+
+    @property
+    def labels(self) -> list[str]:
+        """The entries, in the order asked for."""
+        return [scheme["label"] for scheme in self.about["schemes"]]
+
+    def with_state(self, state: str) -> list[Record]:
+        """Records that are ``"refused"``, ``"failed"`` or ``"done"``."""
+        return [record for record in self.records if record.state == state]
+
+    def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
+        """Records in that state, by entry and reason."""
+        found: dict[tuple[str, str], list[Record]] = {}
+        for record in self.with_state(state):
+            found.setdefault((record.scheme, record.reason), []).append(record)
+        return found
+
+    def tasks(self) -> list[str]:
+        """Tasks that have numbers, in their order; a group has several."""
+        return list(dict.fromkeys(row.task for row in self.rows))
+
+    def metrics(self, task: str, depth: bool = False) -> list[str]:
+        """Metrics of a task, the one that stands for it first; with ``depth``, those given at depths."""
+        found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
+        return sorted(found, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``results.json`` has it. Nothing in it tells time, so that equal settings give equal files."""
+        cells = [
+            {"scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason, "key": r.key}
+            for r in self.records
+        ]
+        return {"format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows]}
+
+
+def by_place(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[str, int | None], Row]:
+    """Rows of one metric over all depths, by scheme and length."""
+    return {(r.scheme, r.length): r for r in rows if (r.task, r.metric, r.depth) == (task, metric, None)}
+
+
+def interval(row: Row) -> tuple[float, float] | None:
+    """Where the mean over documents lies with 95 % confidence, by Student's t.
+
+    A share on which all documents agree has no spread to go by; there it is Wilson's interval. Fewer than three
+    documents give none.
+    """
+    if row.stderr is None or row.n < FEWEST:
+        return None
+    share = row.metric in SHARES
+    if share and row.stderr == 0.0 and row.value in (0.0, 1.0):
+        z = NormalDist().inv_cdf(0.975)
+        far = z * z / (row.n + z * z)
+        return (0.0, far) if row.value == 0.0 else (1.0 - far, 1.0)
+    half = student(row.n - 1) * row.stderr
+    low, high = row.value - half, row.value + half
+    return (max(0.0, low), min(1.0, high)) if share else (low, high)
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t, within 1 % from two degrees of freedom on (Cornish and Fisher's expansion)."""
+    z = NormalDist().inv_cdf(0.975)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))

@@ -1,0 +1,1 @@
+"""lm-eval model types for patched models."""

@@ -1,0 +1,187 @@
+"""lm-eval's model type ``hf_posenc``: a Hugging Face model under a position scheme, and nothing cut in silence.
+
+    base model → scheme → PEFT adapter              so that the adapter meets the positions it was trained with
+
+It scores as lm-eval's own ``hf`` does; without a scheme the numbers are the same. It differs where long contexts need
+it: an over-long request raises, only scored positions go through the head, the softmax is float32, requests of
+unlike length never share a padded batch (a scheme that looks at the length would see the padding), and several
+processes share the work on CPU too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import transformers
+from lm_eval.models.utils import resolve_max_length
+
+from hf_posenc import describe, from_pretrained, patch_model
+from hf_posenc.checkpoints.restore import read_config
+from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
+from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
+from hf_posenc.eval.lm import launch
+from hf_posenc.eval.lm.live_models import (
+    OTHER_WEIGHTS,
+    hold,
+    refuse_unused,
+    ties_held,
+)
+from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.eval.lm.response_cache import digest_of, separate
+from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
+from hf_posenc.patching.stored.scheme_block import option_names
+
+__all__ = ["PosEncLM", "Scored", "TokenRequest"]
+
+ON_OVERFLOW = ("error", "truncate")
+LENGTHS = ("factor", "target_length", "trained_length", "layers")
+
+
+class PosEncLM(Scorer):
+    """A causal language model under a scheme.
+
+    Args:
+        pretrained: a name, a path, or a live model, patched or not.
+        scheme: what position is; None leaves the model as it comes.
+        factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
+        max_length: longest request in tokens; by default the patched model's target, else the model's own length.
+        on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.
+        tick: called after each scored request, for progress bars; with it lm-eval's own bar is off.
+        share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
+            a live one may stand in a single process of a training run.
+        **options: options of the scheme, and everything `HFLM` takes.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | transformers.PreTrainedModel,
+        scheme: str | None = None,
+        on_overflow: str = "error",
+        tick: Callable[[], None] | None = None,
+        softmax_dtype: str | torch.dtype | None = "float32",
+        share: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if on_overflow not in ON_OVERFLOW:
+            raise TaskOptionOutOfRange(
+                f"on_overflow must be one of {ON_OVERFLOW}, got {on_overflow!r}. Choose one of them."
+            )
+        if options.get("truncation"):
+            raise TaskOptionOutOfRange(
+                "truncation=True lets the tokenizer cut the end of a prompt, where the question is. "
+                "Pass on_overflow=truncate, which cuts the beginning."
+            )
+        self.scheme = scheme
+        self.patch = {name: options.pop(name) for name in (*LENGTHS, *option_names(scheme)) if name in options}
+        self.on_overflow, self.tick = on_overflow, tick
+        named = isinstance(pretrained, str)
+        if not isinstance(pretrained, str):
+            refuse_unused(pretrained, options if scheme else self.patch | options)
+            if scheme is not None:
+                patch_model(pretrained, scheme, **self.patch)
+        options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")  # `HFLM` takes CUDA for granted
+        together = launch.accelerator() if (named if share is None else share) else None
+        with ties_held(self, pretrained):
+            hold(pretrained)
+            super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
+        if together is not None:
+            launch.share(self, together)
+
+    def _get_config(self, pretrained: str, **loading: Any) -> None:
+        """A checkpoint that carries a scheme has a guard, which `HFLM` would meet before any model."""
+        self._config = read_config(pretrained, **loading)
+
+    def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
+        """Load by `hf_posenc.from_pretrained`, which puts scheme and PEFT adapter on in the right order."""
+        for name in OTHER_WEIGHTS:
+            if loading.pop(name, None):
+                raise NotMeasurable(
+                    f"{name} is not supported under a scheme. Load the model yourself and pass the object."
+                )
+        placing = ("parallelize", "gpus", "max_memory_per_gpu", "max_cpu_memory", "offload_folder")
+        placed = {name: loading.pop(name) for name in placing if name in loading}
+        loading |= self._get_accelerate_args(device_map=loading.pop("device_map", None), **placed)
+        given = {name: value for name, value in loading.items() if value not in (None, "", False)}
+        self._model = from_pretrained(
+            pretrained, model_class=self.AUTO_MODEL_CLASS, scheme=self.scheme, peft_adapter=peft, **self.patch, **given
+        )
+        hold(self._model)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was patched, or an empty dictionary."""
+        try:
+            return describe(self.model).to_dict()
+        except (NotPatched, UnsupportedModel):  # without a scheme, any model may be measured
+            return {}
+
+    @property
+    def scheme_name(self) -> str:
+        """What tables call it."""
+        return self.report.get("scheme", "unscaled")
+
+    @property
+    def own_length(self) -> int:
+        """What model and tokenizer say of themselves; beyond it, an unpatched model extrapolates."""
+        return self.report.get("trained_length") or resolve_max_length(
+            self.model.config, self.tokenizer, default=self._DEFAULT_MAX_LENGTH
+        )
+
+    @property
+    def max_length(self) -> int:
+        """The longest request: as given, else the patched model's target, else the model's own length."""
+        return self._max_length or self.report.get("target_length") or self.own_length
+
+    @max_length.setter
+    def max_length(self, value: int) -> None:
+        self._max_length = value
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text without context.
+
+        Raises:
+            NotMeasurable: the tokenizer has no begin token and no end token.
+        """
+        found = super().prefix_token_id
+        if found is None:
+            raise NotMeasurable(
+                "This tokenizer has neither a begin nor an end token. Pass prefix_token_id=, the token before a text."
+            )
+        return found
+
+    def check_length(self, tokens: int, kind: str) -> None:
+        """Refuse what would have to be cut.
+
+        Raises:
+            RequestTooLong: ``tokens`` exceed `max_length`, and cutting was not asked for.
+        """
+        if tokens > self.max_length and self.on_overflow == "error":
+            raise RequestTooLong(
+                f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
+                "Ask for a longer max_length, patch with a larger target_length, or pass on_overflow=truncate."
+            )
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Give answers a table of their own in a response cache, whose keys hold the request alone."""
+        if cache_hook.dbdict is not None:
+            separate(cache_hook.dbdict, digest_of(self))
+        super().set_cache_hook(cache_hook)
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What makes a number repeatable: scheme, lengths, versions, size."""
+        model = unwrapped(self.model)
+        return {
+            **{f"posenc_{name}": value for name, value in self.report.items()},
+            "max_length": self.max_length,
+            "own_length": self.own_length,
+            "beyond_own_length": not self.report and self.max_length > self.own_length,
+            "model_num_parameters": model.num_parameters(),
+            "model_dtype": str(model.dtype),
+            "model_revision": self.revision,
+            "peft": self.peft,
+            "versions": {name: version(name) for name in ("hf-posenc", "torch", "transformers", "lm_eval")},
+        }

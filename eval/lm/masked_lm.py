@@ -1,0 +1,75 @@
+"""lm-eval's model type ``hf_posenc_mlm``: a masked language model under a position scheme.
+
+    target tokens → [MASK] → one forward → log softmax at their places
+
+lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees the very tokens it is asked for.
+"""
+
+from __future__ import annotations
+
+import torch
+import transformers
+from lm_eval.api.instance import Instance
+
+from hf_posenc.errors import RequestTooLong
+from hf_posenc.eval.errors import NotMeasurable
+from hf_posenc.eval.lm.causal_lm import PosEncLM, Scored
+from hf_posenc.eval.lm.masked import masked_scores
+from hf_posenc.eval.lm.native_length import check_row
+
+
+class PosEncMLM(PosEncLM):
+    """A masked language model under a scheme: targets are hidden and read off in one forward. Arguments: `PosEncLM`."""
+
+    AUTO_MODEL_CLASS = transformers.AutoModelForMaskedLM
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
+        """Log-probability of each target, all its tokens masked at once, and whether each token's mask reads it."""
+        unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
+        answers = {key: self.masked_answer(*request.args) for key, request in unique.items()}
+        return [answers[id(request)] for request in requests]
+
+    def masked_answer(self, context: str, target: str) -> Scored:
+        """One context and target, wrapped in the special tokens of the tokenizer."""
+        joined = self.tok_encode(context + target, add_special_tokens=False)
+        first = len(self.tok_encode(context, add_special_tokens=False)) if context else 0
+        ids = [self.tokenizer.cls_token_id, *joined, self.tokenizer.sep_token_id]
+        scores, greedy = self.scores(ids, list(range(1 + first, 1 + len(joined))))
+        return sum(scores), all(greedy)
+
+    def masked_tokens(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[list[float], list[bool]]]:
+        """Log-probability of each masked token, and whether its mask reads it. Requests: ``(name, ids, positions)``."""
+        unique = {id(request): request for request in requests}
+        answers = {key: self.scores(*request.args[1:]) for key, request in unique.items()}
+        return [answers[id(request)] for request in requests]
+
+    def scores(self, ids: list[int], positions: list[int]) -> tuple[list[float], list[bool]]:
+        """Mask ``positions`` of ``ids`` and score what was there."""
+        self.check_length(len(ids), "masked")
+        check_row(self, ids)
+        with torch.no_grad(), self.precision(), self.seeded([tuple(ids)]):
+            scores, greedy = masked_scores(self.model, ids, positions, self.tokenizer.mask_token_id, self.device)
+        self.ticked()
+        return scores.tolist(), greedy.tolist()
+
+    def check_length(self, tokens: int, kind: str) -> None:
+        """Refuse what does not fit; cutting a masked text would move its masks."""
+        if tokens > self.max_length:
+            raise RequestTooLong(
+                f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
+                "Ask for a longer max_length or patch with a larger target_length."
+            )
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """A masked model has no next-token loss."""
+        raise NotMeasurable("A masked language model has no rolling log-likelihood. Use the task posenc_mlm.")
+
+    def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[tuple[float, int]]]:
+        """A masked model reads both sides of a token."""
+        raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """A masked model does not generate."""
+        raise NotMeasurable("A masked language model does not generate. Use posenc_mlm or posenc_passkey.")

@@ -1,0 +1,11 @@
+"""The lm-eval model types of this package; `pyproject.toml` names them as entry points."""
+
+from __future__ import annotations
+
+from hf_posenc.eval import register_models
+from hf_posenc.eval.lm.causal_lm import PosEncLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
+
+__all__ = ["PosEncLM", "PosEncMLM"]
+
+register_models()

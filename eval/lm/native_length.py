@@ -1,0 +1,75 @@
+"""How far a model reads without a scheme of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hf_posenc.errors import UnsupportedModel, shown
+from hf_posenc.eval.errors import BeyondTable, NotMeasurable
+from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.preconditions.weights import check_vocabulary
+
+
+def trained_length_of(lm: Any) -> int:
+    """Tokens the weights of an lm-eval model object saw, by the host's own record; else what lm-eval takes it for."""
+    if "trained_length" in lm.report:
+        return lm.report["trained_length"]
+    try:
+        host, adapter = host_of(lm.model)
+    except UnsupportedModel:  # without a scheme, any model may be measured
+        return lm.max_length
+    return adapter.trained_length(host.config)
+
+
+def check_device(name: Any) -> None:
+    """Refuse a device that is not there; lm-eval would take the CPU instead.
+
+    Raises:
+        NotMeasurable: it is not.
+    """
+    try:
+        device = torch.device(name)
+        there = device.type in ("cpu", "meta") or (
+            torch.accelerator.is_available()
+            and torch.accelerator.current_accelerator().type == device.type  # type: ignore[union-attr]
+            and (device.index or 0) < torch.accelerator.device_count()
+        )
+    except (RuntimeError, TypeError):
+        there = False
+    if not there:
+        raise NotMeasurable(f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu.")
+
+
+def check_row(lm: Any, ids: Sequence[int]) -> None:
+    """Refuse a text that the model has no positions or no embeddings for.
+
+    Raises:
+        BeyondTable: it is longer than a learned position table.
+        InvalidInput: one of its tokens lies past the vocabulary.
+    """
+    check_reach(lm, len(ids))
+    check_vocabulary(lm.model, max(ids, default=0))
+
+
+def check_reach(lm: Any, length: int) -> None:
+    """Refuse a length past the end of a learned position table, which the host itself meets with an index error.
+
+    Raises:
+        BeyondTable: the model has such a table, and it is shorter.
+    """
+    if lm.report:  # a scheme the model came with says itself how far it goes
+        return
+    try:
+        host, adapter = host_of(lm.model)
+    except UnsupportedModel:
+        return
+    trained = adapter.trained_length(host.config)
+    rows = adapter.geometry(host.config, trained_length=trained, target_length=trained).table
+    if rows is not None and length > rows:
+        raise BeyondTable(
+            f"The model as it comes has learned {rows} positions, and {length} are asked for. "
+            "Ask for shorter lengths, or compare schemes that reach further."
+        )

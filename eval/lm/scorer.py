@@ -1,0 +1,119 @@
+"""How requests of lm-eval are scored: each row once, however many requests it answers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from torch import Tensor
+
+from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.lm.batching import Row
+from hf_posenc.eval.lm.generation import Generating
+from hf_posenc.eval.lm.log_probs import Head, token_scores
+from hf_posenc.eval.lm.shared_prefix import carriers
+from hf_posenc.eval.lm.spans import Pass, passes
+
+Scored = tuple[float, bool]
+SpanScore = tuple[float, int]
+TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]
+
+
+class Scorer(Generating):
+    """The requests that a causal model answers."""
+
+    def _loglikelihood_tokens(
+        self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[Scored]:
+        rows: dict[Row, list[int]] = defaultdict(list)
+        for number, (_, context, target) in enumerate(requests):
+            self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
+            rows[tuple((context + target)[-(self.max_length + 1) : -1])].append(number)
+        carrier = carriers(rows, requests) if self.prefixes else {}
+        carried: dict[Row, list[Row]] = defaultdict(list)
+        keep: dict[Row, int] = defaultdict(int)
+        for row, numbers in rows.items():
+            whole = carrier.get(row, row)
+            carried[whole].append(row)
+            longest = max(len(requests[number][2]) for number in numbers)
+            keep[whole] = max(keep[whole], len(whole) - len(row) + longest)
+        answers: dict[int, Scored] = {}
+        with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.states(keep)) as found:
+            for whole, states, head in found:
+                for row, number in ((part, n) for part in carried[whole] for n in rows[part]):
+                    pair, _, target = requests[number]
+                    end = len(states) - len(whole) + len(row)
+                    answers[number] = self.answer(states[end - len(target) : end], head, target)
+                    if pair is not None:
+                        self.cache_hook.add_partial("loglikelihood", pair, answers[number])
+                    self.ticked(bar)
+        return [answers[number] for number in range(len(requests))]
+
+    def answer(self, states: Tensor, head: Head, target: list[int]) -> Scored:
+        """Log-likelihood of ``target``, and whether greedy decoding would have written it."""
+        scores, greedy = token_scores(states, torch.tensor(target, device=states.device), head)
+        return float(scores.sum()), bool(greedy.all())
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood of whole texts, each token once, after one begin token.
+
+        lm-eval puts a second begin token before that of the tokenizer and scores the first. Past `max_length`, where
+        that was allowed, windows that do not see each other take turns, as in lm-eval.
+
+        Raises:
+            TextTooShort: a text is empty.
+        """
+        windows: list[TokenRequest] = []
+        owners: list[int] = []
+        for owner, (text,) in enumerate(request.args for request in requests):
+            ids = self.tok_encode(text)
+            ids = ids[1:] if ids[:1] == [self.prefix_token_id] else ids
+            if not ids:
+                raise TextTooShort(f"Document {owner} is empty, it has no tokens to score. Leave it out.")
+            self.check_length(len(ids), "loglikelihood_rolling")
+            for window in get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1):
+                windows.append((None, *make_disjoint_window(window)))
+                owners.append(owner)
+        totals = [0.0] * len(requests)
+        for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
+            totals[owner] += score
+        for request, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[SpanScore]]:
+        """Log-probability of runs of tokens, and how many of them are the argmax.
+
+        Requests are ``(name, front, ids, spans)``, see `hf_posenc.eval.lm.spans`; one pass serves all the ends it can.
+        """
+        unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
+        prefixes = self.prefixes
+        asked = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
+        left = {key: len(some) for key, some in asked.items()}
+        wanted: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
+        for key, one in ((key, one) for key, some in asked.items() for one in some):
+            self.check_length(len(one.tokens) - 1, "span_scores")
+            wanted[one.tokens[:-1]].append((key, one))
+        keep = {row: max(one.keep for _, one in some) for row, some in wanted.items()}
+        answers = {key: [(0.0, 0)] * len(request.args[3]) for key, request in unique.items()}
+        with self.bar(len(unique), "Scoring", disable_tqdm) as bar, closing(self.states(keep)) as found:
+            for row, states, head in found:
+                for key, one in wanted[row]:
+                    for number, score in span_answers(one, states, head):
+                        answers[key][number] = score
+                    left[key] -= 1
+                    if not left[key]:
+                        self.ticked(bar)
+        return [answers[id(request)] for request in requests]
+
+
+def span_answers(one: Pass, states: Tensor, head: Head) -> Iterator[tuple[int, SpanScore]]:
+    """The spans of a pass, by number."""
+    wanted = torch.tensor(one.tokens[-one.keep :], device=states.device)
+    scores, greedy = token_scores(states[-one.keep :], wanted, head)
+    for number, where in one.answers:
+        yield number, (float(scores[where].double().sum()), int(greedy[where].sum()))

@@ -1,0 +1,100 @@
+"""Runs of tokens to score, and the fewest forward passes that score them.
+
+    span (0, 256, 512)       tokens 256 … 511 of a text, read from token 0
+    span (0, 512, 1024)      tokens 512 … 1023 of it
+
+Where a token's score depends on the tokens before it alone, one pass up to 1024 answers both. Where it depends on the
+length of the text (randomised positions, dynamic NTK, encoders), each end has a pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_posenc.errors import NotPatched, UnsupportedModel
+from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.patching.patch import host_of, is_patched
+
+Span = tuple[int, int, int]
+"""First token read, first token scored, end."""
+
+LENGTH_DEPENDENT = {"dynamic", "longrope"}
+"""RoPE types of transformers whose frequencies change with the length of the text."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Tokens of one forward pass, how many of the last are scored, and the spans answered by it.
+
+    Attributes:
+        tokens: read and scored; the last is only scored.
+        keep: how many at the end are scored.
+        answers: number of each span, and where its scores lie among those kept.
+    """
+
+    tokens: tuple[int, ...]
+    keep: int
+    answers: tuple[tuple[int, slice], ...]
+
+
+def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, prefixes: bool) -> list[Pass]:
+    """The passes that answer ``spans`` of ``ids``; ``front`` is read before each.
+
+    Args:
+        prefixes: whether one pass may answer for every shorter text with the same beginning.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    last: dict[int, int] = {}
+    for start, _, end in spans:
+        last[start] = max(end, last.get(start, 0))
+    for number, (start, _, end) in enumerate(spans):
+        groups.setdefault((start, last[start] if prefixes else end), []).append(number)
+    found = []
+    for (start, end), numbers in groups.items():
+        first = min(spans[number][1] for number in numbers)
+        where = [(n, slice(spans[n][1] - first, spans[n][2] - first)) for n in numbers]
+        found.append(Pass((*front, *ids[start:end]), end - first, tuple(where)))
+    return found
+
+
+def prefix_consistent(model: Any) -> bool:
+    """Whether a token's score depends on the tokens before it alone, in every layer."""
+    host = unwrapped(model)
+    if not causal(host):
+        return False
+    if is_patched(host):
+        schemes = {id(m.scheme): m.scheme for m in host.modules() if "posenc_owner" in m.__dict__}
+        return not any(scheme.needs_whole_text or scheme.randomises for scheme in schemes.values())
+    return not rope_types(host.config) & LENGTH_DEPENDENT
+
+
+def randomises(model: Any) -> bool:
+    """Whether the scheme draws positions anew in evaluation."""
+    modules = unwrapped(model).modules()
+    return any(m.scheme.randomises for m in modules if "posenc_owner" in m.__dict__)
+
+
+def forget_longest(model: Any) -> None:
+    """Have transformers' dynamic RoPE look at the next text alone: it keeps the frequencies of the longest so far."""
+    for module in unwrapped(model).modules():
+        for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
+            setattr(module, name, 0)
+
+
+def causal(host: Any) -> bool:
+    """Whether the model is a decoder; one without an adapter is taken for one unless its class says otherwise."""
+    try:
+        _, adapter = host_of(host)
+    except (NotPatched, UnsupportedModel):
+        return not type(host).__name__.endswith("ForMaskedLM")
+    length = adapter.trained_length(host.config)
+    return adapter.geometry(host.config, trained_length=length, target_length=length).causal
+
+
+def rope_types(config: Any) -> set[str]:
+    """Every RoPE type a configuration names; layers may have their own."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    return {str(part.get("rope_type", part.get("type", ""))) for part in nested}

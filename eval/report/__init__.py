@@ -1,0 +1,1 @@
+"""Results as tables, plots, JSON and one HTML page."""

@@ -1,0 +1,142 @@
+"""Pictures of a comparison for its page: a metric against length, and a share by length and depth.
+
+Colours are Okabe and Ito's, told apart by every reader and visible on white and on black; with more than six schemes
+they come again with other lines and markers. The model as it comes has the colour of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_posenc.core.plotting.figures import (
+    COLOURS,
+    MARKERS,
+    figure,
+    length_names,
+    length_ticks,
+    mark_trained,
+)
+from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
+from hf_posenc.eval.comparison.result import Comparison, by_place, interval
+from hf_posenc.eval.report.phrases import (
+    axis,
+    in_units,
+    is_share,
+    named,
+)
+from hf_posenc.eval.report.results import Row
+
+HUES = COLOURS[1:7]
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+ROOM = 46  # letters of a legend line
+MOST_NUMBERS = 120  # in the heat maps of a task; past that, colour has to do
+
+
+def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """Colour, line and marker of every entry, the same in all pictures."""
+    schemes = [scheme["label"] for scheme in comparison.about["schemes"] if scheme["scheme"] is not None]
+    found = {label: {"color": NEUTRAL, "linestyle": (0, (1, 1.2)), "marker": MARKERS[0]} for label in comparison.labels}
+    for number, label in enumerate(schemes):
+        found[label] = {
+            "color": HUES[number % len(HUES)],
+            "linestyle": DASHES[number // len(HUES) % len(DASHES)],
+            "marker": MARKERS[1:][number % (len(MARKERS) - 1)],
+        }
+    return found
+
+
+def curves(comparison: Comparison, task: str, metric: str) -> str:
+    """One line an entry against length, in a band of 95 % confidence, as SVG."""
+    from matplotlib import rc_context
+
+    rows = by_place(comparison.rows, task, metric)
+    labels = [label for label in comparison.labels if any(place[0] == label for place in rows)]
+    lengths = sorted({length for _, length in rows if length is not None})
+    columns = max(1, min(3, ROOM // (8 + max(map(len, labels)))))
+    with rc_context(SETTINGS):
+        canvas, axes = figure(4.4, 3.1 + 0.19 * -(-len(labels) // columns))
+        for number, label in enumerate(labels):
+            line = [rows[label, length] for length in lengths if (label, length) in rows]
+            aside = 2 ** (0.02 * (number - (len(labels) - 1) / 2))  # lines that coincide stay visible
+            draw_line(axes, line, aside, metric, styles(comparison)[label])
+        mark_trained(axes, comparison.about["trained_length"], NEUTRAL, above=True)
+        length_ticks(axes, lengths, comparison.about["trained_length"])
+        axes.set_xlabel("length (tokens; multiples of the trained length)")
+        axes.set_ylabel(axis(metric))
+        if is_share(metric):
+            axes.set_ylim(-4, 104)
+        axes.grid(axis="y", color=NEUTRAL, alpha=0.15, linewidth=0.7)
+        axes.spines[["top", "right"]].set_visible(False)
+        canvas.legend(
+            axes.get_lines()[: len(labels)], [shortened(label) for label in labels], loc="outside lower left",
+            ncols=columns, frameon=False, fontsize=9, handlelength=2.6, columnspacing=1.4,
+        )  # fmt: skip
+        return svg_of(canvas, f"{task}: {named(metric)} against length, one line for each of {len(labels)} schemes")
+
+
+def draw_line(axes: Any, line: Sequence[Row], aside: float, metric: str, style: Mapping[str, Any]) -> None:
+    """One entry: points, the line between them, and how sure they are."""
+    x = [aside * (row.length or 0) for row in line]
+    axes.plot(x, [in_units(metric, row.value) for row in line], markersize=5, linewidth=1.7, zorder=3, **style)
+    sure = [(place, interval(row)) for place, row in zip(x, line, strict=True)]
+    known = [(place, *found) for place, found in sure if found is not None]
+    if not known:
+        return
+    where = [place for place, _, _ in known]
+    low, high = ([in_units(metric, point[side]) for point in known] for side in (1, 2))
+    axes.fill_between(where, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
+    if len(where) == 1:  # where a band has no width
+        axes.vlines(where, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
+
+
+def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
+    """For each entry a share by length (across) and depth (down), as SVG."""
+    rows = {(r.scheme, r.length, r.depth): r for r in comparison.rows if (r.task, r.metric) == (task, metric)}
+    lengths = sorted({row.length for row in rows.values() if row.length is not None})
+    depths = sorted({row.depth for row in rows.values() if row.depth is not None})
+    labels = [label for label in comparison.labels if any(place[0] == label and place[2] is not None for place in rows)]
+    written = len(labels) * len(lengths) * len(depths) <= MOST_NUMBERS
+    maps = {}
+    for label in labels:
+        grid = [[value_of(rows.get((label, length, depth))) for length in lengths] for depth in depths]
+        maps[label] = heat_map(
+            grid, lengths, depths, f"{task} of {label}: {named(metric)} by length and depth", written
+        )
+    return maps
+
+
+def value_of(row: Row | None) -> float:
+    """Percent, or that there is none."""
+    return float("nan") if row is None else 100 * row.value
+
+
+def heat_map(
+    grid: Sequence[Sequence[float]], lengths: Sequence[Any], depths: Sequence[Any], described: str, written: bool
+) -> str:
+    """One map as SVG; ``written`` puts the numbers in."""
+    from matplotlib import rc_context
+
+    with rc_context(SETTINGS):
+        canvas, axes = figure(1.0 + 0.4 * max(5, len(lengths)), 0.75 + 0.27 * max(3, len(depths)))
+        axes.imshow(grid, cmap="cividis", vmin=0, vmax=100, aspect="auto", interpolation="none")
+        for y, line in enumerate(grid):
+            for x, value in enumerate(line):
+                missing = value != value
+                colour = NEUTRAL if missing else "#ffffff" if value < 55 else "#000000"
+                if missing or written:
+                    axes.text(
+                        x, y, "–" if missing else f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9
+                    )
+        axes.set_xticks(range(len(lengths)), length_names(lengths))
+        axes.set_yticks(range(len(depths)), [f"{100 * depth:g} %" for depth in depths])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.set_xlabel("length (tokens)")
+        axes.set_ylabel("depth")
+        return svg_of(canvas, described)
+
+
+def shortened(label: str, most: int = 44) -> str:
+    """A label that fits a legend."""
+    return label if len(label) <= most else f"{label[: most - 1]}…"

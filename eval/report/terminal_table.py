@@ -1,0 +1,28 @@
+"""The comparison as a table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from hf_posenc.eval.report.report import heading, lookup
+from hf_posenc.eval.report.results import Row
+
+
+def results_table(rows: Sequence[Row], trained_length: int) -> Table:
+    """Schemes down, lengths across; in each cell loss and pass keys found."""
+    value = lookup(rows)
+    lengths = sorted({row.length for row in rows if row.length is not None})
+    table = Table(title="loss (nats a token) · pass keys found", title_justify="left", title_style="bold")
+    table.add_column("scheme")
+    for length in lengths:
+        table.add_column(heading(length, trained_length), justify="right")
+    for scheme in dict.fromkeys(row.scheme for row in rows):
+        cells = []
+        for length in lengths:
+            loss = value[scheme, length, "posenc_ppl", "nll"].value
+            found = value[scheme, length, "posenc_passkey", "acc"].value
+            cells.append(f"{loss:.2f} · {100 * found:3.0f} %")
+        table.add_row(scheme, *cells)
+    return table

@@ -1,0 +1,205 @@
+"""lm-eval tasks that sweep over lengths.
+
+A document is one target, or one key, *with all the lengths at which it is asked*: one request a length (and depth). So
+every length is measured on the same thing, curves are paired, each metric has a standard error over documents, and
+lm-eval's ``--limit n`` means n at every length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+from datasets import Dataset
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
+from lm_eval.api.task import ConfigurableTask
+
+from hf_posenc.eval import register_models
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.tasks.sweep import Sweep, metric_name
+from hf_posenc.eval.texts.windows import source_text, tokenized, windows
+
+register_models()  # a task file named by its path is read before the model type is looked up
+
+Doc = dict[str, Any]
+Metric = tuple[Callable[[Sequence[float]], float], bool]
+
+
+def perplexity(losses: Sequence[float]) -> float:
+    """Exponential of the mean loss."""
+    return math.exp(mean(losses))
+
+
+class LengthSweep(ConfigurableTask):
+    """A task with one request a length and document; subclasses write documents, requests and scores."""
+
+    request_type = "loglikelihood"
+    metrics: ClassVar[dict[str, Metric]] = {}
+    """Metric to its aggregation and whether higher is better."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        metadata = dict(config["metadata"])
+        self.sweep = Sweep.of(metadata)
+        self.tokenizer = tokenizer_of(metadata)
+        metadata |= asdict(self.sweep)  # the results say what was measured, options left alone included
+        metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object has no place in a results file
+        metadata.pop("pretrained", None)
+        kept = {name: value for name, value in config.items() if name != "class"}
+        super().__init__(config=kept | {"metadata": metadata, "metric_list": [], "output_type": "loglikelihood"})
+
+    def documents(self) -> list[Doc]:
+        """One document a sample, each with ``name`` and what its requests need."""
+        raise NotImplementedError
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """Arguments of the requests of a document, in the order of the cells."""
+        raise NotImplementedError
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Metric values of one document."""
+        raise NotImplementedError
+
+    def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
+        """Make the documents; nothing is fetched."""
+        self.dataset = {"test": Dataset.from_list(self.documents())}
+
+    def build_all_requests(
+        self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any
+    ) -> None:
+        """Build the requests of this process.
+
+        lm-eval's request cache is keyed by the name of the task alone and would answer with prompts of other lengths:
+        a digest of the documents is put where its key has the tokenizer.
+
+        Raises:
+            TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
+        """
+        documents = min(len(self.eval_docs), int(limit) if limit else len(self.eval_docs))
+        if documents < world_size:
+            raise TaskOptionOutOfRange(
+                f"{self.config.task} has {documents} documents for {world_size} processes. "
+                "Raise samples or keys, or launch fewer processes."
+            )
+        salted = f"{tokenizer_name}-{self.digest()}" if options.get("cache_requests") else tokenizer_name
+        super().build_all_requests(limit=limit, world_size=world_size, tokenizer_name=salted, **options)
+
+    def digest(self) -> str:
+        """A name for exactly these documents, asked for in exactly this way."""
+        told = [asdict(self.sweep), self.request_type, *self.eval_docs]
+        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def construct_requests(self, doc: Doc, ctx: Any, metadata: Any = None, **_: Any) -> list[Instance]:
+        """The requests of one document."""
+        return [
+            Instance(request_type=self.request_type, doc=doc, arguments=arguments, idx=number, metadata=metadata)
+            for number, arguments in enumerate(self.arguments(doc))
+        ]
+
+    def process_results(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Metric values of one document, by the names of `metric_name`."""
+        return self.scores(doc, results)
+
+    def aggregation(self) -> dict[str, Callable[[Sequence[float]], float]]:
+        """How each metric is summed up over documents."""
+        return {name: self.metrics[metric][0] for metric, name in self.names()}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Which way each metric points."""
+        return {name: self.metrics[metric][1] for metric, name in self.names()}
+
+    def names(self) -> list[tuple[str, str]]:
+        """Each metric with its name at every length."""
+        return [(metric, metric_name(metric, length)) for metric in self.metrics for length in self.sweep.lengths]
+
+
+class PerplexityTask(LengthSweep):
+    """Loss of the same last tokens after ever more text."""
+
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+    def documents(self) -> list[Doc]:
+        """Windows of held-out text, or of the user's."""
+        source = tokenized(self.tokenizer, source_text(self.sweep.text))
+        found = windows(
+            source, self.tokenizer, lengths=self.sweep.lengths, scored=self.sweep.scored, count=self.sweep.samples,
+            longest=self.sweep.longest,
+        )  # fmt: skip
+        return [{"name": f"token {w.end}", "contexts": list(w.contexts), "target": w.target} for w in found]
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """Context and target at every length."""
+        return [(context, doc["target"]) for context in doc["contexts"]]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Nats a token."""
+        losses = zip(self.sweep.lengths, (-score / self.sweep.scored for score, _ in results), strict=True)
+        return {metric_name(m, length): loss for length, loss in losses for m in ("nll", "ppl")}
+
+
+class PasskeyTask(LengthSweep):
+    """Whether greedy decoding would write the hidden key, at every length and depth: read off one forward."""
+
+    metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
+
+    def documents(self) -> list[Doc]:
+        """A key a document, hidden at every length and depth."""
+        return [self.document(sample) for sample in range(self.sweep.keys)]
+
+    def document(self, sample: int) -> Doc:
+        """One key and its prompts, by length, then depth."""
+        key = passkey.draw_key(random.Random(f"{self.sweep.seed}-{sample}"))
+        cells = [passkey.passkey(length, depth, key, self.count) for length, depth in self.cells()]
+        tokens = self.count(cells[0].prompt + cells[0].answer) - self.count(cells[0].prompt)
+        return {"name": key, "prompts": [c.prompt for c in cells], "target": cells[0].answer, "tokens": tokens}
+
+    def count(self, text: str) -> int:
+        """Tokens of a text with the special ones that evaluation adds."""
+        return len(self.tokenizer(text, verbose=False)["input_ids"])
+
+    def cells(self) -> list[tuple[int, float]]:
+        """Every length with every depth."""
+        return [(length, depth) for length in self.sweep.lengths for depth in self.sweep.depths]
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """Prompt and key of every cell."""
+        return [(prompt, doc["target"]) for prompt in doc["prompts"]]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Accuracy, and nats a token of the key: in every cell, and at every length over the depths."""
+        values: dict[str, float] = {}
+        by_cell = dict(zip(self.cells(), results, strict=True))
+        for length in self.sweep.lengths:
+            row = {depth: by_cell[length, depth] for depth in self.sweep.depths}
+            for depth, (score, greedy) in row.items():
+                values[metric_name("acc", length, depth)] = float(greedy)
+                values[metric_name("nll", length, depth)] = -score / doc["tokens"]
+            for metric in self.metrics:
+                values[metric_name(metric, length)] = mean(
+                    [values[metric_name(metric, length, depth)] for depth in row]
+                )
+        return values
+
+    def names(self) -> list[tuple[str, str]]:
+        """Each metric at every length, and in every cell."""
+        return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]
+
+
+def tokenizer_of(metadata: dict[str, Any]) -> Any:
+    """The tokenizer that sizes the prompts: an object, or the name or path of one."""
+    given = metadata.get("tokenizer") or metadata.get("pretrained")
+    if isinstance(given, str):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(given)
+    if not callable(given):
+        raise TaskOptionOutOfRange(
+            'The task has no tokenizer to size its prompts with. Pass --metadata \'{"tokenizer": "path or name"}\'.'
+        )
+    return given

@@ -1,0 +1,90 @@
+"""posenc_docs: the loss of the same tokens of the user's own documents, after ever more of what stands before them.
+
+    document   … … … … … … … … … context ▏ target          the target ends at token `longest`
+
+Every document that is long enough for the longest length takes part, so that all lengths are measured on the same ones.
+How many were too short, and how many were empty, stands in the task's metadata of the results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from lm_eval.api.metrics import mean
+
+from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.lm.spans import Span
+from hf_posenc.eval.tasks.base import Doc, Metric, perplexity
+from hf_posenc.eval.tasks.perplexity import SpanTask
+from hf_posenc.eval.tasks.sweep import metric_name
+from hf_posenc.eval.texts.documents import documents
+from hf_posenc.eval.texts.windows import check_room
+from hf_posenc.patching.preconditions.weights import check_known
+
+ENOUGH = 64
+"""Characters a token, in all languages and then some."""
+MARGIN = 64
+"""Tokens behind the last that counts; where a text is cut off, its last tokens may be others."""
+
+log = logging.getLogger(__name__)
+
+
+class DocsTask(SpanTask):
+    """Loss of the last tokens of each document's first ``longest``, at every length."""
+
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+    def documents(self) -> list[Doc]:
+        """Those that are long enough, the first ``samples`` of them.
+
+        Raises:
+            TextTooShort: none is.
+        """
+        check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
+        found: list[Doc] = []
+        empty = short = read = 0
+        for name, text in documents(self.sweep.docs, self.sweep.field):
+            if len(found) == self.sweep.samples:
+                break
+            ids = self.beginning(text)
+            read, empty, short = read + 1, empty + (not ids), short + (0 < len(ids) < self.size())
+            if len(ids) >= self.size():
+                found.append({"name": name, "ids": ids[: self.size()], "target": ""})
+        if not found:
+            raise TextTooShort(
+                f"None of {read} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
+                f"{empty} are empty. Give longer documents or ask for shorter lengths."
+            )
+        if empty or short:
+            log.warning("Of %d documents %d are empty and %d too short; they are left out.", read, empty, short)
+        self.config.metadata |= {"documents": {"read": read, "used": len(found), "short": short, "empty": empty}}
+        return found
+
+    def beginning(self, text: str) -> list[int]:
+        """Tokens of a text, at least as many as count: of a long one no more than its first characters are read."""
+        for share in (ENOUGH * self.size(), len(text)):
+            read = text[:share]
+            ids = self.tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]
+            if len(read) == len(text) or len(ids) >= self.size() + MARGIN:
+                break
+        check_known(self.tokenizer, ids)
+        return list(ids)
+
+    def size(self) -> int:
+        """Tokens of a document that count."""
+        return self.sweep.longest - len(self.front)
+
+    def spans(self) -> list[list[Span]]:
+        """The target after as much context as each length has room for."""
+        size, first = self.size(), self.size() - self.sweep.scored
+        return [[(size - length + len(self.front), first, size)] for length in self.sweep.lengths]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Nats a token."""
+        values: dict[str, float] = {}
+        for length, ((score, _),) in self.by_length(results).items():
+            loss = -score / self.sweep.scored
+            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
+        return values

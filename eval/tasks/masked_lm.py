@@ -1,0 +1,81 @@
+"""lm-eval tasks for masked language models: hidden tokens of the same last tokens after ever more text.
+
+posenc_mlm           … … … text ▏ targ_t                    what the neighbourhood gives
+posenc_mlm_recall    target … … … text ▏ targ_t             what can be looked up at the far end of the text
+
+Both hide the same tokens of the same targets. The second puts the whole target in front, so that the difference between
+the two is what the model fetches from as far away as the length allows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from lm_eval.api.metrics import mean
+
+from hf_posenc.eval.errors import NotMeasurable
+from hf_posenc.eval.lm.masked import masked_choice
+from hf_posenc.eval.tasks.base import (
+    Doc,
+    LengthSweep,
+    Metric,
+    perplexity,
+)
+from hf_posenc.eval.tasks.sweep import metric_name
+from hf_posenc.eval.texts.windows import (
+    check_room,
+    ends,
+    source_text,
+    tokenized,
+)
+
+
+class MaskedTask(LengthSweep):
+    """Loss and recall of the same masked tokens of the same last tokens after ever more text."""
+
+    request_type = "masked_tokens"
+    copies = 0
+    """How often the whole target stands at the front."""
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False), "recall": (mean, True)}
+
+    def documents(self) -> list[Doc]:
+        """Token ids at every length, and the masked places, counted back from the end of the text."""
+        for name in ("mask", "cls", "sep"):
+            if getattr(self.tokenizer, f"{name}_token_id") is None:
+                raise NotMeasurable(
+                    f"{type(self.tokenizer).__name__} has no {name} token. "
+                    f"{self.config.task} is for masked language models."
+                )
+        check_room(self.sweep.lengths, (1 + self.copies) * self.sweep.scored + 2)
+        ids = tokenized(self.tokenizer, source_text(self.sweep.text)).ids
+        return [self.document(ids, end) for end in ends(len(ids), self.sweep.samples, self.sweep.longest)]
+
+    def document(self, ids: Sequence[int], end: int) -> Doc:
+        """The tokens before ``end`` between the special ones, at every length."""
+        front = self.copies * list(ids[end - self.sweep.scored : end])
+        kept = [length - 2 - len(front) for length in self.sweep.lengths]  # two places are for the special tokens
+        rows = [[*front, *ids[end - tokens : end]] for tokens in kept]
+        framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
+        back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
+        return {"name": f"token {end}", "rows": framed, "back": back, "target": ""}
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """Name, ids and masked positions at every length."""
+        return [(doc["name"], row, [len(row) - 1 - back for back in doc["back"]]) for row in doc["rows"]]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Nats a masked token, and the share of masks that read their token."""
+        values: dict[str, float] = {}
+        for length, (scores, greedy) in zip(self.sweep.lengths, results, strict=True):
+            loss = -mean(scores)
+            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
+            values[metric_name("recall", length)] = mean([float(hit) for hit in greedy])
+        return values
+
+
+class MaskedRecallTask(MaskedTask):
+    """The same masks, with the whole target once more at the front of the text."""
+
+    copies = 1

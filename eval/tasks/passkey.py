@@ -1,0 +1,80 @@
+"""Passkey retrieval: a five-digit number is hidden in filler; the model is asked for it.
+
+    frame · filler × n · "The pass key is 71432. …" · filler × m · "What is the pass key? The pass key is"
+
+The filler is a whole number of sentences, as many as fit, so that a prompt never exceeds the length asked for and never
+loses its frame. Depth is the share of the filler that stands before the needle.
+
+Mohtashami, Jaggi 2023, "Landmark Attention", arXiv:2305.16300, appendix.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hf_posenc.eval.texts.fit_length import most_units
+
+FRAME = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
+    "I will quiz you about the important information there.\n"
+)
+FILLER = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
+NEEDLE = "The pass key is {key}. Remember it. {key} is the pass key."
+QUESTION = "\nWhat is the pass key? The pass key is"
+
+CountTokens = Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class Passkey:
+    """One prompt and the answer that continues it."""
+
+    prompt: str
+    key: str
+    depth: float
+
+    @property
+    def answer(self) -> str:
+        """The continuation a right model writes, with the space that joins it to the prompt."""
+        return f" {self.key}"
+
+
+def draw_key(rng: random.Random) -> str:
+    """Five digits, the first of them not zero."""
+    return str(rng.randint(10_000, 99_999))
+
+
+def sentences(count: int, filler: Sequence[str] = FILLER) -> str:
+    """The first ``count`` filler sentences, repeated in order, each with a space after it."""
+    return "".join(f"{filler[i % len(filler)]} " for i in range(count))
+
+
+def compose(key: str, before: int, after: int, filler: Sequence[str] = FILLER) -> str:
+    """The prompt with ``before`` filler sentences ahead of the needle and ``after`` behind it."""
+    hidden = f"{sentences(before, filler)}{NEEDLE.format(key=key)} {sentences(after, filler)}"
+    return f"{FRAME}{hidden.rstrip()}{QUESTION}"
+
+
+def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> Passkey:
+    """The longest passkey prompt whose prompt and answer together have at most ``length`` tokens.
+
+    Raises:
+        LengthTooShort: not even a prompt without filler fits.
+        TokenizerTooPoor: the tokenizer reads filler as next to nothing.
+    """
+
+    def tokens(sentence_count: int) -> int:
+        before = round(depth * sentence_count)
+        return count_tokens(compose(key, before, sentence_count - before, filler) + f" {key}")
+
+    count = most_units(tokens, length, "passkey")
+    before = round(depth * count)
+    return Passkey(compose(key, before, count - before, filler), key, depth)

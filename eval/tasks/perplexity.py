@@ -1,0 +1,155 @@
+"""lm-eval tasks that score runs of tokens: loss by position, and loss under a sliding window.
+
+posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of one text, read from its first token
+posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
+
+Both ask for token ids, so no text is cut, and both ask our own request type ``span_scores``: the language model decides
+how many passes it takes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's
+own begin token, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from lm_eval.api.metrics import mean
+
+from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.lm.spans import Span
+from hf_posenc.eval.lm.special_tokens import front_of
+from hf_posenc.eval.tasks.base import (
+    Doc,
+    LengthSweep,
+    Metric,
+    perplexity,
+)
+from hf_posenc.eval.tasks.sweep import metric_name
+from hf_posenc.eval.texts.windows import ends, source_text, tokenized
+
+
+class SpanTask(LengthSweep):
+    """A task whose documents are token ids and whose requests are runs of them, one or more a length."""
+
+    request_type = "span_scores"
+
+    def documents(self) -> list[Doc]:
+        """Runs of tokens, spread evenly over the text."""
+        ids, size = tokenized(self.tokenizer, source_text(self.sweep.text)).ids, self.size()
+        found = ends(len(ids), self.sweep.samples, size)
+        return [{"name": f"token {end - size}", "ids": list(ids[end - size : end]), "target": ""} for end in found]
+
+    def size(self) -> int:
+        """Tokens of a document."""
+        raise NotImplementedError
+
+    def spans(self) -> list[list[Span]]:
+        """The runs to score, for each length; the same for every document."""
+        raise NotImplementedError
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """One request a document, so that one pass can answer for all lengths."""
+        every = [span for spans in self.spans() for span in spans]
+        return [(doc["name"], self.front, doc["ids"], every)]
+
+    @property
+    def front(self) -> list[int]:
+        """What the tokenizer puts before every text."""
+        return front_of(self.tokenizer)
+
+    def by_length(self, results: Sequence[Any]) -> dict[int, list[tuple[float, int]]]:
+        """The answers of a document, for each length."""
+        answers = iter(results[0])
+        return {
+            length: [next(answers) for _ in spans]
+            for length, spans in zip(self.sweep.lengths, self.spans(), strict=True)
+        }
+
+
+class TokenLossTask(SpanTask):
+    """Loss by position: at length L of the tokens between the length before and L, and of all tokens up to L.
+
+    ``nll_L512`` is that of the stretch that ends there, ``prefix_nll_L512`` that of a text of 512 tokens as a whole.
+    """
+
+    metrics: ClassVar[dict[str, Metric]] = {
+        "nll": (mean, False), "ppl": (perplexity, False), "prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)
+    }  # fmt: skip
+
+    def size(self) -> int:
+        """As much text as fits the longest, begin token included."""
+        return self.sweep.longest - len(self.front)
+
+    def spans(self) -> list[list[Span]]:
+        """The last stretch of each length, and all of it; a token without any before it is not scored."""
+        lengths = [length - len(self.front) for length in self.sweep.lengths]
+        first = 0 if self.front else 1
+        if lengths[0] <= first:
+            raise LengthTooShort(
+                f"A length of {self.sweep.lengths[0]} tokens has nothing to score after the first. Ask for longer ones."
+            )
+        return [
+            [(0, max(before, first), end), (0, first, end)] for before, end in zip([0, *lengths], lengths, strict=False)
+        ]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Nats a token."""
+        values: dict[str, float] = {}
+        for (length, answers), spans in zip(self.by_length(results).items(), self.spans(), strict=True):
+            for kind, (score, _), (_, first, end) in zip(("", "prefix_"), answers, spans, strict=True):
+                loss = -score / (end - first)
+                values |= {metric_name(f"{kind}{name}", length): loss for name in ("nll", "ppl")}
+        return values
+
+
+class SlidingTask(SpanTask):
+    """Loss of a stretch of text under a window that moves on by a stride; every token is scored once.
+
+    The stretch lies behind ``longest`` tokens, so that every length meets the same tokens with a full window. With
+    ``from_start`` it lies at the front, and the first window scores all its tokens, as papers do on whole books:
+    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B.
+    """
+
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+    @property
+    def target(self) -> tuple[int, int]:
+        """First scored token, and end."""
+        earliest = 0 if self.front else 1
+        first = earliest if self.sweep.from_start else self.sweep.longest - self.sweep.stride
+        return first, first + self.sweep.stretch
+
+    def size(self) -> int:
+        """All tokens that any length looks at."""
+        return self.target[1]
+
+    def spans(self) -> list[list[Span]]:
+        """The windows of each length."""
+        return [slid(*self.target, length - len(self.front), self.sweep.stride) for length in self.sweep.lengths]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Nats a token."""
+        values: dict[str, float] = {}
+        for length, answers in self.by_length(results).items():
+            loss = -sum(score for score, _ in answers) / self.sweep.stretch
+            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
+        return values
+
+
+def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
+    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order.
+
+    Raises:
+        LengthTooShort: the stride leaves no room for a token before those scored.
+    """
+    if length <= stride:
+        raise LengthTooShort(
+            f"A window of {length} tokens has no room for context before {stride} scored ones. "
+            "Ask for longer lengths, or a shorter stride."
+        )
+    found = []
+    scored, end = first, min(last, max(first + stride, length))
+    while scored < last:
+        found.append((max(0, end - length), scored, end))
+        scored, end = end, min(last, end + stride)
+    return found

@@ -1,0 +1,149 @@
+"""Fixed answers to be retrieved from prompts of any length, as an lm-eval task.
+
+    scoring: forced       prompt + " a₁," → " a₂"      each answer after the right ones before it, a request each
+    scoring: generate     prompt → text                RULER's string match
+
+Forced, the default, needs no generation and no parsing: ``acc`` is the share of answers that greedy decoding would
+write, every token of them, ``nll`` the nats a token, averaged over answers. Answers have a fixed order, told in the
+question. `hf_posenc.eval.lm.shared_prefix` makes one forward pass of a prompt's requests. Generated, ``match`` is the
+share of answers found in the text and ``part`` whether any is.
+
+``acc_L512`` speaks of all answers at all depths; ``acc_L512_D50`` of the one needle that stands at that depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from lm_eval.api.metrics import mean
+
+from hf_posenc.eval.errors import TokenizerTooPoor
+from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
+from hf_posenc.eval.tasks.sweep import metric_name
+from hf_posenc.eval.tasks.task_options import TaskOptions
+from hf_posenc.eval.texts.fit_length import Exercise, most_units
+from hf_posenc.eval.texts.string_match import found
+
+Marks = dict[str, list[float]]
+SUMMARIES: dict[str, Callable[[Sequence[float]], float]] = {"acc": mean, "nll": mean, "match": mean, "part": max}
+FORCED: dict[str, Metric] = {"acc": (mean, True), "nll": (mean, False)}
+GENERATED: dict[str, Metric] = {"match": (mean, True), "part": (mean, True)}
+
+
+def opened(answers: Sequence[str]) -> list[tuple[str, str]]:
+    """What stands before each answer, and the answer as it continues that."""
+    return [("".join(f" {done}," for done in answers[:place]), f" {answer}") for place, answer in enumerate(answers)]
+
+
+class RetrievalTask(LengthSweep):
+    """A task whose prompts hold fixed answers in as much filler as fits; subclasses say which exercise."""
+
+    deep = True
+    """Whether a depth has a meaning."""
+    metrics: ClassVar[dict[str, Metric]] = FORCED | GENERATED
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.options, self.name = TaskOptions(config["metadata"]), config["task"]
+        self.generates = self.options.one_of("scoring", ("forced", "generate")) == "generate"
+        self.request_type = "generate_until" if self.generates else "loglikelihood"
+        super().__init__(config)
+        self.config.metadata |= self.options.used  # the results say what was asked, options left alone included
+        self.OUTPUT_TYPE = self.request_type  # what lm-eval evens out over processes
+
+    def exercise(self, seed: str, depth: float) -> Exercise:
+        """The exercise of a sample; ``depth`` is 0 where the task is not `deep`."""
+        raise NotImplementedError
+
+    def documents(self) -> list[Doc]:
+        """A set of answers a document, asked for at every length and depth."""
+        return [self.document(f"{self.name}-{self.sweep.seed}-{sample}") for sample in range(self.sweep.keys)]
+
+    def document(self, seed: str) -> Doc:
+        """One set of answers and its prompts, by length, then depth."""
+        exercises = {depth: self.exercise(seed, depth or 0.0) for _, depth in self.cells()}
+        answers = next(iter(exercises.values())).answers
+        self.check_readable(answers)
+        written = 2 * self.count(" " + ", ".join(answers), add_special_tokens=False)  # room to say it in other words
+        prompts = [self.fitted(exercises[depth], length, written) for length, depth in self.cells()]
+        return {
+            "name": seed, "prompts": prompts, "answers": list(answers), "target": ", ".join(answers),
+            "tokens": self.answer_tokens(prompts[0], answers),
+            "pinned": [exercises[depth].pinned for _, depth in self.cells()], "written": written,
+        }  # fmt: skip
+
+    def fitted(self, exercise: Exercise, length: int, written: int) -> str:
+        """The longest prompt that leaves room for what shall follow it."""
+        endings = [""] if self.generates else ["".join(parts) for parts in opened(exercise.answers)]
+        shortest = exercise.prompt(0)
+        costs = [self.count(shortest + ending) for ending in endings]
+        room = max(costs) - costs[-1] + (written if self.generates else 0)  # fewer answers are hardly ever more tokens
+
+        def tokens(units: int) -> int:
+            return self.count(exercise.prompt(units) + endings[-1]) + room
+
+        return exercise.prompt(most_units(tokens, length, self.name))
+
+    def count(self, text: str, **options: Any) -> int:
+        """Tokens of a text with the special ones that evaluation adds."""
+        return len(self.tokenizer(text, verbose=False, **options)["input_ids"])
+
+    def answer_tokens(self, prompt: str, answers: Sequence[str]) -> list[int]:
+        """How many tokens each answer adds to a prompt and the answers before it."""
+        return [
+            max(1, self.count(prompt + before + answer) - self.count(prompt + before))
+            for before, answer in opened(answers)
+        ]
+
+    def check_readable(self, answers: Sequence[str]) -> None:
+        """Refuse a tokenizer to which one answer is as good as another.
+
+        Raises:
+            TokenizerTooPoor: an answer is no token, or an unknown one.
+        """
+        for answer in answers:
+            ids = self.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]
+            if not ids or self.tokenizer.unk_token_id in ids:
+                raise TokenizerTooPoor(
+                    f"The tokenizer reads the answer {answer!r} of {self.name} as unknown. "
+                    "Use one that knows every letter and digit."
+                )
+
+    def cells(self) -> list[tuple[int, float | None]]:
+        """Every length, with every depth where that has a meaning."""
+        depths: Sequence[float | None] = self.sweep.depths if self.deep else (None,)
+        return [(length, depth) for length in self.sweep.lengths for depth in depths]
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """Context and answer of every answer in every cell; or every cell's prompt, and how to generate."""
+        if self.generates:
+            greedy = {"until": [], "max_gen_toks": doc["written"], "do_sample": False}
+            return [(prompt, dict(greedy)) for prompt in doc["prompts"]]
+        return [(prompt + before, answer) for prompt in doc["prompts"] for before, answer in opened(doc["answers"])]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+        """Every metric at every length, over all answers and depths; and for the answer at each depth."""
+        size = len(results) // len(self.cells())
+        rows = [self.marks(doc, results[start : start + size]) for start in range(0, len(results), size)]
+        values: dict[str, float] = {}
+        at_length: dict[str, list[float]] = {}
+        for (length, depth), marks, pinned in zip(self.cells(), rows, doc["pinned"], strict=True):
+            for metric, marked in marks.items():
+                at_length.setdefault(metric_name(metric, length), []).append(SUMMARIES[metric](marked))
+                if depth is not None and metric != "part":
+                    values[metric_name(metric, length, depth)] = marked[pinned]
+        return values | {name: mean(summaries) for name, summaries in at_length.items()}
+
+    def marks(self, doc: Doc, results: Sequence[Any]) -> Marks:
+        """Every metric of every answer in one cell."""
+        if self.generates:
+            hits = [float(hit) for hit in found(results[0], doc["answers"])]
+            return {"match": hits, "part": hits}
+        losses = [-score / tokens for (score, _), tokens in zip(results, doc["tokens"], strict=True)]
+        return {"acc": [float(greedy) for _, greedy in results], "nll": losses}
+
+    def names(self) -> list[tuple[str, str]]:
+        """Each metric in use at every length, and at every depth of it."""
+        used = GENERATED if self.generates else FORCED
+        deep = [(m, metric_name(m, *cell)) for m in used if m != "part" for cell in self.cells() if self.deep]
+        return [(metric, name) for metric, name in super().names() if metric in used] + deep

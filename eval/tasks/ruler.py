@@ -1,0 +1,91 @@
+"""RULER's shapes as lm-eval tasks, with our own generators; one class a shape, options in the task's metadata.
+
+Hsieh et al. 2024, "RULER", arXiv:2404.06654. Numbers are comparable with each other, not with RULER's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.tasks.retrieval import RetrievalTask
+from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
+from hf_posenc.eval.texts.haystack import HAYSTACKS
+from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
+from hf_posenc.eval.texts.questions import Questions
+from hf_posenc.eval.texts.variable_tracking import Tracing
+
+
+class NiahTask(RetrievalTask):
+    """One needle. Options: ``haystack``, ``code_kind``."""
+
+    shape: ClassVar[dict[str, tuple[int, int]]] = {}
+    """What there may be several of: its default and its least number."""
+
+    def exercise(self, seed: str, depth: float) -> Niah:
+        """Needles, one of them at ``depth``."""
+        counts: dict[str, Any] = {name: self.options.whole(name, *bounds) for name, bounds in self.shape.items()}
+        haystack, kind = self.options.one_of("haystack", HAYSTACKS), self.options.one_of("code_kind", tuple(CODE_KINDS))
+        return Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
+
+
+class MultiKeyTask(NiahTask):
+    """One needle among others of its kind. Options: those of one needle, ``distractors``."""
+
+    shape: ClassVar[dict[str, tuple[int, int]]] = {"distractors": (3, 1)}
+
+
+class MultiValueTask(NiahTask):
+    """All codes of one key. Options: those of one needle, ``codes``."""
+
+    shape: ClassVar[dict[str, tuple[int, int]]] = {"codes": (4, 2)}
+
+
+class MultiQueryTask(NiahTask):
+    """The codes of several keys. Options: those of one needle, ``queries``."""
+
+    shape: ClassVar[dict[str, tuple[int, int]]] = {"queries": (4, 2)}
+
+
+class TracingTask(RetrievalTask):
+    """The names that stand for a number. Options: ``hops``, ``chains``, ``haystack``."""
+
+    deep = False
+
+    def exercise(self, seed: str, depth: float) -> Tracing:
+        """Chains of names."""
+        hops, chains = self.options.whole("hops", 4), self.options.whole("chains", 2)
+        return Tracing(seed, hops=hops, chains=chains, haystack=self.options.one_of("haystack", HAYSTACKS))
+
+
+class CommonWordsTask(RetrievalTask):
+    """Words that come often. Options: ``common_words``, ``often``, ``rarely``."""
+
+    deep = False
+
+    def exercise(self, seed: str, depth: float) -> CommonWords:
+        """A list with common words."""
+        often, rarely = self.options.whole("often", 10), self.options.whole("rarely", 1)
+        if often <= rarely:
+            raise TaskOptionOutOfRange(f"often must be more than rarely, got {often} and {rarely}. Raise often.")
+        return CommonWords(seed, count=self.options.whole("common_words", 5), often=often, rarely=rarely)
+
+
+class FrequentWordsTask(RetrievalTask):
+    """The most frequent words. Options: ``frequent_words``, ``zipf``."""
+
+    deep = False
+
+    def exercise(self, seed: str, depth: float) -> FrequentWords:
+        """A text of ranked words."""
+        return FrequentWords(
+            seed, count=self.options.whole("frequent_words", 3, most=20), alpha=self.options.number("zipf", 2.0, 1, 3)
+        )
+
+
+class QuestionsTask(RetrievalTask):
+    """A question over documents. Options: ``qa_hops``."""
+
+    def exercise(self, seed: str, depth: float) -> Questions:
+        """A question, its document at ``depth``."""
+        return Questions(seed, depth, hops=self.options.whole("qa_hops", 1, most=2))

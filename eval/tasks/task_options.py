@@ -1,0 +1,68 @@
+"""Options of a task as its metadata gives them, checked, and kept for the results with the defaults filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.tasks.sweep import whole
+
+
+class TaskOptions:
+    """Reads options out of metadata.
+
+    Attributes:
+        used: every option read so far, as it was understood.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        self.used: dict[str, Any] = {}
+
+    def whole(self, name: str, default: int, least: int = 1, most: int = 1000) -> int:
+        """An option that counts.
+
+        Raises:
+            TaskOptionOutOfRange: it is no whole number from ``least`` to ``most``.
+        """
+        given = whole(name, self.given.get(name, default))
+        if not least <= given <= most:
+            raise TaskOptionOutOfRange(
+                f"{name} must lie between {least} and {most}, got {given}. The default is {default}."
+            )
+        self.used[name] = given
+        return given
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """An option that measures.
+
+        Raises:
+            TaskOptionOutOfRange: it is no number from ``least`` to ``most``.
+        """
+        try:
+            given = float(self.given.get(name, default))
+        except (TypeError, ValueError):
+            given = math.nan
+        if not least <= given <= most:
+            told = self.given[name]
+            raise TaskOptionOutOfRange(
+                f"{name} must lie between {least} and {most}, got {told!r}. The default is {default}."
+            )
+        self.used[name] = given
+        return given
+
+    def one_of(self, name: str, choices: Sequence[str]) -> str:
+        """An option that names one of several; the first unless given.
+
+        Raises:
+            TaskOptionOutOfRange: it names none of them.
+        """
+        given = self.given.get(name, choices[0])
+        if given not in choices:
+            raise TaskOptionOutOfRange(
+                f"{name} must be one of {', '.join(choices)}, got {given!r}. Choose one of them."
+            )
+        self.used[name] = given
+        return given

@@ -1,0 +1,1 @@
+"""Texts to measure on: documents, needles in a haystack, questions, random strings."""

@@ -1,0 +1,48 @@
+"""Needles in a haystack of sentences.
+
+    filler × round(d₁ n) · needle₁ · filler · … · needle_k · filler          n sentences in all, depths d₁ ≤ … ≤ d_k
+
+A depth is the share of the filler that stands before the needle. It does not change with the length, and needles of
+one depth keep the order in which they are given: so the order in the document is the same at every length.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+
+from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts.vocabulary import Supply, sentence
+
+HAYSTACKS = ("prose", "repeat", "needles")
+
+
+def hide(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[str]:
+    """Filler with each needle behind its share of it."""
+    mixed: list[str] = []
+    passed = 0
+    for depth, needle in sorted(needles, key=lambda placed: placed[0]):
+        place = round(depth * len(filler))
+        mixed += [*filler[passed:place], needle]
+        passed = place
+    return [*mixed, *filler[passed:]]
+
+
+def filler(kind: str, rng: random.Random, needles: Supply) -> Supply:
+    """Sentences of a kind: drawn ones, five in turn, or needles that nobody asks for."""
+    if kind == "needles":
+        return Supply(needles.__next__, distinct=False)
+    if kind == "prose":
+        return Supply(lambda: sentence(rng), distinct=False)
+    return Supply(cycle(passkey.FILLER).__next__, distinct=False)
+
+
+def depths(rng: random.Random, count: int) -> list[float]:
+    """Depths drawn once and for all lengths."""
+    return [rng.random() for _ in range(count)]
+
+
+def listed(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

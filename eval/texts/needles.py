@@ -1,0 +1,86 @@
+"""Needles in a haystack, in RULER's four shapes: one of one, one of many keys, many values of a key, many keys.
+
+    intro · filler … "The code of mesodar is 4831957." … filler · question · opening of the answer
+
+Answers follow the order the question asks for: that of the text for the values of one key, that of the question for
+several keys. ``depth`` is that of one needle, the pinned one; all others lie where the seed puts them.
+
+Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3. The shapes are RULER's; words, codes and filler are not.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hf_posenc.eval.texts.haystack import (
+    depths,
+    filler,
+    hide,
+    listed,
+)
+from hf_posenc.eval.texts.vocabulary import (
+    Supply,
+    coined,
+    identifier,
+    number,
+)
+
+INTRO = "Somewhere in these notes things are given codes. Keep every code in mind, you will be asked for some.\n"
+NEEDLE = "The code of {key} is {value}."
+ONE = "\nWhich code does {key} have? The code of {key} is"
+VALUES = "\nWhich {count} codes does {key} have? In the order of the notes, the codes of {key} are"
+QUERIES = "\nWhich codes do {keys} have? In this order, the codes of {keys} are"
+
+CODE_KINDS = {"numbers": number, "words": coined, "uuids": identifier}
+
+
+class Niah:
+    """One set of needles, in a haystack of any size.
+
+    Args:
+        seed: of keys, values, filler and places.
+        depth: of the pinned needle.
+        queries: keys asked for.
+        codes: that each of these keys has; more than one only for a single key.
+        distractors: keys that have a code and are not asked for.
+        haystack: what lies around the needles, one of `HAYSTACKS`.
+        code_kind: what codes look like, one of `CODE_KINDS`.
+    """
+
+    def __init__(
+        self,
+        seed: str,
+        depth: float,
+        *,
+        queries: int = 1,
+        codes: int = 1,
+        distractors: int = 0,
+        haystack: str = "prose",
+        code_kind: str = "numbers",
+    ) -> None:
+        rng = random.Random(seed)
+        keys = Supply(lambda: coined(rng))
+        values = keys if code_kind == "words" else Supply(lambda: CODE_KINDS[code_kind](rng))
+        others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
+        self.keys, self.answers = keys.first(queries), tuple(next(values) for _ in range(queries * codes))
+        chosen, places = rng.randrange(queries), depths(rng, len(self.answers) - 1)
+        places = sorted([depth, *places]) if codes > 1 else [*places[:chosen], depth, *places[chosen:]]
+        self.pinned = places.index(depth)
+        owners = [key for key in self.keys for _ in range(codes)]
+        told = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
+        noise = [next(others) for _ in range(distractors)]
+        self.needles = [*zip(places, told, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
+        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
+
+    def prompt(self, units: int) -> str:
+        """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""
+        notes = hide(self.needles, self.filler.first(units))
+        return f"{INTRO}{' '.join(notes)}{self.question}"
+
+    @property
+    def question(self) -> str:
+        """What is asked, up to where the answer begins."""
+        if len(self.keys) > 1:
+            return QUERIES.format(keys=listed(self.keys))
+        shape = ONE if len(self.answers) == 1 else VALUES
+        return shape.format(key=self.keys[0], count=len(self.answers))

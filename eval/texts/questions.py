@@ -1,0 +1,84 @@
+"""Questions about people nobody has heard of, answered in one document, or two, among many like them.
+
+    "Document 3. Mesodar Tibenul was born in Gorafim and works as a potter."        one hop: where was she born?
+    "Document 8. Gorafim lies on the river Sadoven and lives on salt."              two hops: on which river?
+
+``depth`` is that of the person's document. Nothing can be known from training, so a right answer was read.
+
+Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, question answering; there the documents are real ones.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hf_posenc.eval.texts.haystack import depths, hide
+from hf_posenc.eval.texts.vocabulary import Supply, coined
+
+INTRO = "Answer a question from these documents.\n"
+PERSON = "{name} was born in {town} and works as a {trade}."
+TOWN = "{town} lies on the river {river} and lives on {goods}."
+DOCUMENT = "Document {number}. {text}"
+ONE_HOP = "\nWhere was {name} born? {name} was born in"
+TWO_HOPS = "\nOn which river lies the town in which {name} was born? {name} was born in a town on the river"
+TRADES = ("baker", "clerk", "farmer", "gardener", "miller", "painter", "pilot", "potter", "sailor", "teacher", "weaver")
+GOODS = ("barley", "cattle", "fish", "glass", "honey", "iron", "leather", "linen", "pottery", "salt", "slate", "wool")
+
+
+@dataclass(frozen=True)
+class Life:
+    """A person, the town of birth, and its river: two documents."""
+
+    name: str
+    town: str
+    river: str
+    trade: str
+    goods: str
+
+    @property
+    def documents(self) -> tuple[str, str]:
+        """About the person, and about the town."""
+        return (
+            PERSON.format(name=self.name, town=self.town, trade=self.trade),
+            TOWN.format(town=self.town, river=self.river, goods=self.goods),
+        )
+
+
+class Questions:
+    """One question, among any number of documents.
+
+    Args:
+        seed: of people, towns and places.
+        depth: of the person's document among the others.
+        hops: documents the answer takes, 1 or 2.
+    """
+
+    pinned = 0
+
+    def __init__(self, seed: str, depth: float, *, hops: int = 1) -> None:
+        rng = random.Random(seed)
+        self.rng, self.words = random.Random(f"{seed}-others"), Supply(lambda: coined(rng).capitalize())
+        self.asked, self.hops = self.life(), hops
+        self.gold = list(zip([depth, *depths(rng, 1)], self.asked.documents, strict=True))[:hops]
+        self.answers = (self.asked.town if hops == 1 else self.asked.river,)
+        waiting: list[str] = []
+
+        def other() -> str:
+            if not waiting:
+                waiting.extend(self.life().documents)
+            return waiting.pop(self.rng.randrange(len(waiting)))
+
+        self.others = Supply(other)
+
+    def life(self) -> Life:
+        """The next person."""
+        first, last, town, river = (next(self.words) for _ in range(4))
+        return Life(f"{first} {last}", town, river, self.rng.choice(TRADES), self.rng.choice(GOODS))
+
+    def prompt(self, units: int) -> str:
+        """``units`` documents beside those that matter, the question, and the opening of its answer."""
+        texts = hide(self.gold, self.others.first(units))
+        documents = "\n".join(DOCUMENT.format(number=place, text=text) for place, text in enumerate(texts, 1))
+        question = ONE_HOP if self.hops == 1 else TWO_HOPS
+        return f"{INTRO}{documents}{question.format(name=self.asked.name)}"

@@ -1,0 +1,129 @@
+"""What a measurement is asked for, checked before a model is loaded or a file written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.checkpoints.validate import folder_to_write
+from hf_posenc.errors import (
+    FolderUnusable,
+    UnknownOption,
+    WrongKind,
+    nearest,
+    shown,
+)
+from hf_posenc.eval.errors import BadComparison, TextTooShort
+from hf_posenc.eval.tasks.sweep import (
+    Sweep,
+    depths_of,
+    lengths_of,
+    listed,
+    seed_of,
+    whole,
+)
+from hf_posenc.eval.texts.windows import source_text
+
+
+def check_measure(
+    *, lengths: Any, depths: Any, seed: Any, limit: Any, text: Any, longest: Any = None, **counts: Any
+) -> tuple[list[int], dict[str, Any]]:
+    """Lengths, none where the model's own are meant, and the other settings as tasks take them.
+
+    Raises:
+        TaskOptionOutOfRange: one is out of range.
+        UnreadableDocuments: the text cannot be read.
+        TextTooShort: it is empty, or all white space.
+        WrongKind: it is no path.
+    """
+    wanted = list(lengths_of(lengths)) if listed(lengths) else []
+    measure: dict[str, Any] = {name: whole(name, value) for name, value in counts.items()}
+    measure |= {"depths": list(depths_of(depths)), "seed": seed_of(seed)}
+    measure["limit"] = None if limit is None else whole("limit", limit)
+    if longest is not None:
+        whole("longest", longest)
+    if text is not None and not source_text(text):
+        raise TextTooShort(f"The text {shown(str(text))} is empty: got 0 characters. Give one with words.")
+    return wanted, measure
+
+
+def check_tasks(tasks: Any, include_path: Any) -> list[str]:
+    """Names of tasks as a list; empty where none are given.
+
+    Raises:
+        BadComparison: they are no list.
+        WrongKind: the folder of task files is no path.
+    """
+    if include_path is not None and not isinstance(include_path, (str, os.PathLike)):
+        raise WrongKind(f"include_path is a folder of task files, got {shown(include_path)}. Pass its path.")
+    if tasks is None:
+        return []
+    if isinstance(tasks, (str, bytes)) or not isinstance(tasks, (Sequence, set, frozenset)):
+        raise BadComparison(f"tasks is a list of names, got {shown(tasks)}. Pass for example ['posenc_ppl'].")
+    return list(tasks)
+
+
+def check_options(options: Any) -> dict[str, Any]:
+    """Further options of tasks.
+
+    Raises:
+        WrongKind: they are no mapping.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise WrongKind(f"options is a mapping from names to values, got {shown(options)}. Pass a dictionary.")
+    return dict(options or {})
+
+
+def refuse_unread(options: Mapping[str, Any], tasks: Iterable[Any]) -> None:
+    """Refuse options that none of the tasks has read; tasks that are not ours read what nobody knows.
+
+    Raises:
+        UnknownOption: there is one.
+    """
+    known = {field.name for field in fields(Sweep)}
+    for task in tasks:
+        if not hasattr(task, "sweep"):
+            return
+        known |= set(getattr(getattr(task, "options", None), "used", ()))
+    for name in options:
+        if name not in known:
+            raise UnknownOption(
+                f"None of these tasks takes the option {shown(name)}.{nearest(name, known)} Leave it out; "
+                f"they take {', '.join(sorted(known))}."
+            )
+
+
+def check_tokenizer(given: Any) -> None:
+    """Refuse what is neither a tokenizer nor the name of one.
+
+    Raises:
+        WrongKind: it is neither.
+    """
+    if given is not None and not isinstance(given, (str, os.PathLike)) and not callable(given):
+        raise WrongKind(f"A tokenizer is an object, a folder or a hub name, got {shown(given)}. Pass one, or none.")
+
+
+def check_batch(given: Any) -> None:
+    """Refuse a number of requests that no batch could have.
+
+    Raises:
+        TaskOptionOutOfRange: it is neither a count nor ``"auto"``.
+    """
+    if not (isinstance(given, str) and given.partition(":")[0] == "auto"):
+        whole("batch_size", given)
+
+
+def folder_of_results(given: Any) -> Path:
+    """Where a comparison is written.
+
+    Raises:
+        WrongKind: it is no path.
+        FolderUnusable: it cannot be a folder.
+    """
+    name = folder_to_write(given)
+    if len(os.fsencode(Path(name).name)) > 255:
+        raise FolderUnusable(f"{shown(name)} cannot be a folder: the name is too long. Choose another with --out.")
+    return Path(name)

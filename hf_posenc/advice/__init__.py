@@ -1,8 +1,0 @@
-"""Which scheme for which model and length, with what numbers, at what cost: read off a configuration, no weights."""
-
-from __future__ import annotations
-
-from hf_posenc.advice.advising import advise
-from hf_posenc.advice.report import Advice, Recommendation
-
-__all__ = ["Advice", "Recommendation", "advise"]

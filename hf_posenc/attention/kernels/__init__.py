@@ -1,0 +1,1 @@
+"""Attention kernels, one file each, and which of them a device has."""

@@ -1,0 +1,63 @@
+"""The kernels that hand out the log-sum-exp of every row, so that the parts of a call can be merged: one a device.
+
+Each has `usable`, `attend` and `gradient` with the same meaning. What is added to a score is a float32 mask on the CPU;
+a CUDA kernel takes no such mask, and has windows instead: a number n, beside causality, stands for a row's own key and
+the n − 1 before it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.kernels import flash_cpu, flash_cuda
+
+Added = Tensor | int | None
+
+
+BY_DEVICE: dict[str, ModuleType] = {"cpu": flash_cpu, "cuda": flash_cuda}
+
+
+def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether these tensors can go through a kernel of their device."""
+    kernel = BY_DEVICE.get(query.device.type)
+    return kernel is not None and kernel.usable(query, key, value)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, mask: Added, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
+
+    Causality is that of a square. Send no row that sees nothing: what comes back for it differs by kernel.
+    """
+    kernel = BY_DEVICE[query.device.type]
+    return kernel.attend(query, key, value, causal=causal, scale=scale, **_added(mask))
+
+
+def gradient(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool,
+    mask: Added,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge this call was one part of."""
+    kernel = BY_DEVICE[query.device.type]
+    return kernel.gradient(grad, query, key, value, out, lse, causal=causal, scale=scale, **_added(mask))
+
+
+def has_windows(device: torch.device) -> bool:
+    """Whether the kernel of a device knows windows (and no mask)."""
+    return BY_DEVICE.get(device.type) is flash_cuda
+
+
+def _added(mask: Added) -> dict[str, object]:
+    return {"window": mask} if isinstance(mask, int) else {"mask": mask}

@@ -1,0 +1,122 @@
+"""FlashAttention's own package, for users who chose it as their backend: its linear biases and its windows.
+
+    score[i, j] = q_i · k_j · scaling − m_h |i − j|,     −left ≤ j − i ≤ right
+
+Everything else that position may ask of attention it cannot compute, and says so. Slopes are constants to it: they get
+no gradient. Version 2 of the package has slopes; windows all have.
+
+Dao 2023, "FlashAttention-2", arXiv:2307.08691; `flash_attn.flash_attn_func`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from hf_posenc.attention.call import Call, unseen_ahead
+from hf_posenc.core.regions import EVERYTHING, Band
+from hf_posenc.core.terms import BlockBias
+from hf_posenc.errors import BackendCannotCarry
+
+BACKENDS = ("flash_attention_2",)
+
+
+def attend(call: Call, real: Tensor | None) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``.
+
+    Args:
+        call: its own ``mask`` is not read.
+        real: which keys are no padding, ``[batch, key]``; None where all are real.
+
+    Raises:
+        BackendCannotCarry: the package is not installed, or cannot compute the call.
+    """
+    reason = unable(call, real)
+    if reason is not None:
+        raise BackendCannotCarry(
+            f'flash_attention_2 cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "flex_attention".'
+        )
+    settings = {
+        "dropout_p": call.dropout,
+        "softmax_scale": call.scaling * call.terms.logit_scale,
+        "causal": call.ctx.causal,
+        "window_size": window_of(unseen_ahead(call.terms.visible, call.ctx.causal)),
+        "alibi_slopes": slopes_of(call),
+    }
+    query, key, value = (x.transpose(1, 2) for x in (call.queries[0], call.keys[0], call.values))
+    if real is None:
+        return function("flash_attn_func")(query, key, value, **settings).transpose(1, 2)
+    return unpadded(query, key, value, real, settings).transpose(1, 2)
+
+
+def unable(call: Call, real: Tensor | None) -> str | None:
+    """What of a call the package cannot compute; None if it can."""
+    terms = call.terms
+    slopes = [None if isinstance(bias, BlockBias) else bias.slopes for bias in terms.bias]
+    learned = torch.is_grad_enabled() and any(s is not None and s.requires_grad for s in slopes)
+    reasons = {
+        "more than a linear bias and a window": not terms.only("bias", "visible"),
+        "a bias that is not linear in distance": any(s is None for s in slopes),
+        "slopes that are being trained": learned,
+        "a window of chunks or of some rows only": terms.visible != Band(terms.visible.nearest, terms.visible.farthest),
+        "a window that hides a row's own key": (terms.visible.nearest or 0) > 0,
+        "a linear bias or a window of texts packed into one row": real is None and not in_order(call),
+        "this without the package flash-attn, which is not installed": function("flash_attn_func") is None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def in_order(call: Call) -> bool:
+    """Whether the keys count on by one and the queries are the last of them, whatever a cache dropped before those."""
+    if call.ctx.contiguous:
+        return True
+    keys, queries = call.ctx.key_positions, call.ctx.query_positions
+    last = keys[:, -queries.shape[1] :]
+    return bool((keys.diff(dim=-1) == 1).all()) and bool((queries == last).all())
+
+
+def slopes_of(call: Call) -> Tensor | None:
+    """Slopes of all linear biases together, float32 ``[heads]``; None where there is none."""
+    if not call.terms.bias:
+        return None
+    total: Tensor = sum(b.slopes for b in call.terms.bias)  # type: ignore[union-attr, misc, assignment]
+    return (total * call.terms.logit_scale).float().contiguous()
+
+
+def window_of(band: Band) -> tuple[int, int]:
+    """Keys to the left and to the right of a row's own that it sees; −1 is no bound."""
+    if band == EVERYTHING:
+        return -1, -1
+    left = -1 if band.farthest is None else band.farthest - 1
+    right = -1 if band.nearest is None else -band.nearest
+    return left, right
+
+
+def function(name: str) -> Any:
+    """A function of the installed package; None where there is none."""
+    try:
+        return getattr(importlib.import_module("flash_attn"), name, None)
+    except ImportError:
+        return None
+
+
+def unpadded(query: Tensor, key: Tensor, value: Tensor, real: Tensor, settings: dict[str, Any]) -> Tensor:
+    """Real tokens only, one text behind the other; rows of padding are zeros. ``[batch, query, heads, value_dim]``."""
+    key, value, real = key[:, : real.shape[1]], value[:, : real.shape[1]], real.bool()
+    rows = real[:, real.shape[1] - query.shape[1] :]
+    (ends_q, most_q), (ends_k, most_k) = ends(rows), ends(real)
+    mixed = function("flash_attn_varlen_func")(
+        query[rows], key[real], value[real], ends_q, ends_k, most_q, most_k, **settings
+    )
+    out = query.new_zeros(*query.shape[:-1], value.shape[-1])
+    return out.masked_scatter(rows[..., None, None], mixed)
+
+
+def ends(real: Tensor) -> tuple[Tensor, int]:
+    """Where each text of a batch ends when only real tokens are kept, int32 from 0 on; and the longest."""
+    lengths = real.sum(-1, dtype=torch.int32)
+    return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())

@@ -1,0 +1,191 @@
+"""The CUDA kernels behind `scaled_dot_product_attention`, asked for their log-sum-exp and for a window.
+
+    float16, bfloat16    flash attention
+    float32              memory-efficient attention, which wants a key head for every query head
+
+Both operators are private. Before the first call of a kind (dtype, head dimension, device) each is compared with the
+formula on a small example, forward and backward; where it differs or fails that is said once, and callers take their
+public way. ``HF_POSENC_NO_PRIVATE_OPS=1`` switches them off.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.tracing import traced
+
+aten = torch.ops.aten
+flash_forward = getattr(aten, "_flash_attention_forward", None)
+flash_backward = getattr(aten, "_flash_attention_backward", None)
+efficient_forward = getattr(aten, "_efficient_attention_forward", None)
+efficient_backward = getattr(aten, "_efficient_attention_backward", None)
+
+WIDEST = 256  # channels of a head; beyond, flash attention has no kernel
+ALLOWED = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3}  # of the largest entry; float32 may be TF32
+FROM_TOP_LEFT = 1  # the efficient kernel's number of that causality
+
+
+def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether these tensors can go through one of the operators."""
+    dim = query.shape[-1]
+    return (
+        query.dtype in ALLOWED
+        and query.dtype == key.dtype == value.dtype
+        and dim == value.shape[-1]
+        and dim % 8 == 0
+        and dim <= WIDEST
+        # Torch 2.13 knows the shapes of this operator's gradients wrongly, and cannot trace it.
+        and not (query.dtype == torch.float32 and traced() and torch.is_grad_enabled())
+        and sound(query.dtype, dim, str(query.device))
+    )
+
+
+@torch.compiler.assume_constant_result
+def sound(dtype: torch.dtype, dim: int, device: str) -> bool:
+    """Whether the operator for this kind of tensor is there and gives what the formula gives."""
+    return os.environ.get("HF_POSENC_NO_PRIVATE_OPS") != "1" and _checked(dtype, dim, device)
+
+
+@lru_cache(maxsize=64)
+def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
+    try:
+        off = max(_deviations(dtype, dim, device))
+    except (RuntimeError, TypeError) as error:
+        return _give_up(dtype, dim, device, str(error).split("\n")[0])
+    return off <= ALLOWED[dtype] or _give_up(dtype, dim, device, f"it is off by {off:.1e} on a small example")
+
+
+def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
+    warnings.warn(
+        f"PyTorch's fused attention kernel for {dtype} with {dim} channels a head on {device} is not used for merged "
+        f"regions: {reason}. A slower way with the same result is taken.",
+        stacklevel=2,
+    )
+    return False
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    window: int | None = None,
+    mask: None = None,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
+
+    Args:
+        query: ``[batch, heads, query, dim]``.
+        key: ``[batch, kv_heads, key, dim]``; ``value`` likewise.
+        causal: a square below its own diagonal.
+        scale: factor of q · k.
+        window: number of keys a row of a causal square sees, its own among them.
+        mask: these kernels take none.
+    """
+    rows, keys = query.shape[2], key.shape[2]
+    if query.dtype != torch.float32:
+        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        out, lse, *_ = flash_forward(  # type: ignore[misc]
+            q, k, v, None, None, rows, keys, 0.0, causal, False, scale=scale, **_reach(window)
+        )
+        return out.transpose(1, 2), lse
+    q, k, v = (x.transpose(1, 2) for x in (query, *one_for_each(query, key, value)))
+    out, lse, *_ = efficient_forward(  # type: ignore[misc]
+        q, k, v, None, None, None, None, None, 0.0, FROM_TOP_LEFT if causal else 0, True,
+        scale=scale, **_size(window),
+    )  # fmt: skip
+    return out.transpose(1, 2), lse[..., :rows]  # it comes in whole tiles of rows
+
+
+def gradient(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    window: int | None = None,
+    mask: None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge this call was one part of."""
+    rows, keys, kv_heads = query.shape[2], key.shape[2], key.shape[1]
+    if query.dtype != torch.float32:
+        g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, key, value, out))
+        # The state of a dropout there is none of.
+        seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in (2, 0))
+        found = flash_backward(  # type: ignore[misc]
+            g, q, k, v, o, lse.contiguous(), None, None, rows, keys, 0.0, causal, seed, offset,
+            scale=scale, **_reach(window),
+        )  # fmt: skip
+        return tuple(x.transpose(1, 2) for x in found)  # type: ignore[return-value]
+    g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *one_for_each(query, key, value), out))
+    whole = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # rows that are not there weigh nothing
+    none = torch.zeros((), dtype=torch.long, device=query.device)
+    dq, dk, dv, _ = efficient_backward(  # type: ignore[misc]
+        g, q, k, v, None, o.contiguous(), None, None, rows, keys, whole.contiguous(), 0.0, none, none,
+        FROM_TOP_LEFT if causal else 0, False, scale=scale, **_size(window),
+    )  # fmt: skip
+    dk, dv = (x.transpose(1, 2).unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
+    return dq.transpose(1, 2), dk, dv
+
+
+def one_for_each(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values with a head for every query head."""
+    groups = query.shape[1] // key.shape[1]
+    if groups == 1:
+        return key, value
+    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+
+
+def _reach(window: int | None) -> dict[str, int]:
+    return {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
+
+
+def _size(window: int | None) -> dict[str, int]:
+    return {} if window is None else {"window_size": window}
+
+
+def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
+    """How far output, log-sum-exp and gradients are from the formula, of the largest entry each, in three calls."""
+    draw = torch.Generator().manual_seed(0)
+    found = []
+    for rows, causal, window in ((150, True, 37), (150, True, None), (70, False, None)):
+        shapes = ((1, 4, rows, dim), (1, 2, 150, dim), (1, 2, 150, dim), (1, 4, rows, dim))
+        q, k, v, g = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
+        settings = {"causal": causal, "scale": 1.5 / math.sqrt(dim), "window": window}
+        out, lse = attend(q, k, v, **settings)  # type: ignore[arg-type]
+        ours = (out, lse, *gradient(g, q, k, v, out, lse, **settings))  # type: ignore[arg-type]
+        found += [_off(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
+    return found
+
+
+def _off(one: Tensor, two: Tensor) -> float:
+    gap = (one.double() - two).abs().max() / two.abs().max()
+    return float(gap) if bool(gap.isfinite()) else math.inf
+
+
+def _formula(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, causal: bool, scale: float, window: int | None
+) -> tuple[Tensor, ...]:
+    """Output, log-sum-exp and the three gradients, float64."""
+    with torch.enable_grad():
+        leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        query, key, value = leaves[0], *one_for_each(*leaves)
+        distance = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
+        hidden = (distance < 0) & causal
+        if window is not None:
+            hidden = hidden | (distance >= window)
+        scores = (query @ key.transpose(-1, -2) * scale).masked_fill(hidden, -torch.inf)
+        out = scores.softmax(-1) @ value
+        return (out.detach(), scores.logsumexp(-1).detach(), *torch.autograd.grad(out, leaves, g.double()))

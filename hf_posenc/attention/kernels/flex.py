@@ -1,0 +1,338 @@
+"""PyTorch's flex attention: biases are looked up pair by pair inside the kernel, so that nothing is held for a pair.
+
+    score[i, j] = q_i · k_j · scaling + (c_j − c_i) + t[i − j]
+
+It is the route of structured biases on CUDA, and of everything for users who chose it as their backend; there the mask
+comes from transformers as a `BlockMask`, and a band is put on top of it. Regions are calls merged by log-sum-exp.
+Learned tables and key biases get their gradients on CUDA; on the CPU flex has no backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.flex_attention import BlockMask
+
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flex_block_mask
+from hf_posenc.attention.kernels.flash_cuda import ALLOWED
+from hf_posenc.attention.routes import dense_blocks
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import EVERYTHING, Band, Region
+from hf_posenc.core.terms import (
+    BlockBias,
+    KeyBias,
+    Terms,
+    ToeplitzBias,
+)
+from hf_posenc.core.tracing import traced
+from hf_posenc.errors import BackendCannotCarry
+
+Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Mask = BlockMask | Tensor | None
+
+
+def accepts(call: Call) -> bool:
+    """Biases and bands on CUDA, under a mask of yes and no or none."""
+    return (
+        call.values.device.type == "cuda"
+        and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
+        and unable(call) is None
+        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), traced())
+    )
+
+
+def attend_under_tensor(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
+    return attend(call, call.mask)
+
+
+def attend(call: Call, mask: Mask) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``.
+
+    Args:
+        call: its own ``mask`` is not read.
+        mask: who sees whom, as transformers made it, or bool ``[batch or 1, 1, query or 1, key]``; None where causality
+            (or nothing) is all there is.
+
+    Raises:
+        BackendCannotCarry: flex attention cannot compute the call.
+    """
+    refuse(call)
+    regions = call.terms.regions
+    if len(regions) == 1:
+        return _region(call, 0, mask)
+    parts = [_region(call, number, mask, with_lse=True) for number in range(len(regions))]
+    total = torch.stack([lse for _, lse in parts]).logsumexp(0)
+    # Where a row has no key at all, every part is zero, and so must the answer be.
+    shares = [(lse - total).exp().nan_to_num(0.0)[..., None] for _, lse in parts]
+    return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)  # type: ignore[union-attr]
+
+
+def refuse(call: Call) -> None:
+    """Raise for what flex attention cannot compute.
+
+    Raises:
+        BackendCannotCarry: dropout, a bias or rotation that is no lookup, training on the CPU.
+    """
+    reason = unable(call)
+    if reason is not None:
+        raise BackendCannotCarry(
+            f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
+        )
+
+
+def unable(call: Call) -> str | None:
+    """What of a call flex attention cannot compute; None if it can."""
+    reasons: dict[str, Callable[[], bool]] = {
+        "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
+        "what position adds to the values": lambda: len(call.terms.values) > 0,
+        "a learned sink": lambda: call.terms.sink is not None,
+        "a rotation that differs by row": lambda: call.terms.rows is not None,
+        "dropout of attention weights": lambda: call.dropout > 0.0,
+        "training on the CPU": lambda: call.values.device.type == "cpu" and _trained(call),
+    }
+    for reason, holds in reasons.items():
+        if holds():
+            return reason
+    return None
+
+
+def _trained(call: Call) -> bool:
+    nowhere = torch.zeros(1, dtype=torch.long, device=call.values.device)
+    biases = (b.of_distance(nowhere) if isinstance(b, ToeplitzBias) else b.values for b in call.terms.bias)  # type: ignore[union-attr]
+    held = (*call.queries, *call.keys, call.values, *biases)
+    return torch.is_grad_enabled() and any(t.requires_grad for t in held)
+
+
+def _region(call: Call, number: int, mask: Mask, *, with_lse: bool = False) -> Any:
+    region = call.terms.regions[number]
+    try:
+        result = kernel(family_of(call, mask, region.band, with_lse=with_lse))(
+            call.queries[number],
+            call.keys[number],
+            call.values,
+            score_mod=score_of(call, region),
+            block_mask=mask_of(call, mask, region.band),
+            scale=call.scaling * call.terms.logit_scale,
+            enable_gqa=call.heads != call.values.shape[1],
+            **(ASK_FOR_LSE if with_lse else {}),
+        )
+    except RuntimeError as error:
+        if call.values.device.type != "cpu":
+            raise
+        # Its generated C++ does not compile for every shape, and a compiled call cannot return the log-sum-exp.
+        raise BackendCannotCarry(
+            'flex_attention failed on the CPU. Use model.set_attn_implementation("sdpa") or "eager".'
+        ) from error
+    if not with_lse:
+        return result
+    out, beside = result
+    return out, getattr(beside, "lse", beside)
+
+
+def kernel(family: tuple[Hashable, ...]) -> Any:
+    """Flex attention compiled: left alone, it holds all scores. Under a trace it is compiled with everything else."""
+    return flex.flex_attention if traced() else _compiled(family)
+
+
+def family_of(call: Call, mask: Mask, band: Band, *, with_lse: bool) -> tuple[Hashable, ...]:
+    """What needs a kernel of its own: everything but lengths, which one kernel takes all of from the second one on."""
+    kinds = frozenset(type(bias) for bias in call.terms.bias), call.terms.row_scale is None, type(mask)
+    shape = call.heads, *(call.values.shape[n] for n in (1, 3)), call.values.dtype, call.values.device
+    row = call.query_length == 1
+    return kinds, band, call.terms.visible, with_lse, row, shape, torch.is_grad_enabled()
+
+
+@lru_cache(maxsize=64)
+def _compiled(family: tuple[Hashable, ...]) -> Any:
+    """A copy of the function for each family: of one function torch keeps eight graphs, and then holds all scores."""
+    one = flex.flex_attention
+    copy = FunctionType(one.__code__.replace(), one.__globals__, one.__name__, one.__defaults__, one.__closure__)
+    copy.__kwdefaults__ = one.__kwdefaults__
+    return torch.compile(copy)
+
+
+# Torch before 2.9 has `return_lse`, later ones warn of it.
+ASK_FOR_LSE: dict[str, Any] = (
+    {"return_aux": flex.AuxRequest(lse=True)} if hasattr(flex, "AuxRequest") else {"return_lse": True}
+)
+
+
+def score_of(call: Call, region: Region) -> Score | None:
+    """The biases of a call as a function of one pair of a region; None where it has none.
+
+    It holds tensors only: a number in it would be compiled anew for every length.
+    """
+    if not call.terms.bias:
+        return None
+    batch, device, logit_scale = call.values.shape[0], call.values.device, call.terms.logit_scale
+    by_row = call.terms.row_scale
+    factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
+    of_key, of_distance = key_bias(call), [b for b in call.terms.bias if isinstance(b, ToeplitzBias)]
+    ahead = number(call.first_row, device)
+    table: Any = None
+    if of_distance:
+        here, there, reach = places(call, region)
+        distances = torch.arange(-reach, reach + 1, device=device)
+        table = sum(b.of_distance(distances).float() for b in of_distance) * logit_scale
+        middle = number(reach, device)
+
+    def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        if of_key is not None:
+            high, low = of_key
+            row = q + ahead
+            score = score + ((high[b, h, kv] - high[b, h, row]) + (low[b, h, kv] - low[b, h, row]))
+        if table is not None:
+            score = score + table[h, here[b, q] - there[b, kv] + middle]
+        return score if factor is None else score * factor[b, h, q]
+
+    return score
+
+
+def number(value: int, device: torch.device) -> Tensor:
+    """A whole number as a tensor without dimensions, written by the device itself."""
+    return torch.full((), value, dtype=torch.long, device=device)
+
+
+def places(call: Call, region: Region) -> tuple[Tensor, Tensor, int]:
+    """Where queries and keys stand in a region, ``[batch, query]`` and ``[batch, key]``, and how far apart at most."""
+    batch = call.values.shape[0]
+    here = region.query_at(call.ctx.query_positions).expand(batch, -1)
+    there = region.key_at(call.ctx.key_positions).expand(batch, -1)
+    if not region.remaps and call.ctx.contiguous:
+        return here, there, call.key_length
+    return here, there, int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
+
+
+def key_bias(call: Call) -> tuple[Tensor, Tensor] | None:
+    """All key biases of a call, ``[batch, heads, key]``, as the sum of two float32 tensors; None where it has none.
+
+    Counted from one place it grows with the text. The difference of two near keys keeps its digits all the same: what
+    the first tensor rounds off is in the second.
+    """
+    biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)]
+    if not biases:
+        return None
+    exact = sum(biases) * call.terms.logit_scale
+    exact = exact.expand(call.values.shape[0], -1, -1)  # type: ignore[union-attr]
+    high = exact.float()
+    return high.contiguous(), (exact - high).float().contiguous()
+
+
+def mask_of(call: Call, mask: Mask, band: Band) -> BlockMask | None:
+    """The caller's mask with a window and a band on top of it; made once a forward pass and shared by the layers."""
+    bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
+    if isinstance(mask, BlockMask) and not bands:
+        return mask
+    if mask is None and not bands and not call.ctx.causal:
+        return None
+    key = ("flex mask", bands, id(mask), call.query_length, call.key_length)
+    return call.ctx.once(key, lambda: _masked(call, mask, bands))
+
+
+def _masked(call: Call, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
+    size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else flex_block_mask.SIZE
+    query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
+    held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
+    by_place = mask is None and call.ctx.causal  # not by position: a caller's own may start again
+    first = number(call.first_row, device)
+    if isinstance(mask, BlockMask):
+        held.append(flex_block_mask.of_block_mask(mask))
+    elif mask is not None:
+        mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
+        held.append(flex_block_mask.of_tensor(mask, size))
+    elif by_place:
+        rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
+        held.append(flex_block_mask.of_band(Band(0, None), (rows + first)[None], columns[None], size))
+    batch = call.values.shape[0]
+    here, there = query.expand(batch, -1), key.expand(batch, -1)
+    seen = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else looked_up(mask, batch))
+
+    def pair(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        inside = q + first >= kv if by_place else q >= 0
+        for band in bands:
+            inside = inside & band.holds(here[b, q], there[b, kv])
+        return inside if seen is None else inside & seen(b, h, q, kv)
+
+    both = held[0]
+    for one in held[1:]:
+        both = both & one
+    return flex_block_mask.block_mask(both, pair, (call.query_length, call.key_length), size)
+
+
+def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """A mask ``[batch or 1, 1, query, key]`` as a function of one pair."""
+    held = mask.expand(batch, -1, -1, -1)
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return held[b, 0, q, kv]
+
+    return seen
+
+
+@torch.compiler.assume_constant_result
+def sound(dtype: torch.dtype, dim: int, device: str, tracing: bool) -> bool:
+    """Whether compiled flex attention gives what the formula gives, on a small example of this kind.
+
+    While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
+    """
+    kind = (dtype, dim, device)
+    if tracing:
+        return dtype in ALLOWED and kind not in FAILED
+    return dtype in ALLOWED and _checked(*kind)
+
+
+FAILED: set[tuple[torch.dtype, int, str]] = set()
+
+
+@lru_cache(maxsize=64)
+def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
+    try:
+        off = deviation(dtype, dim, device)
+        reason = None if off <= ALLOWED[dtype] else f"it is off by {off:.1e} on a small example"
+    except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+    if reason is not None:
+        FAILED.add((dtype, dim, device))
+        warnings.warn(
+            f"PyTorch's flex attention for {dtype} with {dim} channels a head on {device} is not used for biases: "
+            f"{reason}. A slower way with the same result is taken.",
+            stacklevel=2,
+        )
+    return reason is None
+
+
+def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
+    """How far output and gradients of a small call are from those of the general route, of the largest entry."""
+    draw, length = torch.Generator().manual_seed(0), 200
+    shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
+    q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
+    learned = torch.randn(4, 41, generator=draw).to(device)
+    positions = torch.arange(length, device=device)[None]
+    falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
+    leaves = [x.requires_grad_() for x in ((q, k, v, learned) if torch.device(device).type == "cuda" else ())]
+
+    def mixed(route: Callable[[Call], Tensor]) -> tuple[Tensor, ...]:
+        table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
+        terms = Terms(
+            bias=(KeyBias(falling[None]), table), regions=(Region(Band(None, 70)), Region(Band(70, None))),
+        )  # fmt: skip
+        call = Call((q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5)
+        out = route(call)
+        return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
+
+    with torch.set_grad_enabled(bool(leaves)):
+        ours, theirs = mixed(attend_under_tensor), mixed(dense_blocks.attend_by_blocks)
+    gaps = [
+        float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
+    ]
+    return max(math.inf if math.isnan(gap) else gap for gap in gaps)

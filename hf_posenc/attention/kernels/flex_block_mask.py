@@ -1,0 +1,118 @@
+"""Who sees whom, tile by tile, for flex attention: from the ends of each tile's positions, never from all pairs.
+
+In a tile of queries q₀ … q₁ and keys k₀ … k₁ distances run from q₀ − k₁ to q₁ − k₀. A band holds none of them, all of
+them, or the tile is asked pair by pair inside the kernel. A tile is 128 · 128 pairs, so a million tokens' worth of
+tiles are 61 million flags, made once a forward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from hf_posenc.core.regions import Band
+
+SIZE = (128, 128)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Flags ``[batch or 1, heads or 1, query tiles, key tiles]``, bool.
+
+    Attributes:
+        some: at least one pair of the tile may be seen.
+        every: all its pairs are.
+    """
+
+    some: Tensor
+    every: Tensor
+
+    def __and__(self, other: Tiles) -> Tiles:
+        """Of pairs that both see."""
+        return Tiles(self.some & other.some, self.every & other.every)
+
+
+def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+    """Tiles of a band.
+
+    Args:
+        band: a set of pairs of positions.
+        query: positions ``[batch or 1, query]``, in any order.
+        key: ``[batch or 1, key]``.
+        size: rows and keys of a tile.
+    """
+    (q0, q1), (k0, k1) = ends(query, size[0]), ends(key, size[1])
+    q0, q1, k0, k1 = q0[:, :, None], q1[:, :, None], k0[:, None, :], k1[:, None, :]
+    least, most = q0 // band.chunk - k1 // band.chunk, q1 // band.chunk - k0 // band.chunk
+    some, every = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
+    bounds = (
+        (band.nearest, most, least, True),
+        (band.farthest, least, most, False),
+        (band.rows_from, q1, q0, True),
+        (band.rows_until, q0, q1, False),
+        (band.keys_until, k0, k1, False),
+    )
+    for bound, easiest, hardest, from_below in bounds:
+        if bound is not None:
+            some = some & (easiest >= bound if from_below else easiest < bound)
+            every = every & (hardest >= bound if from_below else hardest < bound)
+    return Tiles(some[:, None], every[:, None])
+
+
+def of_tensor(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+    """Tiles of a mask that somebody has already made pair by pair, bool ``[batch or 1, heads or 1, query, key]``."""
+    whole = torch.nn.functional.pad(mask, (0, -mask.shape[3] % size[1], 0, -mask.shape[2] % size[0]))
+    pairs = whole.unflatten(3, (-1, size[1])).unflatten(2, (-1, size[0]))  # batch, heads, tile, row, tile, key
+    return Tiles(pairs.any(5).any(3), pairs.all(5).all(3))
+
+
+def of_block_mask(mask: BlockMask) -> Tiles:
+    """Tiles of a mask made for flex attention."""
+    width = mask.kv_indices.shape[-1]
+    partial = dense(mask.kv_num_blocks, mask.kv_indices, width)
+    if mask.full_kv_num_blocks is None:
+        return Tiles(partial, torch.zeros_like(partial))
+    full = dense(mask.full_kv_num_blocks, mask.full_kv_indices, width)  # type: ignore[arg-type]
+    return Tiles(partial | full, full)
+
+
+def block_mask(tiles: Tiles, pair: object, lengths: tuple[int, int], size: tuple[int, int] = SIZE) -> BlockMask:
+    """What flex attention reads.
+
+    Args:
+        tiles: which to visit.
+        pair: ``(batch, head, query index, key index)`` to whether a pair is seen; asked in tiles that are not full.
+        lengths: of queries and keys.
+        size: rows and keys of a tile.
+    """
+    every = tiles.every.clone()
+    for axis, length, step in ((2, lengths[0], size[0]), (3, lengths[1], size[1])):
+        if length % step:  # what lies behind the end is in no set
+            every.select(axis, -1).fill_(False)
+    partial, full = (ordered(chosen) for chosen in (tiles.some & ~every, every))
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=pair, seq_lengths=lengths)  # type: ignore[arg-type]
+
+
+def ends(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Smallest and largest position of each tile, ``[batch or 1, tile]``."""
+    missing = -positions.shape[1] % size
+    if missing:
+        positions = torch.cat((positions, positions[:, -1:].expand(-1, missing)), dim=1)
+    tiles = positions.unflatten(1, (-1, size))
+    return tiles.amin(-1), tiles.amax(-1)
+
+
+def dense(count: Tensor, indices: Tensor, width: int) -> Tensor:
+    """The first ``count`` of ``indices [batch, heads, row, n]`` as flags ``[batch, heads, row, width]``."""
+    listed = torch.arange(indices.shape[-1], device=indices.device) < count[..., None]
+    flags = torch.zeros((*indices.shape[:-1], width), dtype=torch.int32, device=indices.device)
+    return flags.scatter_add_(-1, indices.long(), listed.int()).bool()
+
+
+def ordered(flags: Tensor) -> tuple[Tensor, Tensor]:
+    """How many flags a row has, and their places first, both int32."""
+    places = torch.argsort(flags.to(torch.int8), dim=-1, descending=True, stable=True)
+    return flags.sum(-1, dtype=torch.int32), places.to(torch.int32).contiguous()

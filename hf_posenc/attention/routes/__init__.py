@@ -1,0 +1,1 @@
+"""The ways to compute attention with positional terms, one file each."""

@@ -1,0 +1,67 @@
+"""Biases of content without gradient: a block of rows at a time they are built, and handed to the kernel as its mask.
+
+The kernel does what the general route does in eight passes over the scores; and rows stop at their last key.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.routes.dense_blocks import biased, upcast, wide
+from hf_posenc.core.grouped_heads import products
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.tracing import traced
+
+ROWS = 128  # of 64, 128, 256 the fastest
+
+
+def accepts(call: Call) -> bool:
+    """Prefill on the CPU, behind a cache or not, without gradients, with a bias of content and nothing but biases."""
+    return (
+        call.last_rows
+        and not torch.is_grad_enabled()
+        and not traced()
+        and any(isinstance(bias, BlockBias) for bias in call.terms.bias)
+        and call.terms.only("bias")
+        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+    )
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    (keys,), _ = upcast(call)
+    query, out = call.queries[0], torch.empty_like(call.queries[0])
+    for start in range(0, call.query_length, ROWS):
+        rows = slice(start, min(start + ROWS, call.query_length))
+        seen = slice(0, call.first_row + rows.stop if call.ctx.causal else call.key_length)
+        out[:, :, rows] = flash_cpu.attend(
+            query[:, :, rows], call.keys[0][:, :, seen], call.values[:, :, seen],
+            causal=False, mask=_mask(call, keys, rows, seen), scale=call.scaling * call.terms.logit_scale,
+        )[0]  # fmt: skip
+    return out
+
+
+def _mask(call: Call, keys: Tensor, rows: slice, seen: slice) -> Tensor:
+    """All biases of some rows, and −∞ for what comes after each, ``[batch or 1, heads, rows, seen]``, float32."""
+    region, causal = call.terms.regions[0], call.ctx.causal
+    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, seen])
+    n = rows.stop - rows.start
+    visible = torch.ones(1, 1, n, seen.stop, dtype=torch.bool, device=keys.device)
+    if causal:
+        visible = visible.tril_(seen.stop - n)
+    query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, seen]
+    read = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
+    scores = products(query, keys) * call.scaling if read else query.new_empty(0)
+    block = Block(query, keys, scores, call.scaling, rows, here, there, visible)
+    places = slice(call.first_row + rows.start, call.first_row + rows.stop)
+    bias = biased(None, block, call.terms.bias, places)
+    if call.terms.logit_scale != 1.0:
+        bias = bias * call.terms.logit_scale
+    elif read and len(call.terms.bias) == 1:
+        bias = bias.clone()
+    if causal and n > 1:  # only the last square has a future
+        bias[..., -n:].masked_fill_(~visible[..., -n:], -torch.inf)
+    return bias

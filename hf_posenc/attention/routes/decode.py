@@ -1,0 +1,83 @@
+"""A decoding row: one kernel call a region, under whatever mask it takes. A mask of one row costs nothing.
+
+    o = Σ_r e^(lse_r − lse) o_r,   lse = log(Σ_r e^lse_r + e^sink)
+
+So padding, gaps that a cache left, windows and mixtures of biases are all the same to it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import merge
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.routes.dense_blocks import held, visibility
+from hf_posenc.attention.routes.key_bias import counted_from
+from hf_posenc.core.regions import Region
+from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.core.tracing import traced
+
+HIDDEN = torch.finfo(torch.float32).min
+
+
+def accepts(call: Call) -> bool:
+    """One new token on the CPU, wherever the others stand, with biases of keys and distances."""
+    terms = call.terms
+    return (
+        call.query_length == 1
+        and call.dropout == 0.0
+        and not any(isinstance(bias, BlockBias) for bias in terms.bias)
+        and terms.only("bias", "visible", "regions", "sink")
+        and not torch.is_grad_enabled()
+        and not traced()
+        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+    )
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, 1, value_dim]``."""
+    query, terms = call.queries[0], call.terms
+    seen, added = visibility(call, slice(0, 1))
+    out, lse = torch.zeros_like(query, dtype=torch.float32), None
+    for number, region in enumerate(terms.regions):
+        mine = seen & held(region.band, call, slice(0, 1)) if terms.split else seen
+        columns = _columns(mine)
+        if columns.stop == 0:
+            continue
+        more, more_lse = flash_cpu.attend(
+            call.queries[number], call.keys[number][:, :, columns], call.values[:, :, columns],
+            causal=False, mask=_mask(call, region, mine, added, columns), scale=call.scaling * terms.logit_scale,
+        )  # fmt: skip
+        if lse is None:
+            out, lse = more.float(), more_lse
+        else:
+            merge.merge_into(out, lse, more, more_lse)
+    if terms.sink is not None and lse is not None:
+        out = out * (lse - terms.sink.float()[None, :, None]).sigmoid()[..., None]
+    return out.to(query.dtype)
+
+
+def _columns(seen: Tensor) -> slice:
+    """From the first to the last key that some sample sees; empty where none does."""
+    anyone = seen.flatten(0, -2).any(0).nonzero()
+    return slice(int(anyone[0]), int(anyone[-1]) + 1) if len(anyone) else slice(0, 0)
+
+
+def _mask(call: Call, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
+    """Biases and what is hidden, float32, broadcasts to ``[batch, heads, 1, columns]``; None where there is neither."""
+    total: Tensor | float = added[..., columns].float() if isinstance(added, Tensor) else added
+    place = slice(call.first_row, call.first_row + 1)
+    here, there = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
+    distance = here[:, :, None] - there[:, None, columns]
+    for bias in call.terms.bias:
+        if isinstance(bias, KeyBias):
+            total = total + counted_from(bias.values, place)[..., columns] * call.terms.logit_scale
+        elif isinstance(bias, ToeplitzBias):
+            total = total + bias.of_distance(distance).transpose(0, 1).float() * call.terms.logit_scale
+    seen = seen[..., columns]
+    if not bool(seen.all()):
+        total = torch.zeros(seen.shape, device=seen.device) + total if not isinstance(total, Tensor) else total
+        return total.masked_fill(~seen, HIDDEN)
+    return total if isinstance(total, Tensor) else None

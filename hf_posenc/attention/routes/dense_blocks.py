@@ -1,0 +1,158 @@
+"""The general route: a block of query rows at a time, scores in float32. Exact for every combination of terms.
+
+    o_i = Σ_j softmax_j(logit_scale · row_scale_i · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
+
+Memory is O(rows · keys · heads) for one block, and in training each block is computed again in the backward pass
+instead of being kept. With one block of all rows it is the reference that returns the attention weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.routes.key_bias import counted_from
+from hf_posenc.core.grouped_heads import products
+from hf_posenc.core.regions import Band
+from hf_posenc.core.terms import (
+    Bias,
+    Block,
+    KeyBias,
+    ToeplitzBias,
+)
+from hf_posenc.core.tracing import open_length
+
+ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
+
+
+def attend_by_blocks(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    starts = range(0, call.query_length, ROWS)
+    keys, values = upcast(call)
+    mixed = []
+    for start in starts:
+        rows = slice(start, min(start + ROWS, call.query_length))
+        if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be all that has a gradient
+            mixed.append(checkpoint(mix_rows, call, keys, values, rows, use_reentrant=False))
+        else:
+            mixed.append(mix_rows(call, keys, values, rows))
+    return torch.cat(mixed, dim=2)
+
+
+def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
+    """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
+    keys, values = upcast(call)
+    mixed, weights = weigh_and_mix(call, keys, values, slice(0, call.query_length))
+    return mixed.to(call.values.dtype), weights.to(call.values.dtype)
+
+
+def upcast(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Keys and values in float32 at least: once a call, not once a block."""
+    return tuple(map(wide, call.keys)), wide(call.values)
+
+
+def wide(x: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 if it is that."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def mix_rows(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
+    """Mixed values of some rows, in the dtype of the call."""
+    return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
+
+
+def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+    """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32."""
+    terms = call.terms
+    claims = [held(region.band, call, rows) for region in terms.regions]
+    seen, added = visibility(call, rows)
+    if terms.split:
+        seen = seen & reduce(or_, claims)
+    places = slice(call.first_row + rows.start, call.first_row + rows.stop)
+    blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
+    logits = biased(blocks[0].scores, blocks[0], terms.bias, places)
+    for block, mine in zip(blocks[1:], claims[1:], strict=True):
+        logits = torch.where(mine, biased(block.scores, block, terms.bias, places), logits)
+    logits = logits * terms.logit_scale
+    if terms.row_scale is not None:
+        logits = logits * terms.row_scale[:, :, rows, None]
+    # A row that sees nothing stays finite.
+    logits = (logits + added).masked_fill(~seen, torch.finfo(logits.dtype).min)
+    weights = softmax_with_sink(logits, terms.sink)
+    weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
+    mixed = spread(weights, values)
+    for value in terms.values:
+        mixed = mixed + value.of_weights(weights.to(single(blocks[0]).query.dtype), single(blocks[0]))
+    return mixed, weights
+
+
+def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
+    """The rows in one region, where queries and keys were turned and stand as that has it."""
+    region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
+    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
+    scores = products(query, keys[number]) * call.scaling
+    return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
+
+
+def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], places: slice) -> Tensor:
+    """Logits (None for nothing) of a block whose rows stand at ``places`` among the keys, with all biases,
+    ``[batch, heads, n, key]``."""
+    for bias in biases:
+        if isinstance(bias, KeyBias):
+            added = counted_from(bias.values, places)[..., : block.key.shape[2]]
+        elif isinstance(bias, ToeplitzBias):
+            added = bias.of_distance(block.distance).transpose(0, 1)
+        else:
+            added = bias.of_block(single(block))
+        added = added.to(block.query.dtype)  # a scheme of somebody else may compute in float64
+        logits = added if logits is None else logits + added
+    return logits  # type: ignore[return-value]
+
+
+def single(block: Block) -> Block:
+    """What biases of content are promised: float32, in a model of float64, too."""
+    if block.query.dtype != torch.float64:
+        return block
+    return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
+
+
+def held(band: Band, call: Call, rows: slice) -> Tensor:
+    """Which pairs of some rows lie in a band, bool ``[batch or 1, 1, rows, key]``."""
+    return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
+
+
+def visibility(call: Call, rows: slice) -> tuple[Tensor, Tensor | float]:
+    """Who sees whom, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds for those who do."""
+    seen = held(call.terms.visible, call, rows)
+    mask = call.mask_of(rows)
+    if mask is None:
+        return seen & call.order(rows) if call.ctx.causal else seen, 0.0
+    mask = mask[..., : seen.shape[-1]]
+    if mask.dtype == torch.bool:
+        return seen & mask, 0.0
+    hidden = mask <= torch.finfo(mask.dtype).min
+    return seen & ~hidden, mask.masked_fill(hidden, 0.0)
+
+
+def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
+    """Weights over the keys; a sink ``[heads]`` is one more key that takes its share and gives nothing."""
+    if sink is None:
+        return torch.softmax(logits, dim=-1)
+    column = sink.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:3], 1)
+    return torch.softmax(torch.cat((logits, column), dim=-1), dim=-1)[..., :-1]
+
+
+def spread(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ_j w_ij v_j for grouped heads: ``[batch, heads, rows, value_dim]``."""
+    batch, heads, rows, keys = weights.shape
+    groups = values.shape[1]
+    if open_length(rows, keys):  # strides of heads put together would tie the graph to its length
+        return (weights.unflatten(1, (groups, -1)) @ values[:, :, None]).flatten(1, 2)
+    grouped = weights.reshape(batch, groups, heads // groups * rows, keys)
+    return (grouped @ values).view(batch, heads, rows, values.shape[-1])

@@ -1,0 +1,130 @@
+"""A bias of the key alone: one stride-0 mask row beside the causal flag, in one kernel call for a block of rows.
+
+    score[i, j] = q_i · k_j · scaling + c_j − c_s        s = the first row of the block
+
+The constant of a block changes nothing but the digits that are left for the scores. It is the first row's, so that no
+row's rounding knows what comes after it. The mask is float32 whatever the queries are: in bfloat16 its steps would be
+larger than the differences it carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import merge
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.merge import Part
+from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
+from hf_posenc.attention.routes.bias_gradient import Gradients
+from hf_posenc.core.terms import KeyBias
+from hf_posenc.core.tracing import traced
+
+# A short text is worth its digits: of 64 rows a slope of 1/2 makes no more than 32, whose last digit is 2e-6. In a long
+# one that many calls take a quarter of the time; 1024 rows cost 1 to 5 % and still lose a fifth of what one count does.
+SHORT = 1024
+ROWS = {True: 64, False: 1024}
+
+
+def accepts(call: Call) -> bool:
+    """Causal prefill or decoding on the CPU, behind a cache or not, with key biases and nothing else."""
+    terms = call.terms
+    return (
+        call.last_rows
+        and call.ctx.causal
+        and len(terms.bias) > 0
+        and all(isinstance(b, KeyBias) for b in terms.bias)
+        and terms.only("bias")
+        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+    )
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    query, key, scale = call.queries[0], call.keys[0], call.scaling * call.terms.logit_scale
+    if call.query_length == 1 and not torch.is_grad_enabled() and not traced():
+        return flash_cpu.attend(query, key, call.values, causal=False, mask=_last_row(call), scale=scale)[0]
+    values = _values(call)
+    if values.requires_grad and torch.is_grad_enabled():
+        return LearnedKeys.apply(query, key, call.values, values, scale)
+    cuts = [part for _, _, block in _blocks(values, query.shape[2]) for part in block]
+    return merge.attend((query,), (key,), call.values, cuts, scale)
+
+
+def _values(call: Call) -> Tensor:
+    """All biases of a call, ``[batch or 1, heads, key]``."""
+    return sum(b.values for b in call.terms.bias if isinstance(b, KeyBias)) * call.terms.logit_scale  # type: ignore[return-value]
+
+
+def _last_row(call: Call) -> Tensor:
+    """The bias counted from a decoding row, ``[batch or 1, heads, 1, key]``; once where layers share what they add."""
+    own, name = tuple(b.values for b in call.terms.bias if isinstance(b, KeyBias)), "bias counted from the last row"
+    kept: Any = call.ctx.memo.get(name)
+    if kept is None or len(kept[0]) != len(own) or any(a is not b for a, b in zip(kept[0], own, strict=True)):
+        kept = call.ctx.memo[name] = own, counted_from(_values(call), slice(-1, None))
+    return kept[1]
+
+
+def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Part]]]:
+    """Rows, the bias counted from the first of them, ``[batch or 1, heads, 1, key]``, and what they consist of."""
+    keys = values.shape[2]
+    step = ROWS[keys <= SHORT]
+    for start in range(0, queries, step):
+        rows = slice(start, min(start + step, queries))
+        first, end = keys - queries + rows.start, keys - queries + rows.stop
+        mask = counted_from(values, slice(first, first + 1))
+        before = [Part(0, rows, slice(0, first), mask=mask[..., :first])] if first > 0 else []
+        yield rows, mask, [*before, Part(0, rows, slice(first, end), causal=True, mask=mask[..., first:end])]
+
+
+class LearnedKeys(torch.autograd.Function):
+    """The same with gradients also for the bias ``[batch or 1, heads, key]``."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
+        """Mixed values; keeps what the backward pass reads."""
+        total = merge.Sum(query)
+        for _, _, block in _blocks(values, query.shape[2]):
+            for p in block:
+                more = flash_cpu.attend(
+                    query[:, :, p.rows], key[:, :, p.keys], value[:, :, p.keys],
+                    causal=p.causal, mask=p.mask, scale=scale,  # type: ignore[arg-type]
+                )  # fmt: skip
+                total.add(p.rows, *more)
+        out = total.out.to(query.dtype)
+        ctx.save_for_backward(query, key, value, values, out, total.lse)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the tensors that `forward` was given."""
+        query, key, value, values, out, lse = ctx.saved_tensors
+        ahead, d_values = key.shape[2] - query.shape[2], torch.zeros_like(values)
+        blocks, masks = [], {}
+        for block, mask, _ in _blocks(values, query.shape[2]):
+            for start in range(block.start, block.stop, LEARNED_ROWS):
+                rows = slice(start, min(start + LEARNED_ROWS, block.stop))
+                blocks.append((rows, slice(0, rows.stop + ahead)))
+                masks[start] = mask  # the log-sum-exp is counted from where the forward pass counted
+
+        def fill(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
+            bias.copy_(masks[rows.start][sample % len(values), head, :, seen].expand_as(bias))
+            n = rows.stop - rows.start
+            bias[:, -n:].masked_fill_(later[:n, :n], -torch.inf)
+
+        def take(sample: int, head: int, rows: slice, seen: slice, padded: Tensor) -> None:
+            d_values[sample % len(values), head, seen] += padded[:, seen].sum(0)
+
+        later = torch.ones(LEARNED_ROWS, LEARNED_ROWS, dtype=torch.bool, device=query.device).triu(1)
+        gradients = Gradients((query, key, value, out, lse, grad), ctx.scale).run(blocks, fill, take)
+        return *gradients, d_values, None
+
+
+def counted_from(values: Tensor, places: slice) -> Tensor:
+    """``values [batch, heads, key]`` minus those of some rows' own places, ``[batch, heads, row, key]``, float32."""
+    return (values[:, :, None, :] - values[:, :, places, None]).float()

@@ -1,0 +1,154 @@
+"""A rotation that differs by query row: keys are cached raw and rotated as each row reads them.
+
+Rows of one length share a rotation, so a call is cut into runs of such rows, for the kernel where that can do it; else
+each run is an ordinary call. Rows of different samples may have different lengths at the same place (left padding);
+then samples go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
+from hf_posenc.attention.routes.length_rotation_runs import Runs, Turned
+from hf_posenc.attention.routes.regions_cpu import one_start
+from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.terms import KeyBias, RowRotation
+from hf_posenc.core.tracing import traced
+
+Compute = Callable[[Call, Tensor], tuple[Tensor, ...]]  # a call, and the length of each of its rows
+
+
+def accepts(call: Call) -> bool:
+    """Whenever the terms rotate by row."""
+    return call.terms.rows is not None
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    if traced():
+        call = exported_rotation.with_bias(call)
+        return (exported.attend if exported.accepts(call) else dense_blocks.attend_by_blocks)(call)
+    return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
+
+
+def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
+    """Mixed values and attention weights ``[batch, heads, query, key]``."""
+    if traced():
+        return dense_blocks.attend_with_weights(exported_rotation.with_bias(call))
+    mixed, weights = by_sample(call, with_weights)
+    return mixed, weights
+
+
+def takes_kernel(call: Call) -> bool:
+    """Whether nothing but the rotation is asked for, of tokens without gaps that start at one position."""
+    return (
+        call.last_rows
+        and call.terms.only("rows")
+        and one_start(call)
+        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+    )
+
+
+def by_sample(call: Call, compute: Compute) -> tuple[Tensor, ...]:
+    """Samples together where their rows have the same lengths, else one by one."""
+    lengths = call.terms.rows.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
+    if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
+        return compute(call, lengths[0])
+    samples = [compute(sample(call, b), lengths[b]) for b in range(len(lengths))]
+    return tuple(torch.cat(parts) for parts in zip(*samples, strict=True))
+
+
+def by_kernel(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Rows of equal length as rectangles and squares, in the kernel."""
+    scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
+    if call.reread is not None and call.query_length == 1 and not torch.is_grad_enabled():
+        row = turned(call, *parts[0])
+        return flash_cpu.attend(
+            row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
+        )[:1]  # fmt: skip
+    rotations: RowRotation = call.terms.rows  # type: ignore[assignment]
+    first = int(call.ctx.key_positions[0, 0])
+    plan = Runs(rotations, parts, first, call.first_row, call.key_length, call.ctx.causal)
+    return (Turned.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
+
+
+def by_blocks(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Each run of rows as an ordinary call."""
+    return by_run(call, lengths, lambda run: (dense_blocks.attend_by_blocks(run),))
+
+
+def with_weights(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+    """The same with the attention weights."""
+    return by_run(call, lengths, dense_blocks.attend_with_weights)
+
+
+def by_run(call: Call, lengths: Tensor, compute: Callable[[Call], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """One call for each run of rows of equal length, joined along the rows."""
+    training = torch.is_grad_enabled() and call.queries[0].requires_grad
+    parts = []
+    for rows, length in runs(lengths):
+        step = lambda rows=rows, length=length: compute(turned(call, rows, length))  # noqa: E731
+        parts.append(checkpoint(step, use_reentrant=False) if training else step())
+    return tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+
+
+def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
+    """Maximal slices of equal values, and the values."""
+    values, counts = torch.unique_consecutive(lengths, return_counts=True)
+    start = 0
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        yield slice(start, start + count), value
+        start += count
+
+
+def turned(call: Call, rows: slice, length: int) -> Call:
+    """The call of some rows only, queries and keys rotated as those rows have it."""
+    by_row: RowRotation = call.terms.rows  # type: ignore[assignment]
+    rotation = by_row.rotation_of(length)
+    here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
+
+    def keys_in(columns: slice) -> Tensor:
+        return rotate(call.keys[0][:, :, columns], rotation, table(rotation, there[:, columns]))
+
+    keys = keys_in(slice(None)) if call.reread is None else call.reread(length, there[:, 0], keys_in)
+    return replace(
+        call,
+        queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
+        keys=(keys,),
+        terms=replace(call.terms, rows=None),
+        ctx=replace(call.ctx, query_positions=here),
+        mask=call.mask_of(rows),
+        start=call.first_row + rows.start,
+    )
+
+
+def sample(call: Call, b: int) -> Call:
+    """One sample of a batch, as a batch of one."""
+    one = slice(b, b + 1)
+
+    def pick(x: Tensor) -> Tensor:
+        return x[one] if len(x) > 1 else x
+
+    return replace(
+        call,
+        queries=tuple(q[one] for q in call.queries),
+        keys=tuple(k[one] for k in call.keys),
+        values=call.values[one],
+        terms=replace(
+            call.terms,
+            bias=tuple(replace(b, values=pick(b.values)) if isinstance(b, KeyBias) else b for b in call.terms.bias),
+        ),
+        ctx=replace(
+            call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)
+        ),
+        mask=None if call.mask is None else pick(call.mask),
+        reread=None,
+    )

@@ -1,0 +1,135 @@
+"""Rows that turn by the length they stand at, through the kernel: run by run of equal lengths.
+
+    run of n rows after m keys:  m keys that all rows see, and a causal square of n
+
+Keys are turned as a run reads them and forgotten; the backward pass turns them once more. So memory is that of one copy
+of the keys, however many runs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.merge import Sum
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import Table, rotate, table
+from hf_posenc.core.terms import RowRotation
+
+STEP = 64  # positions between two whose angles are worked out in float64
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How the rows of a call without gaps turn.
+
+    Attributes:
+        rotations: of every length.
+        runs: rows of one length, and that length.
+        first: position of the first key.
+        ahead: keys before the first row.
+        keys: all of them.
+        causal: whether a row sees none after itself.
+    """
+
+    rotations: RowRotation
+    runs: tuple[tuple[slice, int], ...]
+    first: int
+    ahead: int
+    keys: int
+    causal: bool
+
+    def __iter__(self) -> Iterator[Run]:
+        for rows, length in self.runs:
+            own = slice(self.ahead + rows.start, self.ahead + rows.stop)
+            rotation = self.rotations.rotation_of(length)
+            seen = own.stop if self.causal else self.keys
+            turn = steady_table(rotation, self.first, seen)
+            if not self.causal or rows.stop - rows.start == 1:
+                pieces: tuple[tuple[slice, bool], ...] = ((slice(0, seen), False),)
+            else:
+                pieces = ((slice(0, own.start), False), (own, True))[own.start == 0 :]
+            yield Run(rows, seen, rotation, (turn[0][:, :, own], turn[1][:, :, own]), turn, pieces)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some rows, how they and their keys turn, and the pieces of keys, causal or not, that they meet."""
+
+    rows: slice
+    seen: int
+    rotation: Rotation
+    of_queries: Table
+    of_keys: Table
+    pieces: tuple[tuple[slice, bool], ...]
+
+    def turned(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The run's queries and keys in turn."""
+        q, k = query[:, :, self.rows], key[:, :, : self.seen]
+        return rotate(q, self.rotation, self.of_queries), rotate(k, self.rotation, self.of_keys)
+
+    def turned_back(self, dq: Tensor, dk: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of them before they turned: the inverse rotation."""
+        (own, partner), (keys_own, keys_partner) = self.of_queries, self.of_keys
+        return rotate(dq, self.rotation, (own, -partner)), rotate(dk, self.rotation, (keys_own, -keys_partner))
+
+
+def steady_table(rotation: Rotation, first: int, length: int) -> Table:
+    """`table` at positions ``first, first + 1, …``, by the addition theorem from one angle in ``STEP``.
+
+    Errors are those of three float32 roundings; a run has thousands of angles and is read by one layer only.
+    """
+    own, partner = (t[..., None, :] for t in table(rotation, torch.arange(first, first + length, STEP)[None]))
+    step, step_partner = (t[:, :, None] for t in table(rotation, torch.arange(STEP)[None]))
+    both = (
+        (own * step).addcmul_(partner, step_partner, value=-1),
+        (partner * step).addcmul_(own, step_partner),
+    )  # fmt: skip
+    return tuple(t.flatten(2, 3)[:, :, :length] for t in both)  # type: ignore[return-value]
+
+
+class Turned(torch.autograd.Function):
+    """Forward turns and mixes run by run; backward does so again, with the merged result."""
+
+    @staticmethod
+    def forward(ctx: Any, runs: Runs, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Mixed values ``[batch, heads, query, value_dim]`` of raw queries and keys."""
+        total = Sum(query)
+        for run in runs:
+            q, k = run.turned(query, key)
+            for seen, causal in run.pieces:
+                more, lse = flash_cpu.attend(
+                    q, k[:, :, seen], value[:, :, seen], causal=causal, mask=None, scale=scale
+                )  # fmt: skip
+                total.add(run.rows, more, lse)
+        out = total.out.to(query.dtype)
+        ctx.save_for_backward(query, key, value, out, total.lse)
+        ctx.runs, ctx.scale = runs, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the raw tensors."""
+        query, key, value, out, lse = ctx.saved_tensors
+        d_query, d_key, d_value = (torch.zeros_like(t) for t in (query, key, value))
+        for run in ctx.runs:
+            rows = run.rows
+            q, k = run.turned(query, key)
+            d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
+            for seen, causal in run.pieces:
+                dq, dk, dv = flash_cpu.gradient(
+                    grad[:, :, rows], q, k[:, :, seen], value[:, :, seen], out[:, :, rows], lse[:, :, rows],
+                    causal=causal, mask=None, scale=ctx.scale,
+                )  # fmt: skip
+                d_q += dq
+                d_k[:, :, seen] += dk
+                d_value[:, :, seen] += dv
+            d_q, d_k = run.turned_back(d_q, d_k)
+            d_query[:, :, rows] += d_q
+            d_key[:, :, : run.seen] += d_k
+        return None, None, d_query, d_key, d_value

@@ -1,0 +1,239 @@
+"""Regions of pairs at places of their own: each is cut into rectangles for the kernel, and all are merged.
+
+    distance    near band: blocks of rows along the diagonal; far: {i − j ≥ w} is itself a causal square
+    first keys  a column for the rows that are far enough
+    chunks      the own chunk is a causal square, earlier ones are rectangles
+    rows        a causal square with a rectangle before it
+
+A decoding row sees one run of keys in each region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import merge
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.merge import Part
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.tracing import traced
+
+BLOCK = 256  # rows that share the unmasked middle of a band: the kernel's blocks grow with them
+EDGE = 64  # rows that share a mask at its edges
+
+Cut = Callable[[int, Band, int, int, torch.device], Iterator[Part]]
+
+
+def accepts(call: Call) -> bool:
+    """A decoder's call on the CPU without gaps, with regions of kinds that can be cut and nothing else."""
+    return (
+        call.ctx.contiguous
+        and call.mask is None
+        and call.dropout == 0.0
+        and call.ctx.causal
+        and call.terms.only("regions")
+        and all(cut_of(region.band) is not None for region in call.terms.regions)
+        and (all(by_distance(region) for region in call.terms.regions) or one_start(call))
+        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+    )
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    scale = call.scaling * call.terms.logit_scale
+    if call.last_row and call.key_length > 1 and not torch.is_grad_enabled():
+        return _last_row(call, scale)
+    cuts = [
+        part
+        for number, region in enumerate(call.terms.regions)
+        for part in cut_of(region.band)(number, region.band, start_of(call), call.key_length, call.ctx.device)  # type: ignore[misc]
+    ]
+    if call.first_row > 0:
+        cuts = list(of_last_rows(cuts, call.first_row))
+    return merge.attend(call.queries, call.keys, call.values, cuts, scale)
+
+
+def cut_of(band: Band) -> Cut | None:
+    """How a region of this kind is cut; None where it is of no kind of which that is known."""
+    bounded = band.nearest is not None or band.farthest is not None
+    by_row = band.rows_from is not None or band.rows_until is not None
+    if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
+        return by_chunks
+    if band.keys_until is not None and band.farthest is None and not by_row and band.chunk == 1:
+        return first_keys
+    if by_row and not bounded and band.keys_until is None:
+        return by_rows
+    if band.chunk == 1 and not by_row and band.keys_until is None:
+        return along_diagonal if band.farthest is not None or band.nearest is None else far_square
+    return None
+
+
+def by_distance(region: Region) -> bool:
+    """Whether it does not matter where a text begins."""
+    return region.band == Band(region.band.nearest, region.band.farthest)
+
+
+def one_start(call: Call) -> bool:
+    """Whether it is known where the text begins, and the same in all rows of the batch."""
+    if traced():
+        return False
+    first = call.ctx.key_positions[:, 0]
+    return len(first) == 1 or bool((first == first[0]).all())
+
+
+def start_of(call: Call) -> int:
+    """Position of the first key; 0 where nothing depends on it."""
+    if all(by_distance(region) for region in call.terms.regions):
+        return 0
+    return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))
+
+
+def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """A band beside the diagonal, cut into what whole blocks of rows see, and its two edges in smaller blocks.
+
+    A mask costs a sixth of the time, and small blocks a fifth, but every pair it hides is computed for nothing.
+    """
+    nearest, done = max(0, band.nearest or 0), 0
+    if nearest == 0:  # nothing is out of reach of the first rows, and the kernel's own causality needs no mask
+        done = length if band.farthest is None else min(length, band.farthest)
+        yield Part(number, slice(0, done), slice(0, done), causal=True)
+    edge = Edge(number, Band(nearest, band.farthest), device)
+    for first in range(done, length, BLOCK):
+        end = min(first + BLOCK, length)
+        low = 0 if band.farthest is None else max(0, end - band.farthest)
+        high = first - nearest + 1
+        if high - low >= BLOCK:
+            yield Part(number, slice(first, end), slice(low, high))
+        else:  # too little is seen by all of them: one slice for each smaller block
+            low, high = 0, 0
+        for here in range(first, end, EDGE):
+            rows = slice(here, min(here + EDGE, end))
+            yield from edge.parts(rows, 0, low)
+            yield from edge.parts(rows, high, length)
+
+
+class Edge:
+    """What a block of rows sees of some keys, under a mask; equal masks are made once.
+
+    What a mask hides is lowest, not minus infinity: a row that sees none of the keys weighs nothing in the merge.
+    """
+
+    def __init__(self, number: int, band: Band, device: torch.device) -> None:
+        self.number, self.band, self.device = number, band, device
+        self.masks: dict[tuple[int, int, int], Tensor] = {}
+
+    def parts(self, rows: slice, low: int, high: int) -> Iterator[Part]:
+        """At most one: those keys from ``low`` to ``high`` that any of the rows sees."""
+        near, far = self.band.nearest or 0, self.band.farthest
+        low = low if far is None else max(low, rows.start - far + 1)
+        high = min(high, rows.stop - near)
+        if low < high:
+            yield Part(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
+
+    def mask(self, rows: slice, low: int, high: int) -> Tensor:
+        """Zero where a row sees a key; float32, as the kernel adds it."""
+        place = (rows.stop - rows.start, low - rows.start, high - rows.start)
+        if place not in self.masks:
+            i = torch.arange(rows.stop - rows.start, device=self.device)[:, None]
+            j = torch.arange(low - rows.start, high - rows.start, device=self.device)
+            hidden = ~self.band.holds(i, j)
+            self.masks[place] = torch.zeros(hidden.shape, device=self.device).masked_fill(
+                hidden, torch.finfo(torch.float32).min
+            )[None, None]
+        return self.masks[place]
+
+
+def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """All pairs from some distance on."""
+    nearest = band.nearest or 0
+    if length > nearest:
+        yield Part(number, slice(nearest, length), slice(0, length - nearest), causal=True)
+
+
+def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """The first keys, for all rows from some distance on."""
+    nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
+    if keys <= 0 or length <= nearest:
+        return
+    full = min(nearest + keys, length)  # from here on a row is far enough from all of them
+    yield Part(number, slice(nearest, full), slice(0, full - nearest), causal=True)
+    if full < length:
+        yield Part(number, slice(full, length), slice(0, keys))
+
+
+def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """Chunk by chunk of the rows: the keys of the chunks that lie within the band before it, and its own square."""
+    chunk, nearest = band.chunk, max(0, band.nearest or 0)
+    for c in range(start // chunk, (start + length - 1) // chunk + 1):
+        rows = slice(max(0, c * chunk - start), min(length, (c + 1) * chunk - start))
+        oldest = 0 if band.farthest is None else max(0, (c - band.farthest + 1) * chunk - start)
+        before = min(rows.start, (c - max(nearest, 1) + 1) * chunk - start)
+        if oldest < before:
+            yield Part(number, rows, slice(oldest, before))
+        if nearest == 0 and (band.farthest is None or band.farthest > 0):
+            yield Part(number, rows, rows, causal=True)
+
+
+def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+    """A range of rows with all keys up to them."""
+    first = max(0, (band.rows_from or 0) - start)
+    last = length if band.rows_until is None else min(length, band.rows_until - start)
+    if first >= last:
+        return
+    if first > 0:
+        yield Part(number, slice(first, last), slice(0, first))
+    yield Part(number, slice(first, last), slice(first, last), causal=True)
+
+
+def of_last_rows(cuts: Iterable[Part], first: int) -> Iterator[Part]:
+    """What a square's parts have to do with its rows from ``first`` on, which are counted from there."""
+    for part in cuts:
+        skipped = max(0, first - part.rows.start)
+        rows = slice(part.rows.start + skipped - first, part.rows.stop - first)
+        if rows.stop <= 0:
+            continue
+        if part.causal and skipped:
+            square = part.keys.start + skipped
+            yield Part(part.region, rows, slice(part.keys.start, square))
+            yield Part(part.region, rows, slice(square, part.keys.stop), causal=True)
+        else:
+            yield replace(part, rows=rows, mask=part.mask[:, :, skipped:] if isinstance(part.mask, Tensor) else None)
+
+
+def keys_of_row(band: Band, start: int, row: int) -> slice:
+    """The run of keys that one row, at index ``row``, sees in a region."""
+    low, high, place = 0, row + 1, start + row
+    if (band.rows_from is not None and place < band.rows_from) or (
+        band.rows_until is not None and place >= band.rows_until
+    ):
+        return slice(0, 0)
+    chunk = place // band.chunk
+    if band.farthest is not None:
+        low = max(low, (chunk - band.farthest + 1) * band.chunk - start)
+    if band.nearest is not None:
+        high = min(high, (chunk - band.nearest + 1) * band.chunk - start)
+    if band.keys_until is not None:
+        high = min(high, band.keys_until - start)
+    return slice(low, max(low, high))
+
+
+def _last_row(call: Call, scale: float) -> Tensor:
+    query, out, lse = call.queries[0], None, None
+    for number, region in enumerate(call.terms.regions):
+        seen = keys_of_row(region.band, start_of(call), call.key_length - 1)
+        if seen.stop == seen.start:
+            continue
+        more, more_lse = flash_cpu.attend(
+            call.queries[number], call.keys[number][:, :, seen], call.values[:, :, seen],
+            causal=False, mask=None, scale=scale,
+        )  # fmt: skip
+        if out is None or lse is None:
+            out, lse = more.float(), more_lse
+        else:
+            merge.merge_into(out, lse, more, more_lse)
+    return torch.zeros_like(query) if out is None else out.to(query.dtype)

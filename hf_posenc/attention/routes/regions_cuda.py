@@ -1,0 +1,81 @@
+"""Regions on CUDA: torch's own kernels on causal squares and rectangles, merged by log-sum-exp.
+
+A band beside the diagonal needs no mask there: counted from its nearest key it is a causal square with a window.
+
+    nearest ≤ i − j < farthest   =   rows nearest …, keys … length − nearest, causal, window farthest − nearest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from hf_posenc.attention import merge
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import by_device
+from hf_posenc.attention.merge import Part
+from hf_posenc.attention.routes import regions_cpu
+from hf_posenc.core.regions import Band
+
+
+def accepts(call: Call) -> bool:
+    """What the route of regions takes on the CPU, where the kernels have windows; a lone window too."""
+    return (
+        by_device.has_windows(call.values.device)
+        and (call.triangle or call.last_row)
+        and call.ctx.causal
+        and (call.terms.only("regions") or (call.terms.only("visible") and by_window(call.terms.visible)))
+        and all(regions_cpu.cut_of(region.band) is not None for region in call.terms.regions)
+        and (all(regions_cpu.by_distance(region) for region in call.terms.regions) or regions_cpu.one_start(call))
+        and by_device.usable(call.queries[0], call.keys[0], call.values)
+    )
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    scale = call.scaling * call.terms.logit_scale
+    cuts = list(last_row(call) if call.last_row and call.key_length > 1 else square(call))
+    return merge.attend(call.queries, call.keys, call.values, cuts, scale)
+
+
+def bands_of(call: Call) -> list[Band]:
+    """One a region: the window where that is all there is."""
+    if call.terms.split:
+        return [region.band for region in call.terms.regions]
+    return [call.terms.visible]
+
+
+def by_window(band: Band) -> bool:
+    """Whether a window is of distances alone and hides no row's own key."""
+    return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
+
+
+def square(call: Call) -> Iterator[Part]:
+    """The parts of a prefill."""
+    start = regions_cpu.start_of(call)
+    for number, band in enumerate(bands_of(call)):
+        if band == Band(band.nearest, band.farthest):
+            yield from windowed(number, band, call.key_length)
+        else:
+            cut = regions_cpu.cut_of(band)
+            yield from cut(number, band, start, call.key_length, call.ctx.device)  # type: ignore[misc]
+
+
+def windowed(number: int, band: Band, length: int) -> Iterator[Part]:
+    """A band beside the diagonal, or all pairs from some distance on."""
+    nearest = max(0, band.nearest or 0)
+    if length <= nearest or (band.farthest is not None and band.farthest <= nearest):
+        return
+    bounded = band.farthest is not None and band.farthest < length
+    window = band.farthest - nearest if bounded else None  # type: ignore[operator]
+    yield Part(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
+
+
+def last_row(call: Call) -> Iterator[Part]:
+    """The run of keys that a decoding row sees in each region."""
+    start = regions_cpu.start_of(call)
+    for number, band in enumerate(bands_of(call)):
+        seen = regions_cpu.keys_of_row(band, start, call.key_length - 1)
+        if seen.stop > seen.start:
+            yield Part(number, slice(0, 1), seen)

@@ -1,0 +1,65 @@
+"""A window: each query sees the keys within a band of distances, and only those are touched.
+
+Blocks of query rows meet the slice of keys that any of their rows can see, under one small mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from hf_posenc.attention.call import Call, unseen_ahead
+from hf_posenc.core.regions import EVERYTHING, Band
+
+ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
+
+
+def accepts(call: Call) -> bool:
+    """A window over a full square, or over a decoding row, and nothing else."""
+    terms = call.terms
+    return (call.triangle or call.last_row) and terms.only("visible") and terms.visible != EVERYTHING
+
+
+def attend(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``."""
+    band = unseen_ahead(call.terms.visible, call.ctx.causal)
+    mixed = [
+        scaled_dot_product_attention(
+            call.queries[0][:, :, rows],
+            call.keys[0][:, :, seen],
+            call.values[:, :, seen],
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=call.scaling * call.terms.logit_scale,
+            enable_gqa=True,
+        )
+        for rows, seen, mask in blocks_of_band(band, call.query_length, call.key_length, call.ctx.device)
+    ]
+    return torch.cat(mixed, dim=2)
+
+
+def blocks_of_band(
+    band: Band, queries: int, keys: int, device: torch.device
+) -> Iterator[tuple[slice, slice, Tensor | None]]:
+    """Rows, the keys any of them sees, and who sees whom, bool ``[rows, keys]``; None for a causal square.
+
+    The queries are the last of the keys. Every row of a band that holds distance 0 sees itself, so none is empty.
+    """
+    ahead, done = keys - queries, 0
+    if band.nearest == 0 and ahead == 0:
+        # Nothing is out of reach of the first rows, and the kernel's own causality is faster than a mask.
+        done = keys if band.farthest is None else min(keys, band.farthest)
+        yield slice(0, done), slice(0, done), None
+    mask, before = None, None
+    for start in range(done, queries, ROWS):
+        end = min(start + ROWS, queries)
+        first = 0 if band.farthest is None else max(0, start + ahead - band.farthest + 1)
+        last = keys if band.nearest is None else min(keys, end + ahead - band.nearest)
+        here = (end - start, last - first, start - first)
+        if here != before:  # blocks away from both ends share one mask
+            rows = torch.arange(start + ahead, end + ahead, device=device)
+            mask, before = band.holds(rows[:, None], torch.arange(first, last, device=device)), here
+        yield slice(start, end), slice(first, last), mask

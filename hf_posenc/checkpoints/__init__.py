@@ -1,0 +1,1 @@
+"""Load, save, export and share patched checkpoints and PEFT adapters."""

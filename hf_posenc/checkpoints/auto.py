@@ -1,0 +1,97 @@
+"""Let transformers' own classes restore schemes: ``AutoModel…from_pretrained``, pipelines, all that loads through them.
+
+The only global this package ever touches, and only between `enable_auto` and `disable_auto`: two class methods of
+`PreTrainedModel` that hand over where a configuration carries a scheme and are transformers' own everywhere else, and
+one of `PreTrainedConfig` that reads past the guard of `hf_posenc.patching.stored.config_guard`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from hf_posenc.checkpoints.remote_code import check_no_foreign_code
+from hf_posenc.checkpoints.restore import (
+    RESTORING,
+    config_of,
+    load,
+    restoring,
+)
+from hf_posenc.checkpoints.validate import check_folder, told
+from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.patching.stored.config_guard import BLOCK, unguard
+from hf_posenc.patching.stored.peft_sidecar import side_car_of
+from hf_posenc.patching.stored.scheme_block import Block
+
+_ORIGINALS: dict[str, Any] = {}
+
+
+def enable_auto() -> None:
+    """From now on every model and Auto class restores the scheme of a checkpoint. Calling it again does nothing."""
+    if not _ORIGINALS:
+        for name, (owner, hook) in HOOKS.items():
+            _ORIGINALS[name] = owner.__dict__[name]
+            setattr(owner, name, classmethod(hook))
+
+
+def disable_auto() -> None:
+    """Undo `enable_auto`; models that were loaded keep their schemes."""
+    while _ORIGINALS:
+        name, original = _ORIGINALS.popitem()
+        setattr(HOOKS[name][0], name, original)
+
+
+def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any) -> Any:
+    original = _ORIGINALS["from_pretrained"].__func__
+    hf_kwargs["config"] = config
+    if name_or_path is None or RESTORING in vars(cls):
+        return original(cls, name_or_path, *args, **hf_kwargs)
+    where = os.fspath(name_or_path)
+    _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or where)
+    try:
+        block = Block.of_config(config_of(where, hf_kwargs), where)
+    except OSError:  # nothing to load there: transformers says that itself
+        block = None
+    if block is None:
+        return original(cls, name_or_path, *args, **hf_kwargs)
+    wanted = hf_kwargs.pop("output_loading_info", False)
+    check_folder(where)
+    with told(where):
+        loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
+    return loaded if wanted else loaded[0]
+
+
+def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
+    original = _ORIGINALS["_from_config"].__func__
+    block = None if RESTORING in vars(cls) else Block.of_config(vars(config), "this configuration")
+    if block is None:
+        return original(cls, config, **kwargs)
+    model = original(restoring(cls, block), config, **kwargs)
+    model.__class__ = cls
+    return model
+
+
+def _get_config_dict(
+    cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    content, rest = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
+    if content.get(BLOCK) is not None:
+        check_no_foreign_code(content, str(pretrained_model_name_or_path), kwargs)
+    return unguard(content, str(pretrained_model_name_or_path)), rest
+
+
+def _refuse_adapter(folder: Any) -> None:
+    if os.path.isdir(folder) and side_car_of(folder) is not None:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
+            f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."
+        )
+
+
+HOOKS: dict[str, tuple[type, Any]] = {
+    "from_pretrained": (PreTrainedModel, _from_pretrained),
+    "_from_config": (PreTrainedModel, _from_config),
+    "get_config_dict": (PreTrainedConfig, _get_config_dict),
+}

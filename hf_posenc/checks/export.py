@@ -1,0 +1,34 @@
+"""Law of export: where a scheme names a RoPE type of transformers, transformers computes the same from it."""
+
+from __future__ import annotations
+
+import warnings
+from tempfile import TemporaryDirectory
+
+from hf_posenc.checkpoints.export import export_native, native_parameters
+from hf_posenc.checks.case import Pair
+from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.forward import distance, read, text
+from hf_posenc.checks.registry import law
+from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+
+
+@law("native", copies=True)
+def transformers_reads_the_same(pair: Pair) -> Gap:
+    """An export of a host that rotates reads, without this package, as the patched model.
+
+    Of types that go by the length of a text, texts of the trained length are read.
+    """
+    if pair.rotary is None:
+        return pair.gap("native", 0.0, "no token: the host has no rotation of its own")
+    with pair.patched() as model, TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", OnlyWithinTrainedLength)
+        try:
+            _, short = native_parameters(model)
+        except NotExpressible:
+            return pair.gap("native", 0.0, "no token: no type is named")
+        export_native(model, folder)
+        tokens = text(model, pair.trained if short else 2 * pair.trained + 6)
+        plain = type(model).from_pretrained(folder, dtype=model.dtype).eval()
+        value, where = distance(read(plain, tokens), read(model, tokens))
+    return pair.gap("native", value, where)

@@ -1,0 +1,89 @@
+"""The laws on a user's own model, as ``hf-posenc check`` runs them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checks.case import Pair
+from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.registry import Law, applicable
+from hf_posenc.errors import PosEncError
+from hf_posenc.patching.patch import describe
+from hf_posenc.schemes.spec import SchemeSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SHORT = 16  # taken for the trained length, it brings every boundary of a scheme within a few dozen tokens
+
+SMALL = 50_000_000  # parameters, of which a second copy costs nobody anything
+
+AS_ASKED = ("unpatch", "twice")  # about the very patch the user will make
+
+
+def check(
+    model: PreTrainedModel | str | os.PathLike[str],
+    scheme: SchemeSpec,
+    *,
+    laws: Iterable[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> list[Gap]:
+    """Measure every law that applies to a scheme on a live model, and give the model back as it was.
+
+    The patch is first made exactly as asked, so that what `hf_posenc.patch_model` refuses is refused. Most laws are
+    about boundaries, not about the number where these stand: they read a few dozen tokens, with the scheme built for a
+    trained length of 16 and the same factor. Where its options do not allow that, they use the lengths asked for.
+
+    Args:
+        model: any supported model, on any device; or what `hf_posenc.from_pretrained` loads.
+        scheme: as `hf_posenc.patch_model` takes it.
+        laws: names from `LAWS`; by default all, of a model of more than `SMALL` parameters those that need no copy.
+        progress: called with the name of each law before it is measured.
+        options: as `hf_posenc.patch_model` takes them.
+
+    Returns:
+        One `Gap` a law; the law is broken where ``gap.broken``, which it also is where an exception came in its way.
+
+    Raises:
+        PosEncError: the patch is refused.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        model = from_pretrained(model)
+    asked = Pair(model, scheme, **options)
+    short = _short(asked)
+    copies = laws is not None or sum(weight.numel() for weight in model.parameters()) <= SMALL
+    found = []
+    for law in applicable(asked, copies=copies, names=laws):
+        if progress is not None:
+            progress(law.name)
+        pair = asked if law.name in AS_ASKED else short
+        found.append(_measured(law, pair.copied() if law.copies else pair))
+    return found
+
+
+def _measured(law: Law, pair: Pair) -> Gap:
+    """The gap; infinite where the scheme raised on the way, since it was accepted for all that laws ask of it."""
+    try:
+        return law(pair)
+    except Exception as error:
+        return pair.gap(law.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
+
+
+def _short(asked: Pair) -> Pair:
+    """The pair with a short trained length and the same factor, or as it was asked for."""
+    with asked.patched() as model:
+        factor = describe(model).factor
+    options = {name: value for name, value in asked.options.items() if name != "target_length"}
+    short = Pair(
+        asked.model, asked.scheme, **{**options, "factor": factor, "trained_length": min(SHORT, asked.trained)}
+    )
+    try:
+        with short.patched():
+            return short
+    except PosEncError:
+        return asked

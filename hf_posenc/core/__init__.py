@@ -1,0 +1,1 @@
+"""Values and pure mathematics that every other package builds on; torch only."""

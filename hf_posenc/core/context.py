@@ -1,0 +1,117 @@
+"""Where the queries and keys of one attention call stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.tracing import open_length, traced
+from hf_posenc.errors import FractionalPosition, PositionOutOfTable
+
+T = TypeVar("T")
+
+
+class Projections(Protocol):
+    """A layer's own projections, for schemes that send vectors of their own through them (DeBERTa)."""
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[heads, n, head_dim]``."""
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+
+
+@dataclass(frozen=True)
+class PositionContext:
+    """Call → scheme: positions, counted on real tokens, of one attention call.
+
+    Attributes:
+        query_positions: ``[batch or 1, query]``, int64.
+        key_positions: ``[batch or 1, key]``, int64; keys of padding have some position and are masked.
+        causal: whether a query sees only keys at or before it.
+        contiguous: both run in steps of one without gaps or padding, and the queries are the last of the keys; then the
+            call is a plain (rectangular) triangle and the fast routes apply.
+        real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
+        memo: values shared by all layers of one forward pass.
+        hidden: what the layer's attention reads, ``[batch, query, width]``; None outside a model.
+        carried: what `Scheme.carry` stored beside every key in reach, ``[batch, kv_heads, key, channels]``, float32.
+        projections: the layer's own; None outside a model.
+        layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
+        coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.
+        remapped: whether distances are those of regions; then nothing may be said of a key alone.
+        first: position of the first query, where all samples count from it in steps of one and it is known without
+            waiting for a device; else None.
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    causal: bool
+    contiguous: bool
+    real_keys: Tensor | None = None
+    memo: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
+    hidden: Tensor | None = field(default=None, repr=False, compare=False)
+    carried: Tensor | None = field(default=None, repr=False, compare=False)
+    projections: Projections | None = field(default=None, repr=False, compare=False)
+    layer: int | None = None
+    coordinates: Tensor | None = None
+    remapped: bool = False
+    first: int | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the positions live."""
+        return self.query_positions.device
+
+    @property
+    def steady(self) -> bool:
+        """Whether distances run in steps of one, and as many of them as are known: then rows are shears of a table."""
+        if not self.contiguous or self.remapped:
+            return False
+        return not open_length(self.query_positions.shape[1], self.key_positions.shape[1])
+
+    def constant(self, values: tuple[float, ...]) -> Tensor:
+        """Python numbers as a float32 tensor on the right device, made once a forward pass."""
+        return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))
+
+    def exact(self, values: Tensor) -> Tensor:
+        """In float64, or in float32 where the device has no other."""
+        return values.to(torch.float32 if self.device.type == "mps" else torch.float64)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, computed by the first layer that asks and shared with the others.
+
+        Only for values without gradient: the graph of one layer must not run through another.
+        """
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]  # type: ignore[return-value]
+
+    def distance(self, rows: slice = slice(None)) -> Tensor:
+        """Query position minus key position, ``[batch or 1, rows, key]``."""
+        return self.query_positions[:, rows, None] - self.key_positions[:, None, :]
+
+
+def check_positions(positions: Tensor, end: int | None, name: str) -> None:
+    """Refuse positions past a table's end before an indexing kernel meets them.
+
+    Raises:
+        FractionalPosition: they are no whole numbers.
+        PositionOutOfTable: some position is ``end`` or more.
+    """
+    if positions.is_floating_point():
+        raise FractionalPosition(
+            f"Scheme {name!r} knows whole positions only, and a recipe such as cape moves them in between. "
+            'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
+        )
+    if end is None or positions.numel() == 0 or traced():
+        return
+    highest = int(positions.max())
+    if highest >= end:
+        raise PositionOutOfTable(
+            f"Position {highest} is past the {end} positions of scheme {name!r}. "
+            "Shorten the input, or patch the model with a scheme that has no end."
+        )

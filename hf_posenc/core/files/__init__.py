@@ -1,0 +1,1 @@
+"""Files: atomic and staged writes, validated reads, safe names."""

@@ -1,0 +1,102 @@
+"""Results of several files, all of them new or all of them old, whatever interrupts the writing.
+
+The files are written into a hidden folder beside their place. When the last one is there, what they replace moves
+aside, the files without which nothing opens first, and they move in, those last. An error anywhere puts everything
+back; a kill between two of these renames leaves a result that does not open, never one half of which is another's, and
+the old files in the hidden folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hf_posenc.core.files.atomic import folder_made, keep_special
+
+HIDDEN = ".unfinished-"
+OPENERS = ("adapter_config.json", "config.json")  # without these nothing loads
+EDITED = "README.md"  # which others write to, too
+SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
+INDEX = re.compile(r"(?P<stem>.+)\.safetensors\.index(?P<variant>\..+)?\.json")
+
+
+@contextmanager
+def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) -> Iterator[Path]:
+    """A folder to write a result into; at the end of the block its files replace those of the same names.
+
+    Shards of weights that the new ones do not replace go as well: a loader prefers a single old file to new shards.
+
+    Args:
+        folder: where the result belongs; made if need be, and removed again if it is new and the block fails.
+        companions: names of files that go where the new result has none of that name.
+    """
+    folder = Path(folder)
+    with folder_made(folder):
+        work = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
+        try:
+            new = work / "new" / folder.absolute().name  # a model card tells the name of its folder
+            new.mkdir(parents=True)
+            if (folder / EDITED).is_file():
+                shutil.copy2(folder / EDITED, new / EDITED)
+            yield new
+            move_in(new, folder, companions=companions)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: Sequence[str] = ()) -> None:
+    """Move all files below ``new`` to where they are looked for in ``folder``, or none.
+
+    Args:
+        new: the finished result, on the same disk; it is gone afterwards.
+        folder: where it belongs.
+        companions: as in `staged`.
+        last: names that come in behind everything else.
+    """
+
+    def rank(file: Path) -> int:
+        return 2 + last.index(file.name) if file.name in last else int(file.name in OPENERS)
+
+    coming = sorted((file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=rank)
+    going = [file for file in coming if (folder / file).is_file()] + outlived(coming, folder, companions)
+    before = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
+    undo: list[tuple[Path, Path]] = []
+    try:
+        for file in coming:
+            keep_special(folder / file)
+        for source, target, files in ((folder, before, sorted(going, key=rank)[::-1]), (new, folder, coming)):
+            for file in files:
+                (target / file).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(source / file, target / file)
+                undo.append((target / file, source / file))
+    except BaseException:
+        for now, then in reversed(undo):
+            os.replace(now, then)
+        raise
+    finally:
+        shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def outlived(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
+    """Files of an earlier result in ``folder`` that no file of the new one replaces, but that belong to it."""
+    found = []
+    for place in {file.parent for file in coming}:
+        names = {file.name for file in coming if file.parent == place}
+        weights = {weights_of(name) for name in names} - {None}
+        for old in (folder / place).iterdir() if (folder / place).is_dir() else ():
+            if old.name not in names and old.is_file() and (old.name in companions or weights_of(old.name) in weights):
+                found.append(place / old.name)
+    return found
+
+
+def weights_of(name: str) -> str | None:
+    """``model.safetensors`` for that file, for its shards and for their index; None for what holds no weights."""
+    if found := INDEX.fullmatch(name):
+        return f"{found['stem']}{found['variant'] or ''}.safetensors"
+    return SHARD.sub("", name) if name.endswith(".safetensors") else None

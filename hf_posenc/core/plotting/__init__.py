@@ -1,0 +1,1 @@
+"""Plots as files: matplotlib figures and SVG."""

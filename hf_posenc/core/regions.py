@@ -1,0 +1,116 @@
+"""Sets of pairs of positions, and where queries and keys stand in them: windows, remaps, chunks, sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.errors import CannotCombine
+
+
+@dataclass(frozen=True)
+class Band:
+    """A set of pairs of positions; ``None`` is no bound.
+
+    Attributes:
+        nearest, farthest: pairs with ``nearest ≤ distance < farthest``, distance being query − key.
+        chunk: what distance counts in: the numbers of chunks of so many tokens.
+        rows_from, rows_until: queries with ``rows_from ≤ position < rows_until``.
+        keys_until: keys with ``position < keys_until``.
+    """
+
+    nearest: int | None = None
+    farthest: int | None = None
+    chunk: int = 1
+    rows_from: int | None = None
+    rows_until: int | None = None
+    keys_until: int | None = None
+
+    def __and__(self, other: Band) -> Band:
+        """The pairs of both.
+
+        Raises:
+            CannotCombine: they count distance in different chunks.
+        """
+        if self.chunk != other.chunk:
+            raise CannotCombine(
+                f"Bands in chunks of {self.chunk} and of {other.chunk} tokens have no common band. Keep one of them."
+            )
+        return Band(
+            _tightest(max, self.nearest, other.nearest),
+            _tightest(min, self.farthest, other.farthest),
+            self.chunk,
+            _tightest(max, self.rows_from, other.rows_from),
+            _tightest(min, self.rows_until, other.rows_until),
+            _tightest(min, self.keys_until, other.keys_until),
+        )
+
+    def holds(self, query: Tensor, key: Tensor) -> Tensor:
+        """Which pairs of positions lie in the band, bool; ``query`` and ``key`` broadcast against each other."""
+        distance = query - key if self.chunk == 1 else query // self.chunk - key // self.chunk
+        inside = torch.ones_like(distance, dtype=torch.bool)
+        if self.nearest is not None:
+            inside = inside & (distance >= self.nearest)
+        if self.farthest is not None:
+            inside = inside & (distance < self.farthest)
+        if self.rows_from is not None:
+            inside = inside & (query >= self.rows_from)
+        if self.rows_until is not None:
+            inside = inside & (query < self.rows_until)
+        if self.keys_until is not None:
+            inside = inside & (key < self.keys_until)
+        return inside
+
+
+EVERYTHING = Band()
+Place = Callable[[Tensor], Tensor]
+
+
+def as_it_is(positions: Tensor) -> Tensor:
+    """The positions themselves."""
+    return positions
+
+
+@dataclass(frozen=True)
+class Region:
+    """A set of pairs that see each other at places of their own.
+
+    Regions whose keys stand at the same places by the same rotation share one copy of the keys.
+
+    Attributes:
+        band: the pairs that belong to it; the bands of a call are disjoint, and pairs outside all of them unseen.
+        query_at: position of a query to the place it is rotated to, whole or fractional, any shape.
+        key_at: the same of a key.
+        rotation: the region's own; None for the scheme's.
+        query_age, key_age: position to what the rotation's decay counts.
+    """
+
+    band: Band = EVERYTHING
+    query_at: Place = as_it_is
+    key_at: Place = as_it_is
+    rotation: Rotation | None = None
+    query_age: Place = as_it_is
+    key_age: Place = as_it_is
+
+    @property
+    def remaps(self) -> bool:
+        """Whether some token stands elsewhere than at its position."""
+        return self.query_at is not as_it_is or self.key_at is not as_it_is
+
+    @property
+    def copy(self) -> tuple[object, ...]:
+        """What decides how its keys are rotated."""
+        return self.key_at, self.key_age, self.rotation
+
+
+ONE_REGION = (Region(),)
+
+
+def _tightest(choose: Callable[[int, int], int], one: int | None, two: int | None) -> int | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return choose(one, two)

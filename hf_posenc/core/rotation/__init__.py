@@ -1,0 +1,1 @@
+"""Rotary embeddings: cosines and sines, their cache, and how they are applied."""

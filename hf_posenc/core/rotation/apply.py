@@ -1,0 +1,82 @@
+"""Rotating channels by position: angles in float64, tables in float32, the rotation in at least float32.
+
+A float32 angle at position 10⁶ is wrong by 1e-2 rad and a bfloat16 one is meaningless; positions are integers and
+frequencies Python floats until here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.geometry import Layout, Rotation
+from hf_posenc.core.tracing import traced
+
+Table = tuple[Tensor, Tensor]
+
+AT_ONCE = 65_536  # positions whose float64 angles are held at a time
+ROWS = 256  # positions turned at a time where no gradient is asked for: what they need stays in a core's cache
+
+
+def waves(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
+    """Cosine and sine of every pair's angle, float32, each ``[batch or 1, position, pairs]``.
+
+    Args:
+        rotation: what turns.
+        places: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
+        ages: ``[batch or 1, position]``: pair m is scaled by e^(decay_m age); negative ages shrink.
+    """
+    if not traced() and places.shape[1] > AT_ONCE and not rotation.learned:
+        some = (slice(start, start + AT_ONCE) for start in range(0, places.shape[1], AT_ONCE))
+        parts = [waves(rotation, places[:, s], None if ages is None else ages[:, s]) for s in some]
+        return torch.cat([cos for cos, _ in parts], dim=1), torch.cat([sin for _, sin in parts], dim=1)
+    exact = torch.float32 if places.device.type == "mps" else torch.float64  # Metal has no float64
+    frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=places.device)
+    turning = places[..., None] if rotation.axes is None else places[..., list(rotation.axes)]
+    angles = turning.to(exact) * frequencies
+    if ages is None or not rotation.decay:
+        return angles.cos().float(), angles.sin().float()
+    decay = torch.tensor(rotation.decay, dtype=exact, device=places.device)
+    size = (ages.to(exact)[..., None] * decay).exp()
+    return (angles.cos() * size).float(), (angles.sin() * size).float()
+
+
+def table(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
+    """What every channel, and what its partner, is multiplied by: each ``[batch or 1, 1, position, dims]``, float32.
+
+    Of a pair (a, b), a becomes a cos − b sin and b becomes b cos + a sin. Arguments are those of `waves`.
+    """
+    cos, sin = waves(rotation, places, ages)
+    if rotation.layout == "half":
+        own, partner = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+    else:
+        own, partner = cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
+    return own[:, None], partner[:, None]
+
+
+def rotate(x: Tensor, rotation: Rotation, turn: Table) -> Tensor:
+    """``x [batch, heads, position, head_dim]`` with its first ``rotation.dims`` channels turned; same dtype."""
+    dims, length = rotation.dims, x.shape[2]
+    if torch.is_grad_enabled() or traced() or length <= ROWS:
+        turned = _turned(x[..., :dims], rotation.layout, turn)
+        return turned if dims == x.shape[-1] else torch.cat((turned, x[..., dims:]), dim=-1)
+    out = torch.empty_like(x)
+    for start in range(0, length, ROWS):
+        rows = slice(start, start + ROWS)
+        here = (turn[0][:, :, rows], turn[1][:, :, rows])
+        out[:, :, rows, :dims] = _turned(x[:, :, rows, :dims], rotation.layout, here)
+    out[..., dims:] = x[..., dims:]
+    return out
+
+
+def _turned(x: Tensor, layout: Layout, turn: Table) -> Tensor:
+    own, partner = turn
+    # In place on the first product: a third less memory traffic than the sum of two.
+    return (x * own).addcmul_(_partners(x, layout), partner).to(x.dtype)
+
+
+def _partners(x: Tensor, layout: Layout) -> Tensor:
+    """Every channel's partner in its place."""
+    if layout == "half":
+        return x.roll(x.shape[-1] // 2, dims=-1)
+    return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)

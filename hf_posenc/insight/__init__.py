@@ -1,0 +1,1 @@
+"""Look at schemes and models: recommendations, benchmarks, lessons, plots, probes, properties."""

@@ -1,0 +1,147 @@
+"""Schemes tried on the model itself, without its weights: what is recommended has been patched once.
+
+Ranked: what keeps every token in sight before what forgets, what has been shown to carry as far as asked before what
+has not, and then in the order of `hf_posenc.insight.advise.evidence`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import NoEffect, PosEncError
+from hf_posenc.insight.advise.evidence import Shown
+from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
+from hf_posenc.insight.advise.option_rules import RULES
+from hf_posenc.insight.advise.report import Recommendation
+from hf_posenc.insight.advise.target_model import Subject
+from hf_posenc.patching.expected_effect import differs_from_host
+from hf_posenc.patching.patch import patch_model, scheme_of, unpatch_model
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import (
+    SchemeRecord,
+    list_schemes,
+    scheme_class,
+    scheme_record,
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A scheme to be tried: where from, how far, and in which of the two ways."""
+
+    subject: Subject
+    skeleton: PreTrainedModel
+    memory: Memory
+    target: int
+    use: str
+
+    def recommendation(self, shown: Shown) -> Recommendation:
+        """The recommendation of a scheme that fits.
+
+        Raises:
+            PosEncError: it does not.
+        """
+        lengths = self.lengths(shown.scheme)
+        options = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
+        patch_model(self.skeleton, shown.scheme, **lengths, **options)
+        try:
+            scheme = scheme_of(self.skeleton)
+        finally:
+            unpatch_model(self.skeleton)
+        geometry = scheme.geometry
+        if geometry.rotary is not None and not differs_from_host(scheme, spread(geometry)):
+            raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
+        factor, least = shown.factor, geometry.target_length / geometry.trained_length
+        return Recommendation(
+            scheme=shown.scheme,
+            use=self.use,
+            options=written_out(scheme) | options,
+            lengths=lengths,
+            reason=f"{says(scheme_record(shown.scheme.split('+')[-1]))}; {shown.claim} ({shown.source}).",
+            shown_factor=factor,
+            source=shown.source,
+            beyond=factor is not None and least > factor,
+            cache=cache_under(scheme, self.memory, self.target),
+            kept=kept_tokens(scheme, self.target),
+            model=self.subject.name,
+            trained=geometry.trained_length,
+            restore=self.subject.block is not None,
+        )
+
+    def lengths(self, scheme: str) -> dict[str, Any]:
+        """What `patch_model` must be told: the trained length only where the configuration has another."""
+        subject = self.subject
+        told = subject.reach if keeps_host(scheme) and subject.block is None else subject.trained
+        recorded = subject.adapter.trained_length(subject.config) if subject.adapter else None
+        needed = told != recorded or (subject.scaling is not None and not keeps_host(scheme))
+        lengths = {"target_length": self.target}
+        return {"trained_length": told, **lengths} if needed and told is not None else lengths
+
+    def _by_rule(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
+        trained = lengths.get("trained_length", self.subject.trained or 0)
+        geometry: Geometry = replace(self.subject.geometry, trained_length=trained, target_length=self.target)
+        return RULES[part](geometry) if part in RULES else {}
+
+
+def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
+    """Those that fit, best first, and why the others do not."""
+    geometry = trial.subject.geometry
+    host = "table" if geometry.table is not None else "rotation"
+    found: list[Recommendation] = []
+    refused: dict[str, str] = {}
+    for shown in claims:
+        if shown.host != host or not (geometry.causal or shown.encoders):
+            continue
+        try:
+            found.append(trial.recommendation(shown))
+        except PosEncError as error:
+            refused[shown.scheme] = " ".join(str(error).split())
+    found.sort(key=lambda one: rank(one, trial.target))
+    return tuple(found), refused
+
+
+def rank(one: Recommendation, target: int) -> tuple[bool, bool, bool, float]:
+    """Smaller is better; among those that have not been shown to carry so far, the farther ones."""
+    farthest = -(one.shown_factor or 0.0) if one.beyond else 0.0
+    return one.kept < target, one.beyond, one.shown_factor is None, farthest
+
+
+def keeps_host(scheme: str) -> bool:
+    """Whether a scheme, or a composition, works on top of the host's own positions."""
+    return not any(scheme_class(part).replaces_host for part in scheme.split("+"))
+
+
+def written_out(scheme: Scheme) -> dict[str, int]:
+    """Options that were left to the scheme and that it made whole numbers of: its defaults are the papers' rules."""
+    return {
+        name: value
+        for part in scheme.schemes
+        for name, parameter in list(inspect.signature(type(part).__init__).parameters.items())[2:]
+        if parameter.default is None and type(value := getattr(part, name, None)) is int
+    }
+
+
+def spread(geometry: Geometry) -> torch.Tensor:
+    """Positions at both ends and around the trained length, ``[1, token]``."""
+    trained, target = geometry.trained_length, geometry.target_length
+    places = {place for edge in (0, 1, trained, target) for place in (edge - 1, edge) if 0 <= place < target}
+    return torch.tensor([sorted(places)])
+
+
+def says(record: SchemeRecord) -> str:
+    """The title of a scheme's text, which says in one sentence what it does."""
+    return record.title.rstrip(".")
+
+
+def defined_here(subject: Subject, named: Iterable[str]) -> tuple[str, ...]:
+    """Registered schemes that the records define for this model, but for those named already."""
+    known = {part for name in named for part in name.split("+")}
+    kind = subject.config.model_type
+    return tuple(r.name for r in list_schemes() if kind in r.models and r.name not in known and not r.recipe)

@@ -1,0 +1,77 @@
+"""How far each scheme has been shown to carry, and by whom: the claims that the ranking rests on.
+
+What a scheme is, what it takes and where it is defined is in its record (`hf_posenc.schemes.registry`). A record
+cannot say how far others have got with it; this file does, and says nothing that has no source. Order is preference
+among equals: what changes the model least comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Host = Literal["rotation", "table"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A published claim.
+
+    Attributes:
+        scheme: name or composition.
+        host: the kind of model it was made for.
+        factor: target over trained length it reached; None where nobody gives a figure.
+        claim: in words.
+        source: arXiv id or address.
+        encoders: whether it can stand alone in a model that reads both sides, where order must not get lost.
+    """
+
+    scheme: str
+    host: Host
+    factor: float | None
+    claim: str
+    source: str
+    encoders: bool = True
+
+
+ZERO_SHOT = (
+    Shown("rerope", "rotation", 4, "Llama-2-13B's loss goes on falling from 4k to 16k", "github.com/bojone/rerope"),
+    Shown("self_extend", "rotation", 4, "pass keys are found at four times the trained length", "arXiv:2401.01325"),
+    Shown("dca", "rotation", 8, "4k Llama-2 reads 32k at 7B and 13B, over 100k at 70B", "arXiv:2402.17463"),
+    Shown(
+        "longrope",
+        "rotation",
+        8,
+        "eight times with searched factors (hf_posenc.training.longrope_search)",
+        "arXiv:2402.13753",
+    ),
+    Shown("ntk", "rotation", 4, "Llama-2-13B reads 16k at a loss of 1.52, against 1.50", "github.com/bojone/rerope"),
+    Shown("yarn", "rotation", 2, "more than twice the length if the factor follows it", "arXiv:2309.00071"),
+    Shown("sinks", "rotation", 976, "4k Llama-2 streams four million tokens", "arXiv:2309.17453"),
+    Shown("lm_infinite", "rotation", 48_828, "4k models stay fluent over 200M tokens", "arXiv:2308.16137"),
+)
+
+WITHIN = (
+    Shown(
+        "string", "rotation", 1, "Llama 3.1 70B gains over ten points on RULER in its own length", "arXiv:2410.18745"
+    ),
+)
+
+WITH_TRAINING = (
+    Shown("yarn", "rotation", 32, "Llama-2 went from 4k to 128k", "arXiv:2309.00071"),
+    Shown("yarn+pose", "rotation", 64, "LLaMA went from 2k to 128k while trained on 2k", "arXiv:2309.10400"),
+    Shown("longrope", "rotation", 512, "Llama-2 went from 4k to 2048k, by way of 256k", "arXiv:2402.13753"),
+    Shown("llama3", "rotation", 16, "Llama 3.1 went from 8k to 128k", "arXiv:2407.21783"),
+    Shown("pi", "rotation", 16, "LLaMA went from 2k to 32k within 1000 steps", "arXiv:2306.15595"),
+    Shown("abf", "rotation", 8, "Llama 2 Long went from 4k to 32k", "arXiv:2309.16039"),
+    Shown("drope", "rotation", 2, "finds more needles at twice the length than scaled RoPE", "arXiv:2512.12167", False),
+    Shown("learned_interp", "table", 8, "Longformer began with 512 rows repeated to 4096", "arXiv:2004.05150"),
+    Shown("learned_hier", "table", None, "a short tuning suffices, its author reports", "kexue.fm/archives/7947"),
+    Shown("kerple", "table", 32, "trained from scratch on 512, holds to 16k", "arXiv:2205.09921", False),
+    Shown("alibi", "table", 6, "trained from scratch on 512, reads 3072", "arXiv:2108.12409"),
+    Shown("fire", "table", 4, "trained from scratch on 2048, best at 8192", "arXiv:2310.04418", False),
+    Shown("rope", "table", None, "reads what it was tuned on, and little beyond", "arXiv:2104.09864"),
+    Shown("t5", "table", 2, "trained from scratch on 512, reads some 600 tokens more", "arXiv:2108.12409"),
+)
+
+LARGEST_GROUP = 64  # of Self-Extend: 2 to 64 with Llama-2, say its authors (github.com/datamllab/LongLM)

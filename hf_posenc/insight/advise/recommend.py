@@ -1,0 +1,81 @@
+"""The way from a configuration and a target to advice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hf_posenc.insight.advise.candidates import (
+    Trial,
+    choose,
+    defined_here,
+    keeps_host,
+)
+from hf_posenc.insight.advise.evidence import (
+    WITH_TRAINING,
+    WITHIN,
+    ZERO_SHOT,
+    Shown,
+)
+from hf_posenc.insight.advise.feasibility import warnings_of
+from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
+from hf_posenc.insight.advise.report import Advice, Recommendation
+from hf_posenc.insight.advise.target_model import Subject
+from hf_posenc.insight.advise.units import tokens
+
+
+def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
+    """Which schemes take a model to a length, with which options, and what that costs. Loads no weights.
+
+    Args:
+        model: a live model, a configuration, or a folder or hub name, of which the configuration is read.
+        target_length: tokens; also ``"128k"``, where k is 1024.
+        name: what the model is called in the commands; by default as it was given.
+        dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.
+
+    Returns:
+        The advice; ``print`` it, or take ``to_dict()``.
+
+    Raises:
+        LengthContradiction: the target is no length.
+        UnsupportedModel: transformers itself does not know the architecture. One that it knows and this package does
+            not is no error: the advice says so and recommends nothing.
+        CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
+    """
+    target, subject = tokens(target_length), Subject.of(model, name)
+    bare = skeleton(subject.config, dtype)
+    causal = has_cache(subject.config) if subject.adapter is None else subject.geometry.causal
+    memory = measured(bare, target, causal=causal)
+    zero_shot: tuple[Recommendation, ...] = ()
+    training: tuple[Recommendation, ...] = ()
+    refused: dict[str, str] = {}
+    others: tuple[str, ...] = ()
+    if subject.adapter is not None and subject.reach is not None and subject.trained is not None:
+        trials = {use: Trial(subject, bare, memory, target, use) for use in ("zero-shot", "training")}
+        if target > subject.reach:
+            zero_shot, refused = choose(trials["zero-shot"], untrained(subject))
+            training, also = choose(trials["training"], WITH_TRAINING)
+            refused |= also
+            others = defined_here(subject, [one.scheme for one in (*zero_shot, *training)] + list(refused))
+        elif target == subject.reach and subject.block is None:
+            zero_shot, _ = choose(trials["zero-shot"], WITHIN)
+    advice = Advice(
+        model=subject.name,
+        model_type=subject.config.model_type,
+        positions=subject.positions,
+        trained_length=subject.trained,
+        reach=subject.reach,
+        target_length=target,
+        memory=memory,
+        zero_shot=zero_shot,
+        training=training,
+        refused=refused,
+        others=others,
+        supported=subject.adapter is not None,
+    )
+    return replace(advice, warnings=tuple(warnings_of(advice, subject)))
+
+
+def untrained(subject: Subject) -> list[Shown]:
+    """Claims for use without training: weights tuned under a scaling do not take another in its place."""
+    return [shown for shown in ZERO_SHOT if subject.scaling is None or keeps_host(shown.scheme)]

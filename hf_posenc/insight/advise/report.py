@@ -1,0 +1,228 @@
+"""What `hf_posenc.advise` answers, in values and in words."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hf_posenc.insight.advise.memory import Memory
+from hf_posenc.insight.advise.units import size
+
+WIDTH = 98
+SHOWN = 4  # recommendations of each kind that are printed in full, and one more that forgets
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A scheme that fits, with its numbers.
+
+    Attributes:
+        scheme: name or composition.
+        use: ``zero-shot`` or ``training``.
+        options: of the scheme, by the paper's rules.
+        lengths: what `patch_model` is told: the target, and the trained length where the configuration misleads.
+        reason: what it does, and how far whom it carried.
+        shown_factor: the largest target over trained length it has been shown at; None where nobody gives a figure.
+        source: of that claim; an arXiv id or an address.
+        beyond: whether this target is farther than that.
+        cache: bytes of keys and values of one text at the target length.
+        kept: tokens the cache holds; those in between are forgotten.
+        model: as on the command line.
+        trained: tokens the weights saw.
+        restore: whether the scheme the checkpoint carries must be taken off first.
+    """
+
+    scheme: str
+    use: str
+    options: dict[str, Any]
+    lengths: dict[str, int]
+    reason: str
+    shown_factor: float | None
+    source: str
+    beyond: bool
+    cache: int
+    kept: int
+    model: str
+    trained: int
+    restore: bool = False
+
+    @property
+    def patch(self) -> str:
+        """The line of Python."""
+        given = {**self.lengths, **self.options}
+        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
+        call = call.replace("'", '"')
+        return f"unpatch_model(model); {call}" if self.restore else call
+
+    @property
+    def compare(self) -> str:
+        """The command that measures it beside the model as it comes."""
+        told = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+        words = ",".join(f"{name}={_word(value)}" for name, value in told.items())
+        entry = f"{self.scheme}:{words}" if words else self.scheme
+        lengths = ",".join(map(str, sorted({self.trained, self.lengths["target_length"]})))
+        return shlex.join(
+            ["hf-posenc", "compare", "--model", self.model, "--schemes", f"unscaled,{entry}", "--lengths", lengths]
+        )
+
+    @property
+    def finetune(self) -> str:
+        """The command that tunes it."""
+        words = ["hf-posenc", "finetune", "--model", self.model, "--scheme", self.scheme]
+        for name, value in self.lengths.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        for name, value in self.options.items():
+            words += ["--option", f"{name}={_word(value)}"]
+        return shlex.join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        commands = {"compare": self.compare} | ({"finetune": self.finetune} if self.use == "training" else {})
+        return {**asdict(self), "patch": self.patch, **commands}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a model was trained for, and what takes it to another length. Prints as a short text.
+
+    Attributes:
+        model: as it was asked for.
+        model_type: of its configuration.
+        positions: how it knows position, in words.
+        trained_length: tokens the weights saw; None where the configuration does not say.
+        reach: tokens it reaches as it stands, with a scaling or scheme it has already.
+        target_length: tokens wanted.
+        memory: what weights and cache take.
+        zero_shot, training: recommendations, best first.
+        refused: scheme to why it does not fit here.
+        others: further schemes that are defined here; nothing is known of how far they carry.
+        warnings: what is not feasible, or not known to be.
+        supported: whether there is an adapter for it.
+    """
+
+    model: str
+    model_type: str
+    positions: str
+    trained_length: int | None
+    reach: int | None
+    target_length: int
+    memory: Memory
+    zero_shot: tuple[Recommendation, ...] = ()
+    training: tuple[Recommendation, ...] = ()
+    refused: dict[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    supported: bool = True
+
+    @property
+    def factor(self) -> float | None:
+        """Target length over trained length."""
+        return None if self.trained_length is None else self.target_length / self.trained_length
+
+    @property
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """All of them, those that need no training first."""
+        return (*self.zero_shot, *self.training)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        lists = {name: [r.to_dict() for r in getattr(self, name)] for name in ("zero_shot", "training")}
+        return {**asdict(self), **lists, "factor": self.factor}
+
+    def __str__(self) -> str:
+        lines = [f"{self.model} ({self.model_type}) at {self.target_length:,} tokens", *self._facts()]
+        lines += _bullets("Warnings", self.warnings)
+        for title, found in (("Zero-shot", self.zero_shot), ("With training", self.training)):
+            if found:
+                lines += ["", title]
+                forgetting = [one for one in found[SHOWN:] if one.kept < self.target_length]
+                listed = found[:SHOWN] + tuple(forgetting[:1])
+                lines += [line for number, one in enumerate(listed, 1) for line in self._told(number, one)]
+                if more := [one.scheme for one in found if one not in listed]:
+                    lines.append(f"  then {', '.join(more)} (all lines: --json)")
+        lines += _bullets("Does not fit", self._refusals())
+        return "\n".join([*lines, *self._try()])
+
+    def _facts(self) -> list[str]:
+        memory, times = self.memory, self.factor
+        trained = "unknown" if self.trained_length is None else f"{self.trained_length:,}"
+        reach = f", reaches {self.reach:,}" if self.reach not in (None, self.trained_length) else ""
+        factor = "" if times is None else f", factor {times:.5g}"
+        cache = f"{size(memory.cache)} a text ({size(memory.token)} a token)" if memory.cache else "none"
+        largest = memory.largest
+        here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
+        facts = {
+            "positions": self.positions,
+            "lengths": f"trained {trained}{reach}, target {self.target_length:,}{factor}",
+            "memory": f"{memory.dtype}: weights {size(memory.weights)}, cache {cache}{here}",
+        }
+        if self.reach is not None and self.target_length > self.reach:
+            work = (self.target_length / self.reach) ** 2
+            facts["work"] = f"attention over a text of {self.target_length:,} is {work:,.4g} × that over {self.reach:,}"
+        return [line for name, value in facts.items() for line in _wrapped(f"{name:<12}{value}", 2, 14)]
+
+    def _told(self, number: int, one: Recommendation) -> list[str]:
+        head = "; ".join(filter(None, (self._shown(one), self._cost(one))))
+        return [
+            f"  {number}  {one.scheme}{f' ({head})' if head else ''}",
+            *_wrapped(one.reason, 5, 5),
+            *_code(one.patch),
+        ]
+
+    def _shown(self, one: Recommendation) -> str:
+        if one.shown_factor is None or one.shown_factor <= 1 or one.kept < self.target_length:
+            return ""
+        here = self.target_length / one.trained
+        return (
+            f"shown to {one.shown_factor:g} ×, not to {here:.4g} ×"
+            if one.beyond
+            else f"shown to {one.shown_factor:g} ×"
+        )
+
+    def _cost(self, one: Recommendation) -> str:
+        if not self.memory.cache:
+            return ""
+        kept = "" if one.kept == self.target_length else f", forgets all but {one.kept:,} tokens"
+        return f"cache {size(one.cache)}{kept}"
+
+    def _try(self) -> list[str]:
+        lines = [one.compare for one in self.recommendations[:1]] + [one.finetune for one in self.training[:1]]
+        return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
+
+    def _refusals(self) -> list[str]:
+        """One line a reason, where several schemes share it."""
+        reasons = dict.fromkeys(self.refused.values())
+        return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _bullets(title: str, items: Iterable[str]) -> list[str]:
+    lines = [line for item in items for line in _wrapped(f"- {item}", 2, 4)]
+    return ["", title, *lines] if lines else []
+
+
+def _code(call: str) -> list[str]:
+    """Python, broken between arguments where it is long."""
+    return _wrapped(call, 5, 9)
+
+
+def _shell(command: str) -> list[str]:
+    """A command, broken where a shell lets it be."""
+    *lines, last = textwrap.wrap(
+        command, WIDTH - 2, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
+    return [*(f"{line} \\" for line in lines), last]
+
+
+def _wrapped(text: str, first: int, rest: int) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * rest, break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""What a configuration says of a model: where it keeps position, what it was trained for, what was done to it since."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+from hf_posenc.checkpoints.restore import config_of
+from hf_posenc.checkpoints.validate import check_folder, named, told
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.preconditions.host_config import check_host
+from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
+from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, side_car_of
+from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.schemes.registry import adapter_class, adapter_names
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patches.attention import Adapter
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to be advised on.
+
+    Attributes:
+        name: for messages and command lines.
+        config: as it was before any scheme of this package.
+        adapter: None where no adapter knows the architecture.
+        block: the scheme the checkpoint carries, if any.
+        trained: tokens the weights saw before any scaling; None where the configuration does not say.
+        reach: tokens the model reaches as it stands: with its own scaling, or the scheme it carries.
+        scaling: transformers' own position scaling, if the configuration has one.
+    """
+
+    name: str
+    config: PreTrainedConfig
+    adapter: Adapter | None
+    block: Block | None
+    trained: int | None
+    reach: int | None
+    scaling: str | None
+
+    @classmethod
+    def of(cls, given: Any, name: str | None = None) -> Subject:
+        """Read a live model, a configuration, a folder or a hub name; of the last two, the configuration only.
+
+        Raises:
+            UnsupportedModel: transformers itself does not know the architecture.
+            CheckpointMismatch: the scheme the checkpoint carries cannot be read.
+        """
+        config, adapted = (_config_of_model(given), None) if isinstance(given, nn.Module) else _config_of(given)
+        named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
+        config = copy.deepcopy(config.get_text_config())
+        block = Block.of_config(vars(config), named) or adapted
+        for name in (BLOCK, ROTATION):
+            if hasattr(config, name):
+                delattr(config, name)
+        if block is not None:
+            config.max_position_embeddings = block.host_length
+        adapter = adapter_class(config.model_type)
+        return cls(named, config, adapter() if adapter else None, block, *_lengths(config, adapter, block))
+
+    @property
+    def geometry(self) -> Geometry:
+        """Its shapes, at its own length.
+
+        Raises:
+            UnsupportedModel: no adapter knows the architecture.
+        """
+        if self.adapter is None or self.trained is None:
+            raise UnsupportedModel(f"{self.unsupported} Write one with hf_posenc.register_adapter.")
+        return self.adapter.geometry(self.config, trained_length=self.trained, target_length=self.trained)
+
+    @property
+    def unsupported(self) -> str:
+        """That there is no adapter, and for what there is one; empty where there is."""
+        if self.adapter is not None:
+            return ""
+        known = ", ".join(adapter_names())
+        return f"No adapter knows where {self.config.model_type!r} models keep position; there are some for {known}."
+
+    @property
+    def positions(self) -> str:
+        """How the model as it stands knows position, in words."""
+        if self.block is not None:
+            return f"carries scheme {self.block}"
+        if self.adapter is None:
+            return f"unknown: {self.config.model_type}"
+        if (table := self.geometry.table) is not None:
+            return f"a learned table of {table:,} rows"
+        rotary = self.geometry.rotary
+        base = f"rotation, base {rotary.base:,.0f}" if rotary else "none"
+        if self.scaling is None:
+            return base
+        return f"{base}, scaled by {self.scaling!r}" + (f" to {self.reach:,}" if self.reach != self.trained else "")
+
+
+def _config_of_model(model: nn.Module) -> PreTrainedConfig:
+    try:
+        return host_of(model)[0].config  # type: ignore[return-value]
+    except UnsupportedModel:
+        config = getattr(model, "config", None)
+        if isinstance(config, PreTrainedConfig):
+            return config
+        raise
+
+
+def _config_of(given: Any) -> tuple[PreTrainedConfig, Block | None]:
+    if isinstance(given, PreTrainedConfig):
+        return given, None
+    where = named(given)
+    base = base_of_adapter(where)
+    source = where if base is None else base
+    check_folder(source)
+    with told(source):
+        content = config_of(source, {})
+    check_host(content, source)
+    kind = content.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise UnsupportedModel(
+            f"The configuration of {where} is of the kind {kind!r}, which transformers does not know. There are "
+            f"adapters for {', '.join(adapter_names())}; choose such a model."
+        )
+    with told(source):
+        config = CONFIG_MAPPING[kind].from_dict(content)
+    return config, None if base is None else side_car_of(where)
+
+
+def _lengths(
+    config: PreTrainedConfig, adapter: type[Adapter] | None, block: Block | None
+) -> tuple[int | None, int | None, str | None]:
+    """Trained length, reach and scaling."""
+    declared = getattr(config, "max_position_embeddings", None)
+    if adapter is None:
+        parameters = getattr(config, "rope_parameters", None) or {}
+        before = parameters.get("original_max_position_embeddings") or declared
+        kind = parameters.get("rope_type")
+        return before, declared, None if kind == "default" else kind
+    trained, scaling = adapter().trained_length(config), adapter().scaled_already(config)
+    if block is not None:
+        return block.trained_length, block.target_length, scaling
+    return trained, trained if scaling is None else max(trained, declared or 0), scaling

@@ -1,0 +1,179 @@
+"""What is timed: reading a text, writing one token behind a text, a step of training."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.patching.patch import host_of
+
+CHUNK = 512  # tokens that are read at a time into a cache, which is not timed
+TINY = 16  # tokens that warm a model up
+
+
+class Prefill:
+    """A text is read, as before the first new token: a decoder fills its cache and gives the last token's logits.
+
+    An encoder is run without its head, which knows no position and whose logits can outweigh everything else.
+    """
+
+    name, decoder_only, scores_squared = "prefill", False, "one layer"
+
+    def __init__(self, model: nn.Module, ids: Tensor) -> None:
+        self.model, self.ids = model.eval(), ids
+        if last_logits_only(model):
+            self.more: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1}
+        else:
+            self.model, self.more = host_of(model)[0], {}
+        with torch.inference_mode():
+            self.model(ids[:, :TINY], **self.more)
+
+    @staticmethod
+    def tokens(ids: Tensor) -> int:
+        """Tokens of a call."""
+        return ids.numel()
+
+    def reset(self) -> None:
+        """Every call starts alike anyway."""
+
+    def call(self) -> None:
+        """Read the text."""
+        with torch.inference_mode():
+            self.model(self.ids, **self.more)
+
+    def held(self) -> int:
+        """Bytes that stay between calls."""
+        return 0
+
+
+class Decode:
+    """One token is read behind a text that is in the cache.
+
+    ``reset`` takes out what came after the text and reads one token, which is not timed: where a cache has memory to
+    spare, or keeps a copy of its keys, that token takes it or makes it, and those after it do as they would in a long
+    generation.
+    """
+
+    name, decoder_only, scores_squared = "decode", True, None
+
+    def __init__(self, model: nn.Module, ids: Tensor) -> None:
+        self.model, self.token, self.filled = model.eval(), ids[:, :1], ids.shape[1] - 1
+        self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
+        self.cache = DynamicCache()
+        with torch.inference_mode():
+            for chunk in ids[:, : self.filled].split(CHUNK, dim=1):
+                model(chunk, past_key_values=self.cache, use_cache=True, **self.more)
+        kept = copy.deepcopy(self.cache)
+        self.call()
+        self.kept = None if cropped(self.cache, self.filled) else kept
+
+    @staticmethod
+    def tokens(ids: Tensor) -> int:
+        """Tokens of a call."""
+        return len(ids)
+
+    def reset(self) -> None:
+        """The cache as it was when it was filled, and one token more."""
+        if self.kept is not None:
+            self.cache = copy.deepcopy(self.kept)
+        else:
+            cropped(self.cache, self.filled)
+        self.call()
+
+    def call(self) -> None:
+        """Read one token."""
+        with torch.inference_mode():
+            self.model(self.token, past_key_values=self.cache, use_cache=True, **self.more)
+
+    def held(self) -> int:
+        """Bytes of the cache."""
+        return sum(tensor_storages(self.cache).values())
+
+
+class Train:
+    """Forward and backward, without an optimiser: of the model's own loss, or of its states' mean square."""
+
+    name, decoder_only, scores_squared = "train", False, "all layers"
+
+    def __init__(self, model: nn.Module, ids: Tensor) -> None:
+        self.model, self.ids = model.train(), ids
+        accepts = inspect.signature(model.forward).parameters
+        self.has_loss = "labels" in accepts and last_of(model) is not None
+        self.more = {"use_cache": False} if "use_cache" in accepts else {}
+        self.step(ids[:, :TINY])
+        self.reset()
+
+    @staticmethod
+    def tokens(ids: Tensor) -> int:
+        """Tokens of a call."""
+        return ids.numel()
+
+    def reset(self) -> None:
+        """Drop the gradients."""
+        self.model.zero_grad(set_to_none=True)
+
+    def call(self) -> None:
+        """One step."""
+        self.step(self.ids)
+
+    def step(self, ids: Tensor) -> None:
+        """Forward and backward of some tokens."""
+        if self.has_loss:
+            loss = self.model(ids, labels=ids, **self.more).loss
+        else:
+            loss = host_of(self.model)[0](ids, **self.more).last_hidden_state.float().square().mean()
+        loss.backward()
+
+    def held(self) -> int:
+        """Bytes that stay between calls: gradients do, but are part of a call's peak."""
+        return 0
+
+
+CASES = {case.name: case for case in (Prefill, Decode, Train)}
+
+
+def cropped(cache: Cache, length: int) -> bool:
+    """Take the newest tokens out of a cache; False where it cannot, because others were dropped for them."""
+    with suppress(PosEncError, RuntimeError, NotImplementedError):
+        if new := cache.get_seq_length() - length:
+            cache.crop(-new)
+        return cache.get_seq_length() == length
+    return False
+
+
+def last_logits_only(model: nn.Module) -> bool:
+    """Whether the head can be asked for the last token alone."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def last_of(model: Any) -> nn.Module | None:
+    """The head over the vocabulary, if the model has one."""
+    return model.get_output_embeddings()
+
+
+def tensor_storages(cache: Any) -> dict[int, int]:
+    """Bytes of every storage that a cache holds, by address: two tensors may share one."""
+    found = {}
+    for tensor in tensors_in([vars(layer) for layer in cache.layers]):
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Tensors in nested containers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one)

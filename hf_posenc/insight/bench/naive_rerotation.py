@@ -1,0 +1,69 @@
+"""The naive form of decoding where keys stand elsewhere than at their positions, as published code has it.
+
+Keys are cached as they were projected, and at every step all of them are turned to where the regions have them: O(keys)
+rotations for one token. Other schemes have no such form; their keys are cached as they are read, naively too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.patches.attention import Attended, LayerProjections, Positioned
+from hf_posenc.patches.forward_hook import ATTENTIONS
+from hf_posenc.patches.positions import KEYWORD, context_of, self_attention_cache
+from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
+from hf_posenc.schemes.base import Scheme, has
+
+
+class Rerotating(Positioned):
+    """In front of a patched attention class: its cache holds raw keys."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Any, mask: Any, host: dict[str, Any]
+    ) -> Attended:
+        """See `Positioned.attend`."""
+        scheme, cache = self.scheme, self_attention_cache(cache)
+        ctx = context_of(
+            q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal
+        )
+        ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+        q, k = scheme.prepare(q, k)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx)
+        queries, _, _ = turned(scheme, q, q[:, :0], q[:, :0], ctx)
+        _, keys, v = turned(scheme, k[:, :0], k, v, at_keys(ctx))
+        queries, terms = scaled(queries, scheme.terms(ctx))
+        return self._by_engine(queries, copies_of(keys, terms.regions), v, terms, ctx, mask, host, None)
+
+
+def at_keys(ctx: PositionContext) -> PositionContext:
+    """The context in which all keys are turned; layers share its tables."""
+    memo: dict[Hashable, object] = ctx.once("all keys", dict)
+    return replace(ctx, query_positions=ctx.key_positions, memo=memo, first=None)
+
+
+def rerotate(base: nn.Module) -> None:
+    """Make the layers of a patched model whose keys are moved decode naively."""
+    for attention in base.__dict__[ATTENTIONS]:
+        if moves_keys(attention.scheme):
+            attention.__class__ = naive_class(type(attention))  # type: ignore[arg-type]
+
+
+def moves_keys(scheme: Scheme) -> bool:
+    """Whether keys stand elsewhere than at their positions, and nothing else is cached or dropped."""
+    here = torch.zeros(1, 1, dtype=torch.long)
+    regions = scheme.regions(PositionContext(here, here, causal=True, contiguous=True))
+    return any(region.remaps for region in regions) and not has(scheme, "carry") and scheme.kept_keys is None
+
+
+@lru_cache(maxsize=16)
+def naive_class(cls: type[nn.Module]) -> type[nn.Module]:
+    """A patched attention class with `Rerotating` in front of it."""
+    return type(f"Rerotating{cls.__name__}", (Rerotating, cls), {})

@@ -1,0 +1,85 @@
+"""Two panels a case: time and memory over those of the model as it comes, against length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.plotting.figures import (
+    COLOURS,
+    MARKERS,
+    figure,
+    length_names,
+    save_figure,
+)
+from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.variants import UNPATCHED
+
+PANEL = (4.6, 3.4)  # inches
+
+
+def write_picture(cells: Sequence[Cell], path: Path) -> bool:
+    """Draw what was timed beside the model as it comes; False where nothing was.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    shown = [cell for cell in cells if cell.time_ratio(UNPATCHED) is not None]
+    cases = list(dict.fromkeys(cell.case for cell in shown))
+    if not cases:
+        return False
+    canvas, axes = figure(2 * PANEL[0], len(cases) * PANEL[1])
+    axes.remove()
+    grid = canvas.subplots(len(cases), 2, squeeze=False)
+    for row, case in zip(grid, cases, strict=True):
+        mine = [cell for cell in shown if cell.case == case]
+        for panel, name, values in zip(row, ("time", "memory"), (times(mine), memories(mine)), strict=True):
+            draw(panel, values)
+            panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
+            panel.set_ylabel(f"{name} / unpatched")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+    save_figure(canvas, path)
+    return True
+
+
+Line = list[tuple[int, float, float, float]]
+"""Length, value, and how far it reaches down and up."""
+
+
+def times(cells: Sequence[Cell]) -> dict[str, Line]:
+    """Ratios of time and their quartiles, by scheme."""
+    found: dict[str, Line] = {}
+    for cell in cells:
+        if (one := cell.time_ratio(UNPATCHED)) is not None:
+            spread = one.median - one.low, one.high - one.median
+            found.setdefault(cell.scheme, []).append((cell.length, one.median, *spread))
+    return found
+
+
+def memories(cells: Sequence[Cell]) -> dict[str, Line]:
+    """Ratios of memory, by scheme."""
+    found: dict[str, Line] = {}
+    for cell in cells:
+        if (one := cell.memory_ratio(UNPATCHED)) is not None:
+            found.setdefault(cell.scheme, []).append((cell.length, one, 0.0, 0.0))
+    return found
+
+
+def draw(axes: Any, lines: dict[str, Line]) -> None:
+    """A line a scheme; as much as the model as it comes is a dashed line."""
+    lengths = sorted({point[0] for line in lines.values() for point in line})
+    axes.axhline(1.0, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+    for number, (scheme, line) in enumerate(lines.items()):
+        x, y, down, up = zip(*sorted(line), strict=True)
+        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+        axes.errorbar(x, y, (down, up), label=scheme, markersize=5, linewidth=1.6, elinewidth=0.8, zorder=3, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, length_names(lengths))
+    axes.minorticks_off()
+    axes.set_xlabel("tokens")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,72 @@
+"""A benchmark in words: one table a case, and what is to be said beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.timing import Ratio
+from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
+
+NONE = "—"
+MIB = 2**20
+PROCESSOR = {UNPATCHED: ("CPU time",)}  # steadier than time on a busy machine; of naive forms the times differ anyway
+TITLES = {
+    "prefill": "prefill: a text is read",
+    "decode": "decode: one token is read behind a cached text",
+    "train": "train: forward and backward",
+}
+
+
+def table(cells: Sequence[Cell], case: str) -> tuple[list[str], list[list[str]]]:
+    """Column heads and lines of a case."""
+    mine = [cell for cell in cells if cell.case == case]
+    roles = [role for role in (UNPATCHED, NAIVE) if any(role in cell.models for cell in mine)]
+    heads = ["scheme", "tokens", "ms/token" if case == "decode" else "ms", "tokens/s", "MiB"]
+    for role in roles:
+        heads += [f"{what} / {role}" for what in ("time", *PROCESSOR.get(role, ()), "MiB")]
+    return heads, [line(cell, roles) for cell in mine]
+
+
+def line(cell: Cell, roles: Sequence[str]) -> list[str]:
+    """A cell as a line of its table."""
+    ours = cell.models.get(PATCHED)
+    found = [cell.scheme, f"{cell.length:,}", *own(cell)]
+    found.append(NONE if ours is None or ours.memory is None else f"{ours.memory / MIB:.1f}")
+    for role in roles:
+        memory = cell.memory_ratio(role)
+        clocks = ["wall", *("processor" for _ in PROCESSOR.get(role, ()))]
+        found += [spread(cell.time_ratio(role, clock)) for clock in clocks]
+        found.append(NONE if memory is None else f"{memory:.2f}")
+    return found
+
+
+def own(cell: Cell) -> list[str]:
+    """Time of a call in the median round, and tokens a second."""
+    ours = cell.models.get(PATCHED)
+    if ours is None or not ours.times:
+        return [NONE, NONE]
+    seconds = sorted(t.wall for t in ours.times)[len(ours.times) // 2]
+    return [f"{1000 * seconds:.4g}", f"{cell.tokens / seconds:,.0f}"]
+
+
+def spread(found: Ratio | None) -> str:
+    """``1.02 (0.99–1.05)``: the median of paired ratios, and its quartiles."""
+    return NONE if found is None else f"{found.median:.3g} ({found.low:.3g}–{found.high:.3g})"
+
+
+def remarks(cells: Sequence[Cell]) -> list[str]:
+    """What stands behind a dash, each once."""
+    said = []
+    for cell in cells:
+        where = f"{cell.scheme}, {cell.case}, {cell.length:,} tokens"
+        if cell.why_not:
+            said.append(f"{where}: {cell.state}: {cell.why_not}")
+        said += [f"{where}: no {role}: {found.why_not}" for role, found in cell.models.items() if found.why_not]
+    return said
+
+
+def to_dict(cells: Sequence[Cell], about: dict[str, Any]) -> dict[str, Any]:
+    """Plain values, for JSON: how it was measured, and every round of every cell."""
+    return {"about": about, "cells": [cell.to_dict() for cell in cells]}

@@ -1,0 +1,58 @@
+"""What a benchmark is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hf_posenc.core.lengths import check_factor
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.insight.bench.cases import CASES
+from hf_posenc.insight.bench.variants import AGAINST
+from hf_posenc.schemes.entry import Entry
+
+REACH = 8  # times the trained length, where neither lengths nor factor say more
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a benchmark is to measure.
+
+    Attributes:
+        entries: schemes.
+        lengths: tokens.
+        cases: of `hf_posenc.insight.bench.cases.CASES`.
+        against: what the schemes are timed beside.
+        factor: target length over trained length, where an entry does not say it.
+        rounds: of each cell.
+        batch: rows.
+    """
+
+    entries: Sequence[Entry]
+    lengths: Sequence[int]
+    cases: Sequence[str] = ("prefill",)
+    against: Sequence[str] = AGAINST
+    factor: float | None = None
+    rounds: int = 7
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        for name, chosen, known in (("cases", self.cases, CASES), ("against", self.against, AGAINST)):
+            for value in chosen:
+                if value not in known:
+                    raise OptionOutOfRange(f"{name} has {value!r}. Choose among {', '.join(known)}.")
+        for name, values, least in (
+            ("lengths", self.lengths, 2), ("rounds", [self.rounds], 1), ("batch", [self.batch], 1)
+        ):  # fmt: skip
+            if not values or min(values) < least:
+                raise OptionOutOfRange(f"{name} must be at least {least}, got {min(values, default='none')}.")
+        if self.factor is not None:
+            check_factor(self.factor)
+        if any(entry.scheme is None for entry in self.entries):
+            raise OptionOutOfRange("unscaled is what schemes are timed beside, and is no scheme. Leave it out.")
+
+    def target(self, trained: int) -> int:
+        """Tokens that schemes are to reach."""
+        if self.factor is not None:
+            return round(self.factor * trained)
+        return max(REACH * trained, *self.lengths)

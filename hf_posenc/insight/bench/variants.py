@@ -1,0 +1,81 @@
+"""The models that are compared: as it comes, with a scheme, and with the scheme computed naively.
+
+They share their weights, so that three of them take the memory of one, but not their gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from hf_posenc.insight.bench.naive_rerotation import rerotate
+from hf_posenc.patching.patch import host_of, patch_model
+from hf_posenc.schemes.entry import Entry
+
+UNPATCHED, PATCHED, NAIVE = "unpatched", "patched", "naive"
+AGAINST = (UNPATCHED, NAIVE)
+FUSED, MATERIALISED = "sdpa", "eager"
+SEED = 0
+
+
+def subject(
+    model: PreTrainedModel, role: str, entry: Entry, length: int, target: int, *, decodes: bool = False
+) -> PreTrainedModel:
+    """A model of its own, whose weights are those of ``model``.
+
+    Args:
+        model: without a scheme.
+        role: `UNPATCHED`, `PATCHED`, or `NAIVE`, which forms all scores and biases: the scheme's reference.
+        entry: the scheme and its options.
+        length: tokens it is run on.
+        target: tokens the scheme is to reach, where the entry does not say it.
+        decodes: whether it reads token by token, which has a naive form of its own
+            (`hf_posenc.insight.bench.naive_rerotation`).
+
+    Raises:
+        PosEncError: the scheme is refused.
+    """
+    if role == UNPATCHED:
+        chosen = lengthened(model, length)
+    else:
+        chosen = twin(model)
+        lengths = entry.lengths if entry.lengths.keys() & {"factor", "target_length"} else {"target_length": target}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            scheme: str = entry.scheme  # type: ignore[assignment]  # `Order` refuses an entry without one
+            patch_model(chosen, scheme, **{**entry.own_options, **lengths})
+    if role == NAIVE and decodes:
+        rerotate(host_of(chosen)[0])
+    chosen.set_attn_implementation(MATERIALISED if role == NAIVE else FUSED)
+    return chosen
+
+
+def twin(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that has the same weights in the same memory."""
+    same = {id(p): nn.Parameter(p.data, requires_grad=p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, memo={**same, id(model.config): copy.deepcopy(model.config)})
+
+
+def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
+    """A twin that runs on so many tokens, to be timed and nothing else: a table begins again where it ends."""
+    base, adapter = host_of(model)
+    known: Any = base.config
+    if length <= known.max_position_embeddings:
+        return twin(model)
+    trained = adapter.trained_length(known)
+    if adapter.geometry(known, trained_length=trained, target_length=trained).table is None:
+        longer = twin(model)
+        longer.config.max_position_embeddings = length
+        return longer
+    config = copy.deepcopy(model.config)
+    config.max_position_embeddings = length
+    longer = type(model)(config).to(model.device, model.dtype)
+    kept = dict(model.named_parameters())
+    for name, weight in longer.named_parameters():
+        old = kept[name].data
+        weight.data = old if old.shape == weight.shape else old.repeat(-(-length // len(old)), 1)[:length]
+    return longer.train(model.training)

@@ -1,0 +1,31 @@
+"""Codes of a scheme as models add them, for demonstrations on codes alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.errors import UnknownTopic
+from hf_posenc.insight.properties import Subject, subjects
+
+
+def coded(scheme: str, **options: Any) -> Subject:
+    """A scheme that adds codes to embeddings, 128 channels wide.
+
+    Raises:
+        UnknownTopic: it adds none.
+    """
+    found = subjects(scheme, options)[0]
+    if not found.has_codes:
+        raise UnknownTopic(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
+    return found
+
+
+def codes(subject: Subject, positions: Tensor | int) -> Tensor:
+    """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first so many."""
+    places = torch.arange(positions) if isinstance(positions, int) else positions
+    found = subject.codes(places)
+    assert found is not None
+    return found

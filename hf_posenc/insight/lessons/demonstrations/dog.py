@@ -1,0 +1,58 @@
+"""Two equal words in one sentence: does the model know one from the other?"""
+
+from __future__ import annotations
+
+from hf_posenc.insight.lessons.finding import Table
+from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.tiny_models import (
+    SAME,
+    apart,
+    hidden,
+    named,
+    patched_if_defined,
+    tokens,
+)
+
+SENTENCE = "the dog chased another dog"
+MODELS = {"bert": "encoder", "llama": "decoder"}
+
+
+@topic(
+    "dog", "Two dogs in one sentence: which is which?", schemes=("none", "sinusoidal", "learned", "rope", "alibi", "t5")
+)
+def dog(schemes: tuple[str, ...]) -> Found:
+    """A small BERT and a small Llama read the sentence under each scheme."""
+    ids = tokens(SENTENCE)
+    first, second = (n for n, word in enumerate(SENTENCE.split()) if word == "dog")
+    rows = []
+    for model, kind in MODELS.items():
+        for scheme in dict.fromkeys(("none", *schemes)):
+            reader = patched_if_defined(model, scheme)
+            if reader is not None:
+                said = hidden(reader, ids)
+                rows.append(
+                    (f"{model} ({kind})", scheme, difference := apart(said[first], said[second]), difference < SAME)
+                )
+    blind = {(row[0].split()[0], row[1]) for row in rows if row[3]}
+    shows = f"""A model with random weights reads “{SENTENCE}”. Both dogs enter as the same vector; what leaves the last
+        layer at their two places is compared. A model that gives both the same cannot say who chases whom."""
+    conclusion = " ".join(
+        sentence(model, kind, blind, [row[1] for row in rows if row[0].startswith(model)])
+        for model, kind in MODELS.items()
+    )
+    return (
+        shows,
+        [Table(("model", "scheme", "largest difference of the two dogs", "the same"), tuple(rows))],
+        conclusion,
+    )
+
+
+def sentence(model: str, kind: str, blind: set[tuple[str, str]], tried: list[str]) -> str:
+    """What the numbers of one model say."""
+    same = [scheme for scheme in tried if (model, scheme) in blind]
+    different = [scheme for scheme in tried if scheme not in same]
+    said = f"In the {kind} both dogs are one under {named(same)}" if same else f"In the {kind} no scheme mixes them up"
+    if different:
+        said += f"; they are told apart under {named(different)}"
+    by_mask = "none" in different and kind == "decoder"
+    return said + (": even without positions, as each word sees only what came before it." if by_mask else ".")

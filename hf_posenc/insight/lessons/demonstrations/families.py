@@ -1,0 +1,43 @@
+"""Where position enters: with the words, in queries and keys, in the scores, or in who sees whom."""
+
+from __future__ import annotations
+
+from hf_posenc.insight.lessons.finding import Table
+from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.tiny_models import named
+from hf_posenc.insight.properties import subjects
+from hf_posenc.schemes.base import overrides
+from hf_posenc.schemes.registry import list_schemes
+
+PLACES = {
+    "added to words": ("embed", "read_table"),
+    "turns queries and keys": ("rotation", "row_rotation", "prepare"),
+    "added to scores": ("bias",),
+    "places tokens elsewhere": ("regions", "reposition"),
+    "limits sight": ("visible",),
+    "scales scores": ("query_scale", "row_scale", "logit_scale", "sink"),
+    "added to outputs": ("values",),
+}
+
+
+@topic("families", "Where can position enter a transformer?")
+def families() -> Found:
+    """Every scheme's hooks, sorted by where they act."""
+    found: dict[str, list[str]] = {place: [] for place in PLACES}
+    nothing = []
+    for record in list_schemes():
+        parts = {part for subject in subjects(record.name) for part in subject.layer().scheme.schemes}
+        own = [part for part in parts if part.record.name == record.name]
+        places = [place for place, hooks in PLACES.items() if any(overrides(p, h) for p in own for h in hooks)]
+        for place in places:
+            found[place].append(record.name)
+        if not places:
+            nothing.append(record.name)
+    rows = tuple((place, len(names), ", ".join(names)) for place, names in found.items())
+    most = max(rows, key=lambda row: row[1])
+    shows = """A scheme can add a code to words before the first layer, rotate queries and keys, add a number to scores
+        before softmax, count distances anew, or hide keys. Which it does is read off the scheme itself."""
+    conclusion = (
+        f"The largest family, “{most[0]}”, has {most[1]} schemes. None of these in a single layer: {named(nothing)}."
+    )
+    return shows, [Table(("position is", "schemes", "which"), rows)], conclusion

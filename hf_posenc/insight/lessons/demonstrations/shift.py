@@ -1,0 +1,66 @@
+"""The matrix of a step, recovered from codes alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hf_posenc.insight.lessons.codes import coded, codes
+from hf_posenc.insight.lessons.finding import Table
+from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.properties.target import FAR
+from hf_posenc.insight.properties.translation import solve
+
+SAMPLES, REACH = 512, 2**20
+HOLDS = 1e-4
+
+
+@topic("shift", "Which matrix moves a code on by k?", schemes=("sinusoidal", "binary"))
+def shift(schemes: tuple[str, ...]) -> Found:
+    """Least squares on codes of random positions, for steps of one and two; and the angles of what is found."""
+    rows, tables, said = [], [], []
+    for scheme in schemes:
+        residual, one, two = steps(scheme)
+        values = torch.linalg.eigvals(one)
+        off_circle, squared = float((values.abs() - 1).abs().max()), float((one @ one - two).norm() / two.norm())
+        rows.append((scheme, residual, off_circle, squared))
+        said.append(reading(scheme, residual, off_circle, squared))
+        if residual < HOLDS and off_circle < HOLDS:
+            tables.append(hands(scheme, values))
+    shows = f"""Codes of {SAMPLES} random positions below {REACH} and of the positions after them: M₁ is fitted by least
+        squares, then M₂ for a step of two. Were the step a rotation, its eigenvalues would lie on the unit circle, and
+        two steps would be M₁ twice. The angles of the eigenvalues are then the frequencies, in radians a position."""
+    columns = ("scheme", "residual on other positions, in steps", "eigenvalues off the unit circle", "M₁ M₁ against M₂")
+    return shows, [Table(columns, tuple(rows)), *tables], " ".join(said)
+
+
+def steps(scheme: str) -> tuple[float, Tensor, Tensor]:
+    """The residual of M₁ on positions it was not fitted to, and M₁ and M₂."""
+    subject = coded(scheme)
+    end = (REACH if subject.reach == FAR else subject.reach) - 2
+    places = torch.randperm(end, generator=torch.Generator().manual_seed(0))[: 2 * SAMPLES]
+    at = {by: codes(subject, places + by) for by in (0, 1, 2)}
+    seen, other = slice(0, len(places) // 2), slice(len(places) // 2, None)
+    one, two = (solve(at[0][seen], at[by][seen]) for by in (1, 2))
+    step = (at[1][other] - at[0][other]).norm()
+    return float((at[0][other] @ one - at[1][other]).norm() / step), one, two
+
+
+def hands(scheme: str, values: Tensor) -> Table:
+    """The frequencies read off the eigenvalues, fastest first, and the positions of a full turn."""
+    angles = values.angle().abs().sort(descending=True).values[::2]
+    chosen = [0, 1, 2, len(angles) // 2, len(angles) - 1]
+    rows = tuple((n, float(angles[n]), 2 * math.pi / max(float(angles[n]), 1e-12)) for n in chosen)
+    return Table(("hand", "radians a position", "positions a turn"), rows, f"{scheme}: hands of the clock, from data")
+
+
+def reading(scheme: str, residual: float, off_circle: float, squared: float) -> str:
+    """What the numbers of one scheme say."""
+    if residual >= HOLDS:
+        return f"{scheme}: no matrix does; {100 * min(residual, 1):.0f} % of a step is left unexplained."
+    turns = "a rotation" if off_circle < HOLDS else "a matrix, but no rotation"
+    return f"{scheme}: one matrix for all positions, {turns}" + (
+        ", and two steps are M₁ twice." if squared < 1e-3 else "."
+    )

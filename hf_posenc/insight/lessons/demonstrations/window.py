@@ -1,0 +1,102 @@
+"""Why a trained model fails on long texts, and why hiding all but the nearest keys helps.
+
+Two things are new beyond the trained length: distances that no weight has met, and more keys than attention was ever
+spread over. Distances are read off a scheme's regions, the spread is the entropy of attention on a real text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.insight.lessons.finding import Table
+from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.tiny_models import named
+from hf_posenc.patching.patch import patch_model, scheme_of, unpatch_model
+from hf_posenc.starters.loading import load_starter
+
+TIMES = 4
+LAST = 64
+SCORED = 2  # texts
+AS_TRAINED = 0.1  # nats
+
+
+@topic("window", "Why do models fail beyond their trained length, and what does a window mend?",
+       schemes=("rope", "rerope", "window"))  # fmt: skip
+def window(schemes: tuple[str, ...]) -> Found:
+    """The starter Llama reads texts four times as long as it was trained on, under each scheme."""
+    model, tokenizer = load_starter("llama")
+    trained = int(model.config.max_position_embeddings)
+    texts = long_texts(tokenizer, trained * TIMES)
+    rows = [("as trained", trained, *measured(model, texts[:, -trained:], None))]
+    for scheme in schemes:
+        patch_model(model, scheme, factor=TIMES)
+        rows.append((scheme, trained * TIMES, *measured(model, texts, scheme_of(model))))
+        unpatch_model(model)
+    _, _, known, _, entropy, loss = rows[0]
+    unseen = [row[0] for row in rows[1:] if row[2] > known + 1]
+    spread = [row[0] for row in rows[1:] if row[4] > entropy + AS_TRAINED]
+    both = [row[0] for row in rows[1:] if row[0] not in (*unseen, *spread)]
+    near = [row[0] for row in rows[1:] if row[5] < loss + AS_TRAINED]
+    far = [row[0] for row in rows[1:] if row[0] not in near]
+    shows = f"""A small Llama trained on {trained} tokens reads Python sources of {trained * TIMES}. Measured is the
+        farthest distance that its slowest hand meets, how many keys a token sees, over how many nats attention is
+        spread (entropy, mean over layers, heads and the last {LAST} tokens), and the loss of those
+        same {LAST} tokens; first at the trained length."""
+    conclusion = (
+        f"Distances, as rotations have them, that were never seen in training occur under {named(unseen)}; attention "
+        f"is spread wider than in training under {named(spread)}; neither is so under {named(both)}. The loss stays "
+        f"within {AS_TRAINED} of the trained length's "
+        f"under {named(near)}" + (f", and is lost under {named(far)}." if far else ".")
+    )
+    columns = ("scheme", "tokens", "farthest, in unscaled tokens", "keys seen", "entropy, nats", "loss, nats a token")
+    return shows, [Table(columns, tuple(rows))], conclusion
+
+
+@torch.no_grad()
+def measured(model: Any, texts: Tensor, scheme: Any) -> tuple[float, int, float, float]:
+    """Farthest angle and keys of the last row, entropy of the last rows' attention, loss of their tokens."""
+    model.set_attn_implementation("eager")  # which alone returns attention
+    out = model(texts, output_attentions=True, use_cache=False)
+    model.set_attn_implementation("sdpa")
+    weights = torch.stack([layer[:, :, -LAST:] for layer in out.attentions])
+    entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean()
+    loss = torch.nn.functional.cross_entropy(out.logits[:, -LAST - 1 : -1].flatten(0, 1), texts[:, -LAST:].flatten())
+    farthest, keys = last_row(texts.shape[1], scheme)
+    return farthest, keys, float(entropy), float(loss)
+
+
+def last_row(length: int, scheme: Any) -> tuple[float, int]:
+    """How far back the last token's slowest hand is turned, in tokens of the host's own hand, and how many keys it
+        sees.
+    Scaled frequencies turn less for the same distance; what only a bias knows is as far away as it is.
+    """
+    places = torch.arange(length)
+    if scheme is None:
+        return float(length - 1), length
+    query, ctx = places[-1:], PositionContext(places[None], places[None], True, True)
+    visible, by_row, farthest, keys = scheme.terms(ctx).visible.holds(query, places), scheme.row_rotation(), 0.0, 0
+    for region in scheme.regions(ctx):
+        mine = region.band.holds(query, places) & visible
+        rotation = by_row.rotation_of(length) if by_row else region.rotation or scheme.rotation()
+        distance = (region.query_at(query) - region.key_at(places))[mine].double()
+        slower = 1.0 if rotation is None else float(rotation.frequencies[-1]) / own_slowest(scheme)
+        farthest, keys = max(farthest, slower * float(distance.max())), keys + len(distance)
+    return farthest, keys
+
+
+def own_slowest(scheme: Any) -> float:
+    """Radians a token of the host's slowest hand."""
+    return float(scheme.geometry.rotary.rotation.frequencies[-1])
+
+
+def long_texts(tokenizer: Any, length: int) -> Tensor:
+    """Held-out sources as ids ``[texts, length]``, spaced over all of them."""
+    from hf_posenc.eval.texts.windows import source_text
+
+    ids = tokenizer(source_text(None)[: 40 * length * SCORED], add_special_tokens=False)["input_ids"]
+    step = (len(ids) - length) // SCORED
+    return torch.tensor([ids[n * step : n * step + length] for n in range(SCORED)])

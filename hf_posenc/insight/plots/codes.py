@@ -1,0 +1,126 @@
+"""The code of every position, as numbers: what is added to the token, read from a table, or turned by.
+
+code(p) ∈ Rⁿ                    a vector a position; of a rotation, R(p) applied to the hand (1, 0) of every pair
+hand m of code(p)               two channels whose length no position changes: one clock hand
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.insight.plots.rotation_matrices import rotations
+from hf_posenc.insight.plots.target import Subject, counted
+
+STEADY = 1e-4  # relative change of a hand's length that is rounding
+TIED = 1e-6  # relative difference of two widths that is rounding
+GOLDEN = math.pi * (3 - math.sqrt(5))  # no two channels stand for directions that are close
+
+
+def has_code(subject: Subject) -> bool:
+    """Whether every position has a code of its own."""
+    adds = subject.has("embed") and subject.scheme.embed(counted(1)) is not None
+    return adds or subject.reads_table or subject.has("rotation", "row_rotation")
+
+
+def codes(subject: Subject, length: int, start: int = 0) -> Tensor:
+    """Codes of the positions from ``start`` on, ``[length, channels]``, float32.
+
+    Raises:
+        OptionOutOfRange: positions have no code: the scheme only says what pairs of them do.
+        PositionOutOfTable: the scheme ends before.
+    """
+    positions = counted(length, start)
+    added = subject.scheme.embed(positions)
+    if added is not None:
+        return added.expand(1, -1, -1)[0].float()
+    if subject.reads_table and subject.table is not None:
+        return subject.scheme.read_table(subject.table, positions)[0].float()
+    turning = list(rotations(subject, length).values())
+    if not turning:
+        raise OptionOutOfRange(
+            f"Scheme {subject.label!r} gives positions no code of their own, only pairs of them. "
+            'Look at another picture: "bias", "scores" or "distances".'
+        )
+    rotation = turning[0]
+    places = positions if rotation.axes is None else subject.scheme.coordinates(positions, None)
+    return rotate(first_hands(rotation, length), rotation, table(rotation, places))[0, 0].float()
+
+
+def first_hands(rotation: Rotation, length: int) -> Tensor:
+    """(1, 0) in every pair that a rotation turns, ``[1, 1, length, channels]``."""
+    upright = torch.zeros(1, 1, length, rotation.dims)
+    upright[..., slice(0, rotation.dims // 2) if rotation.layout == "half" else slice(0, None, 2)] = 1.0
+    return upright
+
+
+def hands(code: Tensor) -> Tensor | None:
+    """Codes ``[position, channels]`` as clock hands ``[position, pairs]``, complex; None where they are none.
+
+    Which channels make a hand is found out: neighbours, or one of either half, whichever keep their length.
+    """
+    pairs = code.shape[1] // 2
+    wide = code[:, : 2 * pairs].double()
+    neighbours, halves = wide.unflatten(1, (pairs, 2)).unbind(2), wide.unflatten(1, (2, pairs)).unbind(1)
+    for one, other in (neighbours, halves) if pairs else ():
+        size = torch.hypot(one, other)
+        if bool((size > 0).all() and (size.amax(0) <= size.amin(0) * (1 + STEADY)).all()):
+            return torch.complex(one, other) / size
+    return None
+
+
+def turned(subject: Subject, length: int, start: int = 0) -> Tensor | None:
+    """How far each hand has turned since position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
+    first, now = hands(codes(subject, 2)), hands(codes(subject, max(length, 2), start))
+    if first is None or now is None:
+        return None
+    clockwise = (first[1] * first[0].conj()).angle().sign()  # (sin, cos) turns against (cos, sin)
+    return ((now[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
+
+
+def products(subject: Subject, length: int, origin: int) -> Tensor:
+    """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
+    code = codes(subject, length).double()
+    return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
+
+
+def steps(subject: Subject, length: int) -> Tensor:
+    """|code(p + 1) − code(p)| for p = 0 … length − 2, ``[length − 1]``."""
+    return codes(subject, length).double().diff(dim=0).norm(dim=1)
+
+
+def path(subject: Subject, length: int) -> tuple[Tensor, tuple[float, float]]:
+    """Codes in the plane of their two widest directions, ``[length, 2]``, and the shares of variance these have."""
+    code = codes(subject, length).double()
+    centred = code - code.mean(0)
+    _, size, directions = torch.linalg.svd(centred, full_matrices=False)
+    angles = GOLDEN * torch.arange(code.shape[1], dtype=torch.float64)
+    first = among_ties(angles.cos(), size, directions, 0)
+    second = among_ties(angles.sin(), size, directions, 1, first)
+    plane = centred @ torch.stack((first, second), dim=1)
+    shares = plane.square().sum(0) / centred.square().sum().clamp(min=1e-30)
+    return plane, (float(shares[0]), float(shares[1]))
+
+
+def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, before: Tensor | None = None) -> Tensor:
+    """A unit vector among the directions as wide as one of them: that which leans most ``towards`` a fixed one.
+
+    Codes may be as wide in many directions (binary digits are), and then nothing else says which is meant; nor does
+    anything say the sign of a single one.
+    """
+    tied = directions[(size - size[min(which, len(size) - 1)]).abs() <= TIED * size[0]]
+    found = tied.T @ (tied @ towards)
+    if before is not None:
+        found = found - before * (before @ found)
+    return found / found.norm().clamp(min=1e-12)
+
+
+def gram(subject: Subject, length: int) -> Tensor:
+    """⟨code(i), code(j)⟩ over the mean of ⟨code(i), code(i)⟩, ``[length, length]``."""
+    code = codes(subject, length).double()
+    return code @ code.T / code.square().sum(1).mean().clamp(min=1e-12)

@@ -1,0 +1,114 @@
+"""Pictures of what is added: to the score of each pair, head by head, and to the values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hf_posenc.insight.plots import marks, pair_scores
+from hf_posenc.insight.plots.registry import (
+    Picture,
+    Sheet,
+    View,
+    register_picture,
+)
+from hf_posenc.insight.plots.target import Subject, counted
+
+MOST_HEADS = 8
+
+
+@register_picture
+class Bias(Picture):
+    """What each head adds to the score of each pair."""
+
+    name, title = "bias", "Bias of each pair, head by head"
+    hooks = ("bias",)
+    trained_length = 64
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        bias = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors).bias()
+        heads = view.heads(len(bias), MOST_HEADS)
+        return {"heads": heads, "bias": bias[heads]}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, among, "bias"), []
+        cells = [(n, place) for n, sheet in enumerate(sheets) for place in range(len(sheet.numbers["heads"]))]
+        most = max(len(sheet.numbers["heads"]) for sheet in sheets)
+        across = marks.columns(len(cells)) if most == 1 else min(4, most)
+        side = {1: 4.0, 2: 3.1, 3: 2.8}.get(across, 2.15)
+        room = 0.4 if len(cells) <= across else -0.1  # names of the axes stand under the last row only
+        grid = marks.panels(figure, len(cells), side, side + room, across=across, sharex=True, sharey=True)
+        for number, (axes, (which, place)) in enumerate(zip(grid, cells, strict=True)):
+            sheet = sheets[which]
+            images.append(marks.heat_map(axes, sheet.numbers["bias"][place], limits[which]))
+            head = f", head {sheet.numbers['heads'][place]}"
+            axes.set_title(
+                marks.shortened(sheet.label, 22 - len(head) + 2 * (4 - across)) + head, loc="left", fontsize=9
+            )
+            if number + across >= len(cells):
+                axes.set_xlabel("key position (tokens)", fontsize=8.5)
+            if number % across == 0:
+                axes.set_ylabel("query position (tokens)", fontsize=8.5)
+        marks.colour_bars(figure, grid, images, "added to the score")
+
+
+@register_picture
+class BiasCurve(Picture):
+    """Bias against distance, one curve a head, for the last query."""
+
+    name, title = "bias_curve", "Bias against distance, head by head"
+    hooks = ("bias",)
+    trained_length = 128
+
+    def tells(self, subject: Subject) -> bool:
+        return False
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        bias = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors).bias()
+        heads = view.heads(len(bias), MOST_HEADS)
+        curves = pair_scores.of_last_row(bias[heads])
+        return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 3.0, sharex=True, sharey=True)
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            for line, head in enumerate(sheet.numbers["heads"]):
+                values = sheet.numbers["bias"][line]
+                marks.curve(axes, sheet.numbers["distance"], values, f"head {head}", line, marked=False)
+            marks.plain(axes)
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("distance (tokens)")
+            if number % marks.columns(len(sheets)) == 0:
+                axes.set_ylabel("added to the score")
+        marks.legend(figure, *grid)
+
+
+@register_picture
+class Values(Picture):
+    """What is added to the value of a key, by its distance from the last query."""
+
+    name, title = "values", "Added to the value of a key, by distance"
+    hooks = ("values",)
+    trained_length = 64
+
+    def shows(self, subject: Subject) -> bool:
+        return subject.has("values") and subject.scheme.values(subject.context(counted(1))) is not None
+
+    def tells(self, subject: Subject) -> bool:
+        return False
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        found = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors)
+        return {"values": found.value_rows(found.length - 1).flip(0)}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, among, "values"), []
+        grid = marks.panels(figure, len(sheets), 5.0 if len(sheets) == 1 else 3.4, 3.3)
+        for axes, sheet, scale in zip(grid, sheets, limits, strict=True):
+            images.append(marks.heat_map(axes, sheet.numbers["values"], scale, square=False))
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("channel")
+            axes.set_ylabel("distance (tokens)")
+        marks.colour_bars(figure, grid, images, "added to the value")

@@ -1,0 +1,179 @@
+"""Pictures of the code that every position has: as a map, as curves, by its steps, its products and its path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.insight.plots import codes, marks
+from hf_posenc.insight.plots.registry import (
+    Picture,
+    Sheet,
+    View,
+    register_picture,
+)
+from hf_posenc.insight.plots.target import Subject
+
+LENGTH = 100
+
+
+class OfCodes(Picture):
+    """Base: for schemes that add a code or read one from a table, and beside them those that rotate."""
+
+    hooks = ("embed",)
+    trained_length: ClassVar[int] = 128
+
+    def shows(self, subject: Subject) -> bool:
+        return codes.has_code(subject)
+
+    def takes(self, subject: Subject) -> bool:
+        return codes.has_code(subject)
+
+    def tells(self, subject: Subject) -> bool:
+        return codes.has_code(subject) and not subject.has("rotation", "row_rotation")
+
+    def length(self, subject: Subject) -> int:
+        return LENGTH
+
+
+@register_picture
+class Code(OfCodes):
+    """The code of every position as a map."""
+
+    name, title = "code", "Code of every position (position × channel)"
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        code = codes.codes(subject, view.length or LENGTH, view.start)
+        channels = view.chosen(code.shape[1], range(code.shape[1]))
+        return {"start": view.start, "channels": channels, "code": code[:, channels]}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, among, "code"), []
+        grid = marks.panels(figure, len(sheets), 5.6 if len(sheets) == 1 else 3.6, 3.4)
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            channels, first = sheet.numbers["channels"], sheet.numbers["start"]
+            code = sheet.numbers["code"]
+            images.append(marks.heat_map(axes, code, limits[number], start=(first, channels[0]), square=False))
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("channel")
+            if channels != list(range(channels[0], channels[0] + len(channels))):
+                axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
+            if number % marks.columns(len(sheets)) == 0:
+                axes.set_ylabel("position (tokens)")
+        marks.colour_bars(figure, grid, images, "value")
+
+
+@register_picture
+class Dimensions(OfCodes):
+    """Single channels of the code against position."""
+
+    name, title = "dimensions", "Single channels of the code against position"
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        code = codes.codes(subject, view.length or LENGTH, view.start)
+        count = code.shape[1]
+        channels = view.chosen(count, sorted({0, count // 4, count // 2}))
+        positions = torch.arange(view.start, view.start + len(code))
+        return {"positions": positions, "channels": channels, "code": code[:, channels]}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 2.7, sharex=True, sharey=True)
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            for line, channel in enumerate(sheet.numbers["channels"]):
+                positions, values = sheet.numbers["positions"], sheet.numbers["code"][:, line]
+                marks.curve(axes, positions, values, f"channel {channel}", line)
+            marks.plain(axes)
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("position (tokens)")
+            if number % marks.columns(len(sheets)) == 0:
+                axes.set_ylabel("value")
+        marks.legend(figure, *grid)
+
+
+@register_picture
+class Product(OfCodes):
+    """Inner product of two codes against their distance."""
+
+    name, title = "product", "Inner product of two codes against their distance"
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        length = view.length or LENGTH
+        origin = length // 2 if view.position is None else view.position
+        if not 0 <= origin < length:
+            raise OptionOutOfRange(f"position must be among 0 … {length - 1}, got {origin}. Ask for a greater length.")
+        return {"distance": torch.arange(length) - origin, "product": codes.products(subject, length, origin)}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        axes = marks.one_pair_of_axes(figure)
+        for number, sheet in enumerate(sheets):
+            marks.curve(axes, sheet.numbers["distance"], sheet.numbers["product"], sheet.label, number)
+        axes.axhline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
+        axes.axvline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
+        marks.plain(axes)
+        axes.set_xlabel("distance from the middle position (tokens)")
+        axes.set_ylabel("⟨code, code⟩ (1 with itself)")
+        marks.only(axes, sheets)
+        marks.legend(figure, axes)
+
+
+@register_picture
+class Steps(OfCodes):
+    """How far neighbouring codes are apart."""
+
+    name, title = "steps", "Distance between the codes of neighbours"
+
+    def length(self, subject: Subject) -> int:
+        return 33
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        step = codes.steps(subject, view.length or LENGTH)
+        return {"position": torch.arange(len(step)), "step": step}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        axes = marks.one_pair_of_axes(figure)
+        for number, sheet in enumerate(sheets):
+            marks.curve(axes, sheet.numbers["position"], sheet.numbers["step"], sheet.label, number)
+        marks.plain(axes)
+        axes.set_ylim(0, 1.08 * max(float(sheet.numbers["step"].max()) for sheet in among or sheets) or 1.0)
+        axes.set_xlabel("position p (tokens)")
+        axes.set_ylabel("|code(p + 1) − code(p)|")
+        marks.only(axes, sheets)
+        marks.legend(figure, axes)
+
+
+@register_picture
+class Path(OfCodes):
+    """The way the code takes, in the plane of its two widest directions."""
+
+    name, title = "path", "Path of the code in the plane of its two widest directions"
+
+    def length(self, subject: Subject) -> int:
+        return 32
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        plane, shares = codes.path(subject, view.length or LENGTH)
+        return {"plane": plane, "variance": list(shares)}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
+        colours = ScalarMappable(Normalize(0, longest - 1), "cividis")
+        grid = marks.panels(figure, len(sheets), 3.6, 3.5)
+        for axes, sheet in zip(grid, sheets, strict=True):
+            plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
+            axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)
+            for place, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
+                axes.plot(*plane[place], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
+            for place in (0, len(plane) - 1):
+                axes.annotate(str(place), plane[place], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3)
+            axes.set_aspect("equal", adjustable="datalim")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")
+            axes.set_ylabel(f"second ({100 * second:.0f} %)")
+        figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)

@@ -1,0 +1,49 @@
+"""Pictures of schemes with several coordinates: what one patch of an image sees of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hf_posenc.insight.plots import marks, pair_scores
+from hf_posenc.insight.plots.registry import (
+    Picture,
+    Sheet,
+    View,
+    register_picture,
+)
+from hf_posenc.insight.plots.target import Subject
+
+SIDE = 15
+
+
+@register_picture
+class Grid(Picture):
+    """Score of the middle patch of an image with every other; a one-dimensional scheme reads it line by line."""
+
+    name, title = "grid", "Score of the middle patch of an image with all others"
+    trained_length = SIDE * SIDE
+    beside = ("rotation", "row_rotation", "bias")
+
+    def shows(self, subject: Subject) -> bool:
+        return getattr(subject.scheme.rotation(), "axes", None) is not None
+
+    def length(self, subject: Subject) -> int:
+        return SIDE * SIDE
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        side = max(1, round((view.length or SIDE * SIDE) ** 0.5))
+        middle = side // 2
+        return {"row": middle, "column": middle, "score": pair_scores.patch_scores(subject, side, side, middle, middle)}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, among, "score"), []
+        grid = marks.panels(figure, len(sheets), 3.3, 3.3)
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            images.append(marks.heat_map(axes, sheet.numbers["score"], limits[number]))
+            axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("column (patches)")
+            if number % marks.columns(len(sheets)) == 0:
+                axes.set_ylabel("row (patches)")
+        marks.colour_bars(figure, grid, images, "score with the patch at ×")

@@ -1,0 +1,217 @@
+"""Pictures of what turns: clock hands, frequencies before and after a scaling, the stretch of each, R(p) itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.insight.plots import codes, marks, rotation_matrices
+from hf_posenc.insight.plots.registry import (
+    Picture,
+    Sheet,
+    View,
+    evenly,
+    register_picture,
+)
+from hf_posenc.insight.plots.target import Subject
+
+MOST_HANDS = 8
+TRAIL = 6  # earlier positions that are faintly seen
+
+
+class OfRotations(Picture):
+    """Base: for schemes that rotate."""
+
+    hooks = ("rotation", "row_rotation")
+
+    def length(self, subject: Subject) -> int:
+        return subject.geometry.target_length
+
+
+@register_picture
+class Frequencies(OfRotations):
+    """Radians a token of each pair, as bars: before and after a scaling."""
+
+    name, title = "frequencies", "Frequency of every pair, before and after"
+    trained_length, factor, sweep = 4096, 4.0, "factor"
+
+    def shows(self, subject: Subject) -> bool:
+        return super().shows(subject) or (codes.has_code(subject) and codes.turned(subject, 2) is not None)
+
+    def tells(self, subject: Subject) -> bool:
+        found = list(rotation_matrices.frequencies(subject, subject.geometry.target_length).values())
+        before = rotation_matrices.unscaled(subject)
+        return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        found = rotation_matrices.frequencies(subject, view.length or self.length(subject))
+        geometry = subject.geometry
+        lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
+        if found:
+            return {"before": rotation_matrices.unscaled(subject), "after": found, **lengths}
+        turned = codes.turned(subject, 2)
+        return {"before": None, "after": {"": turned[1]}, **lengths}  # type: ignore[index]
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.7, 2.8, sharey=True)
+        every = torch.cat(
+            [f for sheet in among for f in (*sheet.numbers["after"].values(), sheet.numbers["before"]) if f is not None]
+        )
+        bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            before, after = sheet.numbers["before"], sheet.numbers["after"]
+            if before is not None:
+                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.ink(), alpha=0.22, label="before")
+            for part, (name, found) in enumerate(after.items()):
+                width = 0.56 / len(after)
+                at = torch.arange(len(found)) + (part - (len(after) - 1) / 2) * width
+                label = name or ("after" if before is not None else "frequency")
+                axes.bar(at.tolist(), found.tolist(), width=width, color=marks.HUES[(1, 4, 2)[part % 3]], label=label)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.set_ylim(bottom, top)
+            once = 2 * math.pi / sheet.numbers["trained_length"]
+            name = f"one turn in the trained {sheet.numbers['trained_length']:,} tokens"
+            axes.axhline(once, color=marks.HUES[3], linestyle=(0, (4, 3)), linewidth=1.3, label=name)
+            marks.plain(axes)
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("pair")
+            if number % marks.columns(len(sheets)) == 0:
+                axes.set_ylabel("frequency (radians a token)")
+        marks.legend(figure, *grid)
+
+
+@register_picture
+class Stretch(OfRotations):
+    """How many times slower each pair turns than before."""
+
+    name, title = "stretch", "How many times slower each pair turns"
+    trained_length, factor, sweep = 4096, 4.0, "factor"
+
+    def takes(self, subject: Subject) -> bool:
+        return self.shows(subject)
+
+    def shows(self, subject: Subject) -> bool:
+        before = rotation_matrices.unscaled(subject)
+        return any(len(f) == len(before) for f in rotation_matrices.frequencies(subject, self.length(subject)).values())
+
+    def tells(self, subject: Subject) -> bool:
+        return False  # the frequencies themselves say it to a beginner
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        before = rotation_matrices.unscaled(subject)
+        found = rotation_matrices.frequencies(subject, view.length or self.length(subject))
+        return {"stretch": {name: before / after for name, after in found.items() if len(after) == len(before)}}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        axes, line = marks.one_pair_of_axes(figure), 0
+        for sheet in sheets:
+            for name, stretch in sheet.numbers["stretch"].items():
+                label = f"{sheet.label}, {name}" if name else sheet.label
+                marks.curve(axes, torch.arange(len(stretch)), stretch, label, line)
+                line += 1
+        highest = max(float(s[s.isfinite()].max()) for sheet in among for s in sheet.numbers["stretch"].values())
+        marks.plain(axes)
+        axes.set_ylim(0, 1.06 * max(highest, 1.5))
+        axes.set_xlabel("pair (fastest first)")
+        axes.set_ylabel("frequency before / after (×)")
+        marks.only(axes, sheets)
+        marks.legend(figure, axes)
+
+
+@register_picture
+class Clock(Picture):
+    """Every pair as the hand of a clock, upright at position 0."""
+
+    name, title = "clock", "Pairs as clock hands"
+    trained_length, sweep = 256, "position"
+
+    def shows(self, subject: Subject) -> bool:
+        return codes.has_code(subject) and codes.turned(subject, 2) is not None
+
+    def tells(self, subject: Subject) -> bool:
+        return self.shows(subject) and subject.has("rotation", "row_rotation")
+
+    def length(self, subject: Subject) -> int:
+        return 48
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        position = TRAIL if view.position is None else view.position
+        first = max(0, position - TRAIL)
+        turned = codes.turned(subject, position - first + 1, first)
+        count = turned.shape[1]  # type: ignore[union-attr]
+        pairs = view.chosen(count, evenly(count, MOST_HANDS))
+        a_turn = codes.turned(subject, 2)[1]  # type: ignore[index]
+        return {
+            "position": position, "pairs": pairs, "angles": turned[:, pairs],  # type: ignore[index]
+            "tokens_a_turn": (2 * math.pi / a_turn[pairs]),
+        }  # fmt: skip
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        across = max(len(sheet.numbers["pairs"]) for sheet in sheets)
+        grid = marks.panels(figure, across * len(sheets), 1.08, 1.62, across=across)
+        for row, sheet in enumerate(sheets):
+            numbers, dials = sheet.numbers, grid[row * across : (row + 1) * across]
+            for number, axes in enumerate(dials):
+                axes.set_axis_off()
+                if number < len(numbers["pairs"]):
+                    dial(axes, numbers["angles"][:, number])
+                    turn = float(numbers["tokens_a_turn"][number])
+                    axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=9, pad=2)
+                    axes.text(0, -1.28, f"{in_words(turn)}\ntokens a turn", ha="center", va="top", fontsize=7.5)
+            dials[0].text(-1.45, 0, marks.shortened(sheet.label, 18), rotation=90, ha="right", va="center", fontsize=9)
+        figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
+
+
+def dial(axes: Any, angles: Tensor) -> None:
+    """A clock face; the last angle is the hand, those before it fade."""
+    from matplotlib.patches import Circle
+
+    axes.set_xlim(-1.15, 1.15)
+    axes.set_ylim(-1.15, 1.15)
+    axes.set_aspect("equal")
+    axes.add_patch(Circle((0, 0), 1.0, fill=False, edgecolor=marks.ink(), linewidth=1.0, alpha=0.6))
+    for quarter in range(4):
+        x, y = math.sin(quarter * math.pi / 2), math.cos(quarter * math.pi / 2)
+        axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.ink(), linewidth=0.8, alpha=0.6)
+    for age, angle in enumerate(reversed(angles.tolist())):
+        x, y = math.sin(angle), math.cos(angle)
+        if age == 0:
+            axes.plot((0, 0.86 * x), (0, 0.86 * y), color=marks.HUES[3], linewidth=2.4, solid_capstyle="round")
+        else:
+            axes.plot((0.86 * x,), (0.86 * y,), ".", color=marks.HUES[4], alpha=1 - age / (TRAIL + 1), markersize=5)
+
+
+def in_words(turn: float) -> str:
+    """``6.3``, ``12,300``."""
+    return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}"
+
+
+@register_picture
+class RotationMatrix(OfRotations):
+    """R(p) as a matrix, block by block."""
+
+    name, title = "rotation", "R(p), which turns queries and keys at position p"
+    sweep = "position"
+
+    def tells(self, subject: Subject) -> bool:
+        return False
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        position = 3 if view.position is None else view.position
+        return {"position": position, "matrix": rotation_matrices.matrix(subject, position, view.length or 1)}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        grid = marks.panels(figure, len(sheets), 3.4, 3.4)
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            image = marks.heat_map(axes, sheet.numbers["matrix"], marks.Limits(-1.0, 1.0, "PuOr_r"))
+            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_xlabel("channel in")
+            if number % marks.columns(len(sheets)) == 0:
+                axes.set_ylabel("channel out")
+        figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
+        figure.colorbar(image, ax=grid, label="entry of R(p)", shrink=0.8)

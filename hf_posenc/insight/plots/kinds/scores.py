@@ -1,0 +1,151 @@
+"""Pictures of the score that comes of it all, as maps and against distance, and of the factors of whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.insight.plots import codes, marks, pair_scores
+from hf_posenc.insight.plots.kinds.positions import Distance, Maps
+from hf_posenc.insight.plots.registry import (
+    Picture,
+    Sheet,
+    View,
+    register_picture,
+)
+from hf_posenc.insight.plots.target import Subject
+
+OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
+
+
+def score_map(subject: Subject, length: int, view: View) -> Tensor:
+    """Scores of a head, or of the codes with each other where the scheme only has these, ``[query, key]``."""
+    if not subject.has(*OF_SCORES) and codes.has_code(subject):
+        return codes.gram(subject, length)
+    scores = pair_scores.pairs_of(subject, length, view.vectors).scores()
+    return scores[view.heads(len(scores), 1)[0]]
+
+
+@register_picture
+class Score(Maps):
+    """The score of each pair of tokens that are all alike."""
+
+    name, title = "score", "Score of each pair where only position differs"
+    key, unit = "score", "score"
+    beside = OF_SCORES
+    trained_length, factor, sweep = 32, 4.0, "factor"
+
+    def shows(self, subject: Subject) -> bool:
+        return subject.has(*OF_SCORES) or codes.has_code(subject)
+
+    def tells(self, subject: Subject) -> bool:
+        return False
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        return {"score": score_map(subject, view.length or self.length(subject), view)}
+
+
+class Curves(Picture):
+    """Base: one curve a scheme over the distance from the last query to each key."""
+
+    key = ""
+    unit = ""
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        axes = marks.one_pair_of_axes(figure)
+        for number, sheet in enumerate(sheets):
+            marks.curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], sheet.label, number, marked=False)
+        every = torch.cat([sheet.numbers[self.key].double() for sheet in among or sheets])
+        low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
+        room = 0.05 * (high - low or 1.0)
+        axes.set_ylim(low - room, high + room)
+        marks.plain(axes)
+        axes.set_xlabel("distance from query to key (tokens)")
+        axes.set_ylabel(self.unit)
+        marks.only(axes, sheets)
+        self.mark(axes, sheets)
+        marks.legend(figure, axes)
+
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
+        """Anything else on the axes."""
+
+
+@register_picture
+class ScoreCurve(Curves):
+    """The same against distance, for the last query."""
+
+    name, title = "score_curve", "Score against distance where only position differs"
+    key, unit = "score", "score"
+    beside = OF_SCORES
+    trained_length, factor, sweep = 128, 4.0, "factor"
+
+    def shows(self, subject: Subject) -> bool:
+        return subject.has(*OF_SCORES) or codes.has_code(subject)
+
+    def tells(self, subject: Subject) -> bool:
+        return False
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        score = pair_scores.of_last_row(score_map(subject, view.length or self.length(subject), view))
+        return {"distance": torch.arange(len(score)), "score": score}
+
+
+@register_picture
+class DistanceCurve(Curves):
+    """The distance in use against the true one, for the last query."""
+
+    name, title = "distance_curve", "Distance in use against the true one"
+    key, unit = "used", "distance in use (tokens)"
+    hooks, beside = Distance.hooks, Distance.beside
+    factor, sweep = 4.0, "factor"
+
+    def shows(self, subject: Subject) -> bool:
+        return pair_scores.remaps(subject)
+
+    def tells(self, subject: Subject) -> bool:
+        return False
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        length = view.length or self.length(subject)
+        used = pair_scores.of_last_row(pair_scores.pairs_of(subject, length).distances())
+        return {"distance": torch.arange(length), "used": used, "trained_length": subject.geometry.trained_length}
+
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
+        trained = sheets[0].numbers["trained_length"]
+        axes.axhline(trained, color=marks.ink(), alpha=0.6, linestyle=(0, (4, 3)), linewidth=0.9)
+        axes.annotate(
+            "trained length", (1.0, trained), xytext=(-2, 3), xycoords=("axes fraction", "data"), ha="right",
+            textcoords="offset points", fontsize=8,
+        )  # fmt: skip
+
+
+@register_picture
+class Temperature(Curves):
+    """Factor of all logits of a row."""
+
+    name, title = "temperature", "Factor of the logits of each row"
+    key, unit = "factor", "factor of its logits (×)"
+    hooks = ("query_scale", "row_scale")
+    beside = ("rotation", "row_rotation", "bias", "regions", "visible")
+    trained_length, factor, sweep = 256, 4.0, "factor"
+
+    def shows(self, subject: Subject) -> bool:
+        return (
+            super().shows(subject)
+            or subject.scheme.logit_scale() != 1.0
+            or any(part.logit_scale() != 1.0 for part in subject.scheme.schemes)
+        )
+
+    def tells(self, subject: Subject) -> bool:
+        return super().shows(subject)
+
+    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+        factors = pair_scores.temperatures(subject, view.length or self.length(subject))
+        head = min(view.head or 0, len(factors) - 1)
+        return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]}
+
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
+        axes.set_xlabel("position of the query (tokens)")

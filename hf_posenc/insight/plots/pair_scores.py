@@ -1,0 +1,191 @@
+"""What attention sees of a pair of positions, as numbers, through the engine's own steps.
+
+A call is made as a patched layer makes it (prepare, turn, carry, terms), of tokens that are all alike, so that nothing
+but position tells two pairs apart. Regions are merged as the engine merges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.core.terms import Block
+from hf_posenc.insight.plots.target import Subject, counted
+from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
+
+Vectors = Literal["ones", "random"]
+OfBlock = Callable[[Block, slice], Tensor]
+"""A block of rows, and their places among the keys, to a value of each pair, ``[1, heads or 1, n, key]``."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """An attention call to look into: one text, no mask but the scheme's own."""
+
+    call: Call
+
+    @property
+    def length(self) -> int:
+        """Queries, and keys."""
+        return self.call.query_length
+
+    def seen(self) -> Tensor:
+        """Who sees whom, bool ``[query, key]``."""
+        seen, _ = dense_blocks.visibility(self.call, slice(0, self.length))
+        if self.call.terms.split:
+            seen = seen & reduce(or_, claims(self.call))
+        return seen[0, 0].expand(self.length, self.length)
+
+    def regions(self) -> Tensor:
+        """Number of the region each pair belongs to, ``[query, key]``; NaN where unseen."""
+        number = torch.zeros(self.length, self.length)
+        for n, mine in enumerate(claims(self.call)):
+            number = torch.where(mine[0, 0], float(n), number)
+        return number.masked_fill(~self.seen(), torch.nan)
+
+    def distances(self) -> Tensor:
+        """Query minus key where they stand in their region, ``[query, key]``, float64; NaN where unseen."""
+        found = self.merged(lambda block, _: block.distance[:, None].double())[0, 0]
+        return found.masked_fill(~self.seen(), torch.nan)
+
+    def bias(self) -> Tensor:
+        """What is added to the scores, ``[heads, query, key]``; NaN where unseen."""
+        added = self.merged(lambda block, places: self._biased(block, places) - block.scores)[0]
+        return added.masked_fill(~self.seen(), torch.nan)
+
+    def scores(self) -> Tensor:
+        """Whole logits, before the softmax, ``[heads, query, key]``; NaN where unseen."""
+        return self.logits().masked_fill(~self.seen(), torch.nan)
+
+    def logits(self) -> Tensor:
+        """The same of all pairs, seen or not."""
+        logits = self.merged(self._biased)[0] * self.call.terms.logit_scale
+        factor = self.call.terms.row_scale
+        return logits if factor is None else logits * factor[0, :, :, None]
+
+    def value_rows(self, query: int) -> Tensor:
+        """What one row adds to the mixed values when it reads a single key, for each, ``[key, head_dim]``."""
+        one = slice(query, query + 1)
+        block = dense_blocks.block_of(
+            self.call, 0, dense_blocks.upcast(self.call)[0], one, self.seen()[None, None, one]
+        )
+        single = torch.eye(self.length)[:, None, None].expand(-1, self.call.heads, 1, -1)
+        added = [value.of_weights(single, block)[:, 0, 0] for value in self.call.terms.values]
+        return torch.stack(added).sum(0)
+
+    def merged(self, of_block: OfBlock) -> Tensor:
+        """A value of every pair, read in the region it belongs to, ``[1, heads or 1, query, key]``."""
+        by_row = self.call.terms.rows
+        if by_row is None:
+            return merged_regions(self.call, of_block)
+        runs = length_rotation.runs(by_row.length_of(self.call.ctx.query_positions)[0])
+        return torch.cat(
+            [merged_regions(length_rotation.turned(self.call, run, n), of_block) for run, n in runs], dim=2
+        )
+
+    def _biased(self, block: Block, places: slice) -> Tensor:
+        return dense_blocks.biased(block.scores, block, self.call.terms.bias, places)
+
+
+def claims(call: Call) -> list[Tensor]:
+    """Which pairs each region holds, bool ``[1, 1, query, key]``."""
+    return [dense_blocks.held(region.band, call, slice(0, call.query_length)) for region in call.terms.regions]
+
+
+def merged_regions(call: Call, of_block: OfBlock) -> Tensor:
+    """A value of every pair of a call whose rows share a rotation."""
+    every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
+    seen, _ = dense_blocks.visibility(call, every)
+    places = slice(call.first_row, call.first_row + call.query_length)
+    whole: Tensor | None = None
+    for number, mine in enumerate(claims(call)):
+        value = of_block(dense_blocks.block_of(call, number, keys, every, seen), places)
+        whole = value if whole is None else torch.where(mine, value, whole)
+    return whole  # type: ignore[return-value]  # there is always a region
+
+
+def pairs_of(subject: Subject, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> Pairs:
+    """All pairs of a text of ``length`` tokens.
+
+    Args:
+        subject: the scheme.
+        length: tokens, from position 0 on.
+        vectors: every channel of all queries and keys alike, so that a pair scores 1 before position has its say and
+            a token's own states are 0; or the same random vectors everywhere and a state for each token.
+        coordinates: of every token ``[1, token, axes]``, for schemes with several.
+
+    Raises:
+        OutsideModel: the scheme reads a layer's own projections, and there is no model.
+        CannotCombine: parts of a composition do not go together.
+    """
+    scheme, geometry = subject.scheme, subject.geometry
+    positions = scheme.reposition(counted(length), training=False)
+    hidden = torch.zeros(1, length, geometry.width)
+    head = torch.full((geometry.head_dim,), geometry.head_dim**-0.25)
+    query = key = head
+    if vectors == "random":
+        draws = torch.Generator().manual_seed(0)
+        query, key = torch.randn(2, geometry.head_dim, generator=draws)
+        hidden = torch.randn(hidden.shape, generator=draws)
+    ctx = replace(subject.context(positions, hidden), coordinates=coordinates)
+    q, k = scheme.prepare(
+        query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
+    )
+    queries, keys, values = turned(scheme, q, k, torch.zeros_like(k), ctx)
+    beside = scheme.carry(ctx)
+    ctx = ctx if beside is None else replace(ctx, carried=beside.float())
+    queries, terms = scaled(queries, scheme.terms(ctx))
+    copies = copies_of(keys, terms.regions)
+    return Pairs(Call(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
+
+
+def remaps(subject: Subject) -> bool:
+    """Whether some pairs are seen at another distance than their own."""
+    return any(region.remaps for region in subject.scheme.regions(subject.context(counted(1))))
+
+
+def temperatures(subject: Subject, length: int) -> Tensor:
+    """Factor of every row's logits, ``[heads or 1, query]``."""
+    scheme = subject.scheme
+    terms = scheme.terms(subject.context(scheme.reposition(counted(length), training=False)))
+    factor = torch.full((1, length), terms.logit_scale)
+    for scale in (terms.query_scale, terms.row_scale):
+        factor = factor if scale is None else factor * (scale if scale.ndim == 2 else scale[0])
+    return factor
+
+
+def places(subject: Subject, length: int) -> Tensor:
+    """Where the tokens of one text stand in training, ``[token]``, float64; drawn anew where a recipe draws."""
+    return subject.scheme.reposition(counted(length), training=True)[0].double()
+
+
+def patch_scores(subject: Subject, height: int, width: int, row: int, column: int) -> Tensor:
+    """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
+
+    Where a scheme reads coordinates, the last two are row and column and any before them 0; another reads the patches
+    line by line, as a text.
+    """
+    number = torch.arange(height * width)
+    axes = getattr(subject.scheme.rotation(), "axes", None)
+    given = None
+    if axes is not None:
+        count = subject.scheme.coordinates(counted(1), None).shape[-1]
+        given = torch.zeros(1, height * width, count, dtype=torch.long)
+        given[0, :, -1] = number % width
+        if count > 1:
+            given[0, :, -2] = number // width
+    logits = pairs_of(subject, height * width, coordinates=given).logits()
+    return logits[0, row * width + column].view(height, width)
+
+
+def of_last_row(values: Tensor) -> Tensor:
+    """The last query's values ``[…, query, key]`` by distance, nearest first."""
+    return values[..., -1, :].flip(-1)

@@ -1,0 +1,105 @@
+"""Whether a token may have several coordinates: a scheme that takes them, or one that can be had once an axis.
+
+A code of half the width is had for each axis, a rotation turns every other pair by the other axis, a bias
+of distance is had once an axis and added up. All are tried on a grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.terms import KeyBias, ToeplitzBias
+from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.layer import Layer, gaussian
+from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.target import ROUNDING, WIDTH, Subject
+from hf_posenc.insight.properties.uniqueness import least_distance
+from hf_posenc.patches.rotate_qk import turned
+
+SIDE = 6
+
+
+@property_of_schemes("axes", "Does it extend to two axes?")
+def axes(subject: Subject) -> Cell:
+    """On a grid of 6 × 6: are codes told apart, do scores depend on the differences of both coordinates only?"""
+    scheme = subject.layer().scheme
+    grid = torch.cartesian_prod(torch.arange(SIDE), torch.arange(SIDE))
+    codes = subject.codes(torch.arange(min(SIDE, subject.reach)))
+    if codes is not None:
+        if subject.layer().scheme.needs_whole_text:
+            return not_asked("what a step means depends on the length of the text, and a grid has two lengths")
+        line = subject.codes(torch.arange(SIDE), Layer(subject.scheme(width=WIDTH // 2)))
+        least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
+        says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
+        return Cell(least > ROUNDING, least, says, "half the channels an axis")
+    rotation, takes = scheme.rotation(), False
+    if rotation is not None:
+        takes = rotation.axes is not None
+        if len(scheme.regions(context(subject))) > 1 or scheme.row_rotation() is not None:
+            return not_asked("it is made for distances along one axis")
+        own = rotation if takes else replace(rotation, axes=tuple(m % 2 for m in range(len(rotation.frequencies))))
+        uneven = uneven_grid(grid_scores(subject, own, grid), grid)
+        says = "how far equal offsets on a grid of 6 × 6 score differently, in logits"
+        return Cell(uneven < ROUNDING, uneven, says, "takes coordinates" if takes else "half the pairs an axis")
+    bias = scheme.bias(context(subject))
+    if isinstance(bias, (KeyBias, ToeplitzBias)):
+        return biased_grid(subject, grid)
+    if subject.moved_by_position < ROUNDING:
+        return not_asked("position does nothing to attention")
+    return not_asked("it is made for distances along one axis")
+
+
+def context(subject: Subject) -> PositionContext:
+    """Of a short text."""
+    places = torch.arange(SIDE)[None]
+    layer = subject.layer()
+    beside = None
+    ctx = PositionContext(places, places, layer.geometry.causal, True, memo={})
+    hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
+    beside = layer.scheme.carry(replace(ctx, hidden=hidden))
+    return replace(ctx, carried=None if beside is None else beside.float(), projections=layer, layer=0)
+
+
+def grid_scores(subject: Subject, rotation: Rotation, grid: Tensor) -> Tensor:
+    """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
+    layer = subject.layer()
+    width = layer.geometry.width
+    q = layer.query(gaussian(1, 1, width, seed=4).expand(1, len(grid), -1))
+    k = layer.key(gaussian(1, 1, width, seed=3).expand(1, len(grid), -1))
+    count = 1 + max(rotation.axes or (0,))
+    coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
+    if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook
+        ctx = PositionContext(*(torch.arange(len(grid))[None],) * 2, True, True, coordinates=coordinates)
+        (q,), (k,), _ = turned(layer.scheme, q, k, k, ctx)
+    else:
+        turn = table(rotation, coordinates)
+        q, k = rotate(q, rotation, turn), rotate(k, rotation, turn)
+    groups = q.shape[1] // k.shape[1]
+    return (q @ k.repeat_interleave(groups, 1).transpose(-1, -2))[0] * q.shape[-1] ** -0.5
+
+
+def uneven_grid(scores: Tensor, grid: Tensor) -> float:
+    """Largest spread of ``scores [heads, cells, cells]`` among pairs of cells at the same offset."""
+    offset = grid[:, None] - grid[None]
+    key = (offset[..., 0] + SIDE) * 4 * SIDE + offset[..., 1] + SIDE
+    worst = 0.0
+    for one in key.unique():
+        found = scores[:, key == one]
+        worst = max(worst, float((found.amax(-1) - found.amin(-1)).max()))
+    return worst
+
+
+def biased_grid(subject: Subject, grid: Tensor) -> Cell:
+    """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
+    line = subject.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
+    if not bool(line.isfinite().all()):
+        return not_asked("it is made for distances along one axis")
+    total = line[:, grid[:, 0]] + line[:, grid[:, 1]]
+    worst = float(total.abs().max())
+    return Cell(worst > ROUNDING, worst, "largest bias on a grid of 6 × 6, one axis added to the other", "axes add up")

@@ -1,0 +1,101 @@
+"""What distance does to a score: whether it falls with it, and whether sides are told apart.
+
+Codes are compared as they are, ⟨c(p), c(p + k)⟩; what has no codes is seen through the logits of a query that says
+the same as all keys, on average over many contents.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.layer import gaussian
+from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.target import ROUNDING, Subject
+
+CONTENTS = 64
+STARTS = (0, 1, 9, 30)
+FALLS = -0.9  # rank correlation of the means of octaves with distance
+
+
+@property_of_schemes("decays", "Does the score fall with distance?")
+def decays(subject: Subject) -> Cell:
+    """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
+    places = torch.arange(subject.length)
+    codes = subject.codes(places)
+    if codes is not None:
+        span = len(places) - max(STARTS)
+        curves = [codes[s] @ codes[s : s + span].T for s in STARTS if span > 8]
+        what = f"inner products of codes, the worst of the starts {', '.join(map(str, STARTS))}"
+    elif subject.moved_by_position < ROUNDING:
+        return not_asked("position does nothing to attention")
+    else:
+        found = subject.profile(places, contents=CONTENTS, alike=True).flip(-1)
+        curves, what = (
+            [found.mean(0)],
+            "logits of keys that say what the query says, on average over contents and heads",
+        )
+    if not curves:
+        return not_asked("there are too few positions for a curve")
+    worst = max(map(falling, curves))
+    lost = [float(1 - c[-1] / c[0]) if float(c[0]) else 0.0 for c in curves]
+    return Cell(
+        worst <= FALLS, worst, f"rank correlation with distance, by octaves, of {what}", "", {"lost": min(lost)}
+    )
+
+
+@property_of_schemes("direction", "Does it tell before from after?")
+def direction(subject: Subject) -> Cell:
+    """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
+    middle = (min(subject.length, 64) - 1) // 2
+    places = torch.arange(2 * middle + 1)
+    codes = subject.codes(places)
+    if codes is not None:
+        products = codes @ codes[middle]
+        apart = sides(products[None], middle) / max(float(products.abs().max()), 1e-12)
+        return Cell(
+            apart > ROUNDING, apart,
+            "largest difference of ⟨c(p), c(p + k)⟩ and ⟨c(p), c(p − k)⟩, against the largest product; "
+            "learned projections of queries and keys may tell what the product does not",
+        )  # fmt: skip
+    try:
+        layer = subject.layer(causal=False)
+    except PosEncError:
+        return not_asked("it is defined in decoders only, which see one side")
+    g = layer.geometry
+    key = gaussian(1, 1, g.width, seed=3).expand(8, len(places), -1)
+    query = gaussian(8, 1, g.width, seed=4).expand(-1, len(places), -1)
+    row = layer.scores(query, key, places[None])[:, :, middle].flatten(0, 1)
+    row = row - row[:, middle : middle + 1]
+    if float(row.nan_to_num(neginf=-1e3).abs().max()) < ROUNDING:
+        return not_asked("position does nothing to attention")
+    apart = sides(row, middle)
+    return Cell(
+        apart > ROUNDING, apart, "largest difference of logits k tokens ahead and k tokens behind, in an encoder"
+    )
+
+
+def falling(curve: Tensor) -> float:
+    """Rank correlation with distance of the means of ``curve [distances]`` over 0, 1, 2 … 3, 4 … 7, …; 1 if flat."""
+    if not bool(curve[:2].isfinite().all()):
+        return 1.0
+    edges = [0, *(2**n for n in range(len(curve).bit_length()) if 2**n < len(curve)), len(curve)]
+    means = torch.stack([curve[a:b].mean() for a, b in pairwise(edges)])
+    seen = means.nan_to_num(neginf=-1e9)  # what is not seen has fallen
+    if float(seen.amax() - seen.amin()) < ROUNDING:
+        return 1.0
+    ranks = (seen[:, None] > seen[None]).sum(1).double() + 0.5 * ((seen[:, None] == seen[None]).sum(1) - 1)
+    order = torch.arange(len(means)).double()
+    return float(torch.corrcoef(torch.stack((ranks, order)))[0, 1])
+
+
+def sides(row: Tensor, middle: int) -> float:
+    """Largest difference of ``row [n, 2 · middle + 1]`` and its mirror image; infinite where one side is unseen."""
+    mirror = row.flip(-1)
+    if not torch.equal(row.isfinite(), mirror.isfinite()):
+        return float("inf")
+    return float((row - mirror).nan_to_num(nan=0.0).abs().max())

@@ -1,0 +1,131 @@
+"""How far positions go: beyond the trained length, without growing, and in between whole numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.layer import gaussian
+from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.target import ROUNDING, TRAINED, Subject
+from hf_posenc.schemes.base import has
+
+MILLION = 2**20
+TEXT = 8  # tokens
+NEAR, FAR_AWAY = 2**17, 2**25
+GROWN = 1.3  # of a bounded function the far maximum is the near one; a logarithm's is 25 / 17 of it
+FINE = 2.0**-10
+STEADY = 0.05
+
+
+@property_of_schemes("beyond", "Is it defined beyond the trained length?")
+def beyond(subject: Subject) -> Cell:
+    """A text that ends ever further on, in a model patched for no more than it was trained for."""
+    layer, furthest, refused = subject.layer(factor=1), -1, ""
+    for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
+        try:
+            numbers = subject.constant_scores(torch.arange(end - TEXT, end), layer)
+        except PosEncError as error:
+            refused = str(error).partition(". ")[0]
+            break
+        if bool(numbers.isnan().any()):
+            refused = f"the logits at position {end - 1} are no numbers"
+            break
+        furthest = end - 1
+    says = f"last position of a text that it was asked for and answered; trained length {TRAINED}"
+    return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
+
+
+@property_of_schemes("bounded", "Does it stay bounded as positions grow?")
+def bounded(subject: Subject) -> Cell:
+    """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
+    if subject.has_codes:
+        near, far, what = *code_sizes(subject), "channel of a code"
+    else:
+        biased = has(subject.layer().scheme, "bias")
+        near, far, what = *(bias_sizes(subject) if biased else (0.0, 0.0)), "bias"
+        if max(near, far) < ROUNDING:
+            if subject.moved_by_position < ROUNDING:
+                return not_asked("position does nothing to attention")
+            near, far, what = *key_sizes(subject), "length of a rotated key, against the key's own"
+    grown = far / max(near, 1e-12)
+    return Cell(
+        grown < GROWN, grown, f"largest {what} far away, {far:.3g}, against near the start, {near:.3g}", "",
+        {"near": near, "far": far},
+    )  # fmt: skip
+
+
+@property_of_schemes("continuous", "Does it move little where position moves little?")
+def continuous(subject: Subject) -> Cell:
+    """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
+    places = torch.arange(1, subject.length - 1).double()
+    if not subject.has_codes and (subject.moved_by_position < ROUNDING or subject.counts_tokens):
+        return not_asked("numbers of positions do not enter: tokens are counted, or nothing is")
+    whole = shown(subject, places.long())
+    step = (shown(subject, places.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
+    try:
+        moves = [(shown(subject, places + by) - whole).nan_to_num(nan=0.0).abs().max() for by in (-FINE, FINE)]
+    except (PosEncError, RuntimeError, TypeError) as error:
+        says = "nothing is defined between whole positions"
+        known = isinstance(error, PosEncError)
+        return Cell(
+            False, float(step), f"{says}; a whole step moves a channel by up to this", "whole only" if known else ""
+        )
+    share = float(max(moves) / step.clamp(min=1e-12))
+    return Cell(share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one")
+
+
+def shown(subject: Subject, places: Tensor) -> Tensor:
+    """What attention gets of tokens at ``places [n]``, whole or not: their codes, or a later query's logits."""
+    codes = subject.codes(places)
+    if codes is not None:
+        return codes
+    query = torch.tensor([subject.length], dtype=places.dtype)
+    found = subject.profile(torch.cat((places, query)), contents=4)
+    return found.masked_fill(~found.isfinite(), -1e6)
+
+
+def code_sizes(subject: Subject) -> tuple[float, float]:
+    """The largest channel of codes near the start, and far away or at the end of what is defined."""
+    end = subject.reach
+    near = subject.codes(torch.arange(min(end // 2, 1024)))
+    far = subject.codes(torch.arange(end - min(end // 2, 1024), end))
+    return float(near.abs().max()), float(far.abs().max())  # type: ignore[union-attr]
+
+
+def bias_sizes(subject: Subject) -> tuple[float, float]:
+    """The largest bias less the own key's at near and at far distances; where tokens are counted, in more of them."""
+    if subject.counts_tokens:
+        return tuple(bias_at(subject, torch.arange(n)) for n in (256, 4096))  # type: ignore[return-value]
+    end = subject.reach if subject.layer().scheme.longest else FAR_AWAY
+    if end < NEAR:
+        return bias_at(subject, torch.arange(end // 2)), bias_at(subject, torch.arange(end))
+    return bias_at(subject, some_of(NEAR)), bias_at(subject, some_of(end))
+
+
+def some_of(length: int) -> Tensor:
+    """512 positions of a text, the first and the last among them."""
+    drawn = torch.rand(510, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.cat((torch.tensor([0, length - 1]), (drawn * length).long())).unique()
+
+
+def bias_at(subject: Subject, places: Tensor) -> float:
+    """The largest bias of a text's last query, less that of its own key."""
+    layer = subject.layer()
+    key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(places), -1)
+    query = gaussian(4, 1, layer.geometry.width, seed=4).expand(4, len(places), -1)
+    found = layer.biases(query, key.expand(4, -1, -1), places[None], last=1)
+    return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
+
+
+def key_sizes(subject: Subject) -> tuple[float, float]:
+    """Largest length of a turned key over its own, near the start and a million tokens on."""
+    layer = subject.layer()
+    content = gaussian(1, TEXT, layer.geometry.width, seed=3)
+    own = layer.key(content).norm(dim=-1)
+    ends = (TRAINED, min(subject.reach, MILLION))
+    sizes = [layer.call(content, content, torch.arange(e - TEXT, e)[None]).keys for e in ends]
+    near, far = (float(max((k.norm(dim=-1) / own).max() for k in keys)) for keys in sizes)
+    return near, far

@@ -1,0 +1,191 @@
+"""One attention layer around a scheme: fixed random projections, no norm, everything position does on the way.
+
+The same functions as in a patched model (`hf_posenc.patches.rotate_qk`, `hf_posenc.attention.routes.dense_blocks`),
+without the model: positions may be anything, numbers of any type, and what comes out are the logits before softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
+from hf_posenc.schemes.base import Scheme
+
+SEED = 0
+
+
+def gaussian(*shape: int, seed: int = SEED) -> Tensor:
+    """The same unit normal numbers for the same arguments, float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Layer:
+    """A scheme in an attention layer.
+
+    Args:
+        scheme: built for its geometry.
+        dtype: of embeddings, queries, keys and values.
+        alike: whether queries are projected as the keys they read.
+    """
+
+    def __init__(self, scheme: Scheme, dtype: torch.dtype = torch.float64, *, alike: bool = False) -> None:
+        self.scheme, self.geometry, self.dtype = scheme.to(dtype), scheme.geometry, dtype
+        g = self.geometry
+        query, key, value = (
+            gaussian(g.width, heads, g.head_dim, seed=10 + n) / g.width**0.5
+            for n, heads in enumerate((g.heads, g.kv_heads, g.kv_heads))
+        )
+        if alike:
+            query = key.repeat_interleave(g.heads // g.kv_heads, dim=1)
+        self.weights = tuple(weight.flatten(1).to(dtype) for weight in (query, key, value))
+        self.table = None if g.table is None else (0.02 * gaussian(g.table, g.width, seed=20)).to(dtype)
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[…, n, width]`` to ``[…, heads, n, head_dim]``."""
+        return self._heads(x, 0)
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[…, n, width]`` to ``[…, kv_heads, n, head_dim]``."""
+        return self._heads(x, 1)
+
+    def places(self, positions: Tensor, *, training: bool = False) -> Tensor:
+        """Where the scheme puts tokens ``[batch or 1, n]``; a recipe moves them."""
+        return self.scheme.reposition(positions, training=training)
+
+    def code(self, positions: Tensor) -> Tensor | None:
+        """What is added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
+        with torch.no_grad():
+            code = self.scheme.embed(positions)
+            if code is None and self.table is not None and self._reads_table:
+                code = self.scheme.read_table(self.table, positions)
+        return None if code is None else code.to(self.dtype)
+
+    def call(
+        self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None, normed: bool = False
+    ) -> Call:
+        """The attention call of tokens ``query`` and ``key``, each ``[batch, n, width]``, before codes are added.
+
+        Args:
+            query: what queries are projected from.
+            key: what keys and values are.
+            positions: ``[1, n]``, rising.
+            last: only so many rows, the last ones.
+            normed: whether embeddings with their codes are divided by their root mean square first.
+        """
+        queries, cached, values, ctx = self._turned(query, key, positions, normed=normed)
+        if last is not None:
+            queries = tuple(one[:, :, -last:] for one in queries)
+            ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
+        terms = self.scheme.terms(ctx)
+        queries, terms = scaled(queries, terms)
+        keys = copies_of(cached, terms.regions)
+        return Call(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
+
+    def cached_channels(self) -> int:
+        """Numbers that a cache holds of a token's key, a head: its copies, and what is carried beside."""
+        x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
+        _, cached, _, ctx = self._turned(x, x, torch.arange(2)[None])
+        return sum(copy.shape[-1] for copy in cached) + (0 if ctx.carried is None else ctx.carried.shape[-1])
+
+    @torch.no_grad()
+    def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
+        """Logits ``[batch, heads, row, n]``, −∞ where nothing is seen; arguments as of `call`."""
+        return logits(self.call(query, key, positions, last=last))
+
+    @torch.no_grad()
+    def biases(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
+        """What is added to q · k, ``[batch, heads, row, n]``."""
+        call = self.call(query, key, positions, last=last)
+        return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
+
+    def _turned(
+        self, query: Tensor, key: Tensor, positions: Tensor, *, normed: bool = False
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
+        """Queries, the copies of the keys to cache, values and where all of them stand."""
+        places = self.places(positions)
+        code = self.code(places)
+        if code is not None:
+            query, key = query + code, key + code
+        if normed:
+            query, key = (torch.nn.functional.rms_norm(x, x.shape[-1:]) for x in (query, key))
+        even = places.shape[-1] < 2 or bool((places.diff(dim=-1) == 1).all())
+        ctx = PositionContext(places, places, self.geometry.causal, even, hidden=key, projections=self, layer=0)
+        q, k = self.scheme.prepare(self.query(query), self.key(key))
+        queries, cached, values = turned(self.scheme, q, k, self._heads(key, 2), ctx)
+        beside = self.scheme.carry(ctx)
+        if beside is not None:
+            ctx = replace(ctx, carried=beside.to(self.dtype).float())
+        return queries, cached, values, ctx
+
+    @property
+    def _reads_table(self) -> bool:
+        return not self.scheme.replaces_host or self.scheme.keeps_table
+
+    def _heads(self, x: Tensor, which: int) -> Tensor:
+        return (x.to(self.dtype) @ self.weights[which]).unflatten(-1, (-1, self.geometry.head_dim)).transpose(-2, -3)
+
+
+def logits(call: Call) -> Tensor:
+    """The logits that softmax gets, ``[batch, heads, row, key]``, −∞ where nothing is seen."""
+    return torch.cat([_of_run(run)[0] for run in _runs(call)], dim=2)
+
+
+def outputs(call: Call) -> Tensor:
+    """Mixed values ``[batch, heads, row, head_dim]``."""
+    return torch.cat([_mixed(run) for run in _runs(call)], dim=2)
+
+
+def single(block: Block) -> Block:
+    """A block as biases of content expect it, in float32."""
+    return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
+
+
+def _runs(call: Call) -> Iterator[Call]:
+    if call.terms.rows is None:
+        yield call
+        return
+    for chosen, length in length_rotation.runs(call.terms.rows.length_of(call.ctx.query_positions)[0]):
+        yield length_rotation.turned(call, chosen, length)
+
+
+def _mixed(call: Call) -> Tensor:
+    found, block = _of_run(call)
+    weights = dense_blocks.softmax_with_sink(found, call.terms.sink)
+    mixed = dense_blocks.spread(weights, call.values.to(weights.dtype))
+    for value in call.terms.values:
+        mixed = mixed + value.of_weights(weights.float(), single(block))
+    return mixed
+
+
+def _of_run(call: Call) -> tuple[Tensor, Block]:
+    """Logits, and the first region's block."""
+    chosen, terms = slice(0, call.query_length), call.terms
+    keys, _ = dense_blocks.upcast(call)
+    claims = [dense_blocks.held(region.band, call, chosen) for region in terms.regions]
+    seen, added = dense_blocks.visibility(call, chosen)
+    if terms.split:
+        seen = seen & reduce(or_, claims)
+    places = slice(call.first_row, call.first_row + call.query_length)
+    of_content = [bias for bias in terms.bias if isinstance(bias, BlockBias)]
+    of_places = tuple(bias for bias in terms.bias if not isinstance(bias, BlockBias))
+    regions = [dense_blocks.block_of(call, number, keys, chosen, seen) for number in range(len(claims))]
+    found = torch.zeros(1)
+    for number, (mine, block) in enumerate(zip(claims, regions, strict=True)):
+        here = dense_blocks.biased(block.scores, block, of_places, places)
+        for bias in of_content:
+            here = here + bias.of_block(single(block))
+        found = here if number == 0 else torch.where(mine, here, found)
+    found = found * terms.logit_scale
+    if terms.row_scale is not None:
+        found = found * terms.row_scale[:, :, chosen, None]
+    return (found + added).masked_fill(~seen, -torch.inf), regions[0]

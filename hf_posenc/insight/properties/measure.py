@@ -1,0 +1,84 @@
+"""The table: every property of every scheme that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, cast
+
+from hf_posenc.insight.properties import (
+    axes,
+    cost,
+    distance,
+    extrapolation,
+    translation,
+    uniqueness,
+)
+from hf_posenc.insight.properties.cell import Cell
+from hf_posenc.insight.properties.precision import Rounded, precision
+from hf_posenc.insight.properties.registry import PROPERTIES, Property
+from hf_posenc.insight.properties.target import Subject, subjects
+from hf_posenc.schemes.spec import SchemeSpec
+
+MODULES = (uniqueness, translation, extrapolation, axes, distance, cost)
+"""What registers the properties, by being imported."""
+
+ORDER = (
+    "unique", "same", "linear", "relative", "beyond", "deterministic", "axes", "bounded", "continuous", "decays",
+    "equal_gaps", "direction", "cost",
+)  # fmt: skip
+
+
+Asked: TypeAlias = "SchemeSpec | tuple[SchemeSpec, Mapping[str, Any]]"
+
+
+def measure(
+    schemes: Iterable[Asked], *, model: str | None = None, progress: Callable[[str], None] = lambda name: None
+) -> dict[str, dict[str, Cell]]:
+    """Cells by scheme and property.
+
+    Args:
+        schemes: as `hf_posenc.patch_model` takes them; or such a one and its options.
+        model: ``llama``, ``gpt2`` or ``bert``; by default the first of them that a scheme is defined for.
+        progress: called with every scheme's name.
+
+    Raises:
+        PosEncError: a scheme or option is not known, or the scheme is not defined for the model.
+    """
+    table = {}
+    for subject in chosen(schemes, model):
+        progress(subject.name)
+        table[subject.name] = row(subject)
+    return table
+
+
+def measure_precision(
+    schemes: Iterable[Asked], *, model: str | None = None, progress: Callable[[str], None] = lambda name: None
+) -> list[Rounded]:
+    """Errors of low precision of every scheme; arguments as of `measure`."""
+    found = []
+    for subject in chosen(schemes, model):
+        progress(subject.name)
+        found += precision(subject)
+    return found
+
+
+def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[Subject]:
+    """The subjects of what was asked for."""
+    return [subject for asked in schemes for subject in subjects(*spec_and_options(asked), model=model)]
+
+
+def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
+    """What was asked for, in two parts."""
+    if isinstance(asked, tuple) and len(asked) == 2 and isinstance(asked[1], Mapping):
+        return asked[0], asked[1]
+    return cast("SchemeSpec", asked), {}
+
+
+def row(subject: Subject) -> dict[str, Cell]:
+    """All properties of one subject."""
+    return {one.name: one.of(subject) for one in in_order()}
+
+
+def in_order() -> list[Property]:
+    """The properties as they are shown; those registered by others come last."""
+    return [PROPERTIES[name] for name in dict.fromkeys((*ORDER, *PROPERTIES))]

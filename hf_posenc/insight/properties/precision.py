@@ -1,0 +1,125 @@
+"""How much of a score is rounding: low precision at ever higher positions, against float64.
+
+What is rounded, one at a time:
+
+    bf16, fp16    embeddings, codes, weights, queries, keys and values are of that type, as in a model cast to it
+    int8          queries and keys are float32, and then whole numbers of −127 … 127 times one factor a token and head
+    positions     the numbers of the positions are bfloat16, as where ``position_ids`` are cast with the rest
+
+An error is the root mean square of what changed, in units of what the exact scores (less each row's mean, to which
+softmax is blind) or outputs (less their mean over rows) differ by. 0.01 is a hundredth of what there is to know, and
+above 1 nothing of it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import torch
+from torch import Tensor
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.insight.properties.layer import (
+    Layer,
+    gaussian,
+    logits,
+    outputs,
+)
+from hf_posenc.insight.properties.target import Subject
+
+PLACES = (0, 4096, 65_536, 1_000_000)
+TOKENS = 64
+ROUNDED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The error of one kind of rounding at one place.
+
+    Attributes:
+        scheme: its name.
+        kind: what was rounded.
+        start: position of the first of 64 tokens.
+        scores, outputs: errors, see above; None where the scheme ends before.
+        reason: why there is no number.
+    """
+
+    scheme: str
+    kind: str
+    start: int
+    scores: float | None
+    outputs: float | None
+    reason: str = ""
+
+
+def precision(subject: Subject, places: Sequence[int] = PLACES) -> list[Rounded]:
+    """All kinds of rounding at all places."""
+    return [one for start in places for one in at(subject, start)]
+
+
+def at(subject: Subject, start: int) -> Iterator[Rounded]:
+    """All kinds of rounding of a text that begins at ``start``."""
+    positions = torch.arange(start, start + TOKENS)[None]
+    try:
+        exact = read(subject.layer(dtype=torch.float64), positions)
+    except PosEncError as error:
+        reason = str(error).partition(". ")[0]
+        for kind in (*ROUNDED, "int8", "positions"):
+            yield Rounded(subject.name, kind, start, None, None, reason)
+        return
+    for kind, dtype in ROUNDED.items():
+        yield compared(subject, kind, start, exact, read(subject.layer(dtype=dtype), positions))
+    single = subject.layer(dtype=torch.float32)
+    yield compared(subject, "int8", start, exact, read(single, positions, quantised=True))
+    rounded = positions.to(torch.bfloat16).long()
+    try:
+        yield compared(subject, "positions", start, exact, read(single, rounded))
+    except PosEncError as error:
+        yield Rounded(subject.name, "positions", start, None, None, str(error).partition(". ")[0])
+
+
+@torch.no_grad()
+def read(layer: Layer, positions: Tensor, *, quantised: bool = False) -> tuple[Tensor, Tensor]:
+    """Logits and outputs of 64 different tokens behind a norm, as models have one, in the layer's type."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a scheme that draws positions draws the same for every type
+        return _read(layer, positions, quantised=quantised)
+
+
+def _read(layer: Layer, positions: Tensor, *, quantised: bool) -> tuple[Tensor, Tensor]:
+    content = gaussian(1, positions.shape[1], layer.geometry.width, seed=5).to(layer.dtype)
+    call = layer.call(content, content, positions, normed=True)
+    if quantised:
+        call = replace(call, queries=tuple(map(to_int8, call.queries)), keys=tuple(map(to_int8, call.keys)))
+    return logits(call).double(), outputs(call).double()
+
+
+def to_int8(x: Tensor) -> Tensor:
+    """Vectors ``[…, head_dim]`` as whole numbers of −127 … 127 times their largest channel over 127."""
+    step = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 127
+    return (x / step).round() * step
+
+
+def compared(
+    subject: Subject, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
+) -> Rounded:
+    """The errors of one reading."""
+    seen = exact[0].isfinite()
+    if not bool((other[0].isfinite() | ~seen).all() and other[1].isfinite().all()):
+        return Rounded(subject.name, kind, start, inf, inf, "numbers overflow")
+    scores = [centred(reading[0], seen) for reading in (exact, other)]
+    mixed = [reading[1] - exact[1].mean(2, keepdim=True) for reading in (exact, other)]
+    return Rounded(subject.name, kind, start, share(*scores), share(*mixed))
+
+
+def centred(scores: Tensor, seen: Tensor) -> Tensor:
+    """Logits less the mean of what their row sees; 0 where nothing is seen."""
+    kept = scores.masked_fill(~seen, 0.0)
+    return (kept - kept.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)).masked_fill(~seen, 0.0)
+
+
+def share(exact: Tensor, other: Tensor) -> float:
+    """Root mean square of the difference over that of the exact numbers."""
+    return float((other - exact).norm() / exact.norm().clamp(min=1e-300))

@@ -1,0 +1,209 @@
+"""What is measured: a scheme on a small bench, at lengths where something is beyond the trained one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.checks.case import stir
+from hf_posenc.core.geometry import (
+    Geometry,
+    HostRotary,
+    Rotation,
+    geometric,
+)
+from hf_posenc.errors import (
+    CannotCombine,
+    FractionalPosition,
+    OptionOutOfRange,
+    PosEncError,
+    SchemeNotDefined,
+)
+from hf_posenc.insight.properties.layer import Layer, gaussian
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import ALL_MODELS
+from hf_posenc.schemes.spec import (
+    Plan,
+    SchemeSpec,
+    build,
+    layout,
+)
+
+TRAINED, FACTOR, LAYERS = 64, 4, 4
+WIDTH, HEADS, HEAD_DIM = 128, 4, 32
+FAR = 2**16  # positions are drawn from here where there is no end: a full turn of the slowest usual hand
+
+
+def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
+    """A small host of a kind: ``llama`` rotates, ``gpt2`` and ``bert`` have a table, ``bert`` sees both sides."""
+    rotates = model == "llama"
+    return Geometry(
+        heads=HEADS, kv_heads=HEADS // 2 if rotates else HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS,
+        causal=model != "bert" if causal is None else causal, trained_length=TRAINED, target_length=factor * TRAINED,
+        rotary=HostRotary(Rotation(geometric(10_000.0, HEAD_DIM)), 10_000.0) if rotates else None,
+        table=None if rotates else TRAINED,
+    )  # fmt: skip
+
+
+@dataclass
+class Subject:
+    """A scheme, and where it is looked at.
+
+    Attributes:
+        name: as a user writes it; with the layer where layers differ.
+        plan: of one layer.
+        model: kind of the bench, see `bench`.
+    """
+
+    name: str
+    plan: Plan
+    model: str
+    _layers: dict[object, Layer] = field(default_factory=dict, repr=False)
+
+    def scheme(self, *, factor: int | None = None, seed: int = 0, **of_bench: Any) -> Scheme:
+        """Built anew; learned parameters drawn with ``seed`` and stirred, as zeros have every property."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            scheme = self._built(factor, **of_bench).eval()
+            scheme.reset_parameters()
+            holder = nn.Module()
+            holder.posenc = scheme
+            stir(holder)
+        return scheme
+
+    def layer(
+        self,
+        *,
+        factor: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        alike: bool = False,
+        **of_bench: Any,
+    ) -> Layer:
+        """The scheme in an attention layer; kept. ``alike``: equal tokens have equal queries and keys."""
+        key = (factor, dtype, alike, *of_bench.items())
+        if key not in self._layers:
+            self._layers[key] = Layer(self.scheme(factor=factor, **of_bench), dtype, alike=alike)
+        return self._layers[key]
+
+    def codes(self, positions: Tensor, layer: Layer | None = None) -> Tensor | None:
+        """Codes of one text's ``positions [n]``, ``[n, width]``, float64; None where there are none."""
+        at = layer or self.layer()
+        code = at.code(at.places(positions[None]))
+        return None if code is None else code[0].double()
+
+    @cached_property
+    def has_codes(self) -> bool:
+        """Whether something is added to embeddings."""
+        return self.codes(torch.arange(2)) is not None
+
+    @cached_property
+    def reach(self) -> int:
+        """Positions it may be asked for: up to `FAR`."""
+        from hf_posenc.schemes.spec import reach_of
+
+        return min(reach_of(self.layer().scheme) or FAR, FAR)
+
+    @cached_property
+    def length(self) -> int:
+        """Tokens of a text that goes beyond the trained length, where that can be."""
+        return min(2 * TRAINED, self.reach)
+
+    def profile(self, positions: Tensor, *, contents: int = 1, alike: bool = False) -> Tensor:
+        """Logits of the last query on every key, less its own: ``[contents · heads, n]``; all keys say the same.
+
+        Args:
+            positions: ``[n]``, rising, the query's own last.
+            contents: queries of that many different contents; all keys one and the same.
+            alike: whether query and keys are one vector in each head, so that only position tells them apart.
+        """
+        scores = self.read_by(1, positions, contents=contents, alike=alike)[:, :, 0].flatten(0, 1)
+        return scores - scores[:, -1:]
+
+    def read_by(self, rows: int, positions: Tensor, *, contents: int, alike: bool = False) -> Tensor:
+        """Logits that the last ``rows`` queries give every key, ``[contents, heads, rows, n]``; see `profile`."""
+        at = self.layer(alike=alike)
+        g = at.geometry
+        key = gaussian(1, 1, g.width, seed=3).expand(contents, len(positions), -1)
+        query = gaussian(contents, 1, g.width, seed=4).expand(-1, len(positions), -1)
+        if alike:
+            key = query
+        return at.scores(query, key, positions[None], last=rows)
+
+    def constant_scores(self, positions: Tensor, layer: Layer | None = None) -> Tensor:
+        """Logits of a text of one repeated token less each row's own, ``[heads, n, n]``: what position alone does."""
+        at = layer or self.layer()
+        same = gaussian(1, 1, at.geometry.width, seed=3).expand(1, len(positions), -1)
+        other = gaussian(1, 1, at.geometry.width, seed=4).expand(1, len(positions), -1)
+        scores = at.scores(other, same, positions[None])[0]
+        return scores - scores.diagonal(0, -2, -1)[..., None]
+
+    @cached_property
+    def moved_by_position(self) -> float:
+        """How far logits of equal keys lie apart, at most; 0 where position does nothing to attention."""
+        return spread(self.profile(torch.arange(self.length)))
+
+    @cached_property
+    def counts_tokens(self) -> bool:
+        """Whether tokens in between make the distance, whatever their positions are."""
+        near = torch.arange(min(self.length, self.reach // 3))
+        if len(near) < 3 or self.has_codes:
+            return False
+        try:
+            apart = (self.profile(3 * near) - self.profile(near)).nan_to_num(neginf=-1e3)
+        except (FractionalPosition, CannotCombine):
+            return False
+        return self.moved_by_position > ROUNDING and float(apart.abs().max()) < ROUNDING
+
+    def _built(self, factor: int | None, **of_bench: Any) -> Scheme:
+        try:
+            return build(self.plan, bench(self.model, factor=factor or FACTOR, **of_bench), self.model)
+        except OptionOutOfRange:  # it ends before the target length
+            if factor is not None:
+                raise
+            return build(self.plan, bench(self.model, factor=1, **of_bench), self.model)
+
+
+ROUNDING = 1e-5  # of numbers of order one: tables are float32
+
+
+def spread(scores: Tensor) -> float:
+    """Largest difference between seen logits of a row; infinite where some are unseen."""
+    if not bool(scores.isfinite().all()):
+        return float("inf")
+    return float((scores.amax(-1) - scores.amin(-1)).max())
+
+
+def subjects(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None) -> list[Subject]:
+    """A scheme on its bench; several where its layers differ.
+
+    Args:
+        spec: as `hf_posenc.patch_model` takes it.
+        options: of the scheme.
+        model: kind of the bench; by default the first of llama, gpt2, bert that the scheme is defined for.
+
+    Raises:
+        PosEncError: no such scheme or option, or it is defined for none of them.
+    """
+    chosen = layout(spec, options or {}, None, LAYERS)
+    numbers = chosen.representatives(LAYERS)
+    refused: PosEncError | None = None
+    for kind in (model,) if model else ALL_MODELS:
+        plans = {number: chosen.plan_of(number, LAYERS) for number in numbers}
+        told = ",".join(f"{name}={value}" for name, value in (options or {}).items())
+        whole = chosen.default.name + (f":{told}" if told else "")
+        found = [
+            Subject(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
+            for number, plan in plans.items()
+        ]
+        try:
+            build(chosen.default, bench(kind, factor=1), kind)
+        except SchemeNotDefined as error:
+            refused = refused or error
+            continue
+        return found
+    raise cast(PosEncError, refused)

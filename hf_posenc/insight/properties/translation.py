@@ -1,0 +1,149 @@
+"""What happens to a code when everything moves on: is it a linear map, and is distance all that counts?
+
+The map is fitted, not looked up: by least squares on some positions of one text, and judged by others of a longer one.
+
+    M = argmin Σ_p ‖M c(p) − c(p + k)‖²        residual = rms ‖M c(p) − c(p + k)‖ / rms ‖c(p + k) − c(p)‖
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.target import FAR, ROUNDING, Subject
+from hf_posenc.insight.properties.uniqueness import difference
+
+STEP = 5
+NEARLY = 1e-4  # residuals of maps that exist are rounding, of those that do not 2e-4 and more
+FITTED, JUDGED = 320, 80
+LATER = 10_000
+QUERIES, CONTENTS = 64, 4
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A map p → p + k, and how well it does on positions it was not fitted to.
+
+    Attributes:
+        matrix: ``[width, width]``, rows are codes: c(p) M ≈ c(p + k).
+        residual: of a linear map, against the length of the step.
+        affine: of a linear map and a constant.
+        turn: largest deviation of the matrix from an isometry on the codes: | ‖c(p) M‖ / ‖c(p)‖ − 1 |.
+    """
+
+    matrix: Tensor
+    residual: float
+    affine: float
+    turn: float
+
+
+@property_of_schemes("linear", "Is p → p + k one linear map, whatever p?")
+def linear(subject: Subject) -> Cell:
+    """Fitted on codes, or on what a set of queries scores a key as it moves away."""
+    if not subject.has_codes and subject.moved_by_position < ROUNDING:
+        return not_asked("position does nothing to attention")
+    try:
+        found = fit(*pairs(subject))
+    except PosEncError as error:
+        return not_asked(str(error))
+    if found is None:
+        return Cell(False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen")
+    holds = found.residual < NEARLY
+    note = "" if holds else "affine" if found.affine < NEARLY else ""
+    if holds and found.turn < NEARLY and subject.has_codes:
+        note = "rotation"
+    what = "codes" if subject.has_codes else f"the logits that {QUERIES} later queries give a key"
+    says = (
+        f"residual of the fitted map of {what} for k = {STEP} on positions it was not fitted to, in steps; "
+        f"with a constant {found.affine:.1g}"
+    )
+    return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.turn})
+
+
+@property_of_schemes("relative", "Does the score depend on i − j only?")
+def relative(subject: Subject) -> Cell:
+    """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
+    places = torch.arange(subject.length)
+    scores = subject.constant_scores(places)
+    moved = scores[scores.isfinite()]
+    if float(moved.abs().max()) < ROUNDING:
+        return not_asked("position does nothing to attention")
+    later = subject.constant_scores(places + min(LATER, subject.reach - len(places)))
+    uneven = max(off_diagonals(scores), difference(scores, later)) / float(moved.std())
+    says = (
+        f"largest difference between pairs at one distance in logits of {len(places)} equal tokens, at the start and "
+        f"{LATER} positions on, in their standard deviations"
+    )
+    codes = subject.codes(places)
+    if codes is None:
+        return Cell(uneven < NEARLY, uneven, says)
+    products = codes @ codes.T
+    alone = off_diagonals(products[None]) / max(float(products.std()), 1e-12)
+    says += f"; of the products of codes alone {alone:.1g}"
+    note = "codes alone do" if uneven >= NEARLY and alone < NEARLY else ""
+    return Cell(uneven < NEARLY, uneven, says, note, {"codes_alone": alone})
+
+
+def pairs(subject: Subject) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Codes before and after the step: positions to fit, and others, of a text twice as long, to judge by."""
+    end = subject.reach if subject.has_codes else min(subject.reach, FITTED + JUDGED if subject.counts_tokens else 1024)
+    longer = 2 * end if end == FAR else end
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randperm(end - STEP, generator=generator)[: FITTED + JUDGED]
+    fitted, judged = places[torch.arange(len(places)) % 5 > 0], places[::5]
+    return before_and_after(subject, fitted, end), before_and_after(subject, judged, longer)
+
+
+def before_and_after(subject: Subject, places: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Codes, or logits, at ``places`` and a step further, each ``[n, width]``, in a text that ends at ``end − 1``."""
+    both = torch.cat((places, places + STEP)).unique()
+    if subject.has_codes:
+        both = torch.cat((both, torch.tensor([end - 1]))).unique()
+        found = subject.codes(both)
+    else:
+        if subject.counts_tokens:
+            both = torch.arange(end)
+        read = torch.cat((both, end + 3 * torch.arange(QUERIES)))
+        scores = subject.read_by(QUERIES, read, contents=CONTENTS)[..., : len(both)]
+        found = scores.flatten(0, 2).T
+    assert found is not None
+    return found[torch.searchsorted(both, places.contiguous())], found[torch.searchsorted(both, places + STEP)]
+
+
+def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | None:
+    """The least-squares map of rows ``[n, width]`` to rows; None where something is not finite."""
+    (before, after), (from_there, to_there) = fitted, judged
+    if not all(bool(x.isfinite().all()) for x in (*fitted, *judged)):
+        return None
+    matrix = solve(before, after)
+    step = float((to_there - from_there).norm()) or 1.0
+    moved = from_there @ matrix
+    with_one, there_with_one = (torch.nn.functional.pad(x, (0, 1), value=1.0) for x in (before, from_there))
+    affine = there_with_one @ solve(with_one, after) - to_there
+    lengths = from_there.norm(dim=-1).clamp(min=1e-12)
+    turn = float((moved.norm(dim=-1) / lengths - 1).abs().max())
+    return Fit(matrix, float((moved - to_there).norm()) / step, float(affine.norm()) / step, turn)
+
+
+def solve(before: Tensor, after: Tensor) -> Tensor:
+    """The smallest least-squares solution of before @ M = after; what lies below rounding is no direction."""
+    return torch.linalg.lstsq(before, after, rcond=1e-6, driver="gelsd").solution
+
+
+def off_diagonals(scores: Tensor) -> float:
+    """Largest spread along a diagonal of ``[heads, n, n]``; infinite where part of a diagonal is unseen."""
+    count, worst = scores.shape[-1], 0.0
+    for offset in range(1 - count, count):
+        line = scores.diagonal(offset, -2, -1)
+        seen = line.isfinite()
+        if not bool(seen.any()):
+            continue
+        if not bool(seen.all()):
+            return float("inf")
+        worst = max(worst, float((line.amax(-1) - line.amin(-1)).max()))
+    return worst

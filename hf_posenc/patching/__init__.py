@@ -1,0 +1,1 @@
+"""Patch a live model and undo it: swap classes, probe the effect, prove it, or roll back."""

@@ -1,0 +1,101 @@
+"""What a patch was built for, to be compared with the configuration when the model is saved or unpatched.
+
+A patched model computes with what it was built with, whatever becomes of its configuration; but that is what is saved,
+and a checkpoint is built anew from it. Where the two disagree saving is refused, before anything is written.
+
+Other changes are the caller's, and outlive the patch: a vocabulary that was resized, an attention implementation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_posenc.errors import HostConfigInvalid, shown
+from hf_posenc.patching.stored.config_guard import BLOCK, HOST_ROTATION, ROTATION
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patches.attention import Adapter
+
+
+OURS = (BLOCK, ROTATION, HOST_ROTATION, "max_position_embeddings")  # entries that belong to the patch
+
+
+@dataclass(frozen=True)
+class Record:
+    """The entries of a configuration that decide what a patched model computes.
+
+    Attributes:
+        block: the scheme, its options and its lengths.
+        rotation: ``rope_parameters`` of the host; None where it has none.
+        adapter: reads a configuration.
+        geometry: what it read.
+        entries: all of the configuration.
+    """
+
+    block: dict[str, Any]
+    rotation: Any
+    adapter: Adapter
+    geometry: Geometry
+    entries: dict[str, Any]
+
+    @classmethod
+    def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> Record:
+        """What a model was patched with just now."""
+        config: Any = base.config
+        entries = copy.deepcopy(vars(config))
+        return cls(entries[BLOCK], entries.get(HOST_ROTATION), adapter, geometry, entries)
+
+    def changes(self, base: nn.Module) -> dict[str, Any]:
+        """Entries that were changed since; none where some of them decide positions, which no checkpoint could have."""
+        try:
+            self.check(base)
+        except HostConfigInvalid:
+            return {}
+        now = {name: value for name, value in vars(base.config).items() if name not in OURS}
+        return {name: value for name, value in now.items() if name not in self.entries or self.entries[name] != value}
+
+    def check(self, base: nn.Module) -> None:
+        """Refuse a configuration that was changed since. Other entries than those recorded are the caller's business.
+
+        ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
+
+        Raises:
+            HostConfigInvalid: it was changed.
+        """
+        config: Any = base.config
+        for name, was in ((BLOCK, self.block), (HOST_ROTATION, self.rotation)):
+            now = getattr(config, name, None)
+            if now != was and not _contains(now, was):
+                _refuse(name, was, now)
+        then = copy.copy(config)
+        then.max_position_embeddings = self.block["host_length"]
+        try:
+            now = self.adapter.geometry(
+                then, trained_length=self.geometry.trained_length, target_length=self.geometry.target_length
+            )
+        except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise HostConfigInvalid(
+                f"The configuration of this {type(base).__name__} was changed after the patch and cannot be read any "
+                f"more: {str(error).partition('. ')[0]}. Put back what was changed, and save then."
+            ) from error
+        for field in fields(self.geometry):
+            if getattr(now, field.name) != getattr(self.geometry, field.name):
+                _refuse(field.name, getattr(self.geometry, field.name), getattr(now, field.name))
+
+
+def _contains(now: Any, was: Any) -> bool:
+    """Whether a mapping still has every entry it had."""
+    return isinstance(now, Mapping) and isinstance(was, Mapping) and all(now.get(key) == was[key] for key in was)
+
+
+def _refuse(name: str, was: Any, now: Any) -> None:
+    raise HostConfigInvalid(
+        f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, which a saved "
+        "checkpoint would be built from. Put it back, or call unpatch_model and patch_model again."
+    )

@@ -1,0 +1,68 @@
+"""`init_continuous_batching` of a patched model: a scheme that cannot be computed so is refused in the caller's thread.
+
+transformers runs continuous batches in a thread of their own. An error there becomes a string in every result, and
+`generate_batch` returns as if it had succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.patches.forward_hook import ATTENTIONS, check_continuous_batch
+
+NAME = "init_continuous_batching"
+FORGET = "destroy_cached_continuous_batching_manager"
+
+
+class CheckedBatching:
+    """The method on the instance, while the model is patched; `generate_batch` and all others go through it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the class's own method takes and returns.
+
+        Raises:
+            BackendCannotCarry: the paged cache has no room for what the scheme caches, or the backend that continuous
+                batching chose cannot compute it.
+            NeedsWholeText: positions depend on the length of the whole text.
+        """
+        model: Any = self.model
+        before = model.config._attn_implementation
+        manager = getattr(type(model), NAME)(model, *args, **kwargs)  # computes and allocates nothing yet
+        of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
+        graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
+        try:
+            for module in model.modules():
+                if ATTENTIONS in module.__dict__:
+                    check_continuous_batch(module, graphs=graphs)
+        except PosEncError:
+            if model.config._attn_implementation != before:
+                model.set_attn_implementation(before)
+            raise
+        return manager
+
+
+def check_batching(model: nn.Module) -> None:
+    """Give every module of ``model`` that generates the method; pages kept of earlier batches are forgotten."""
+    for module in _generating(model):
+        getattr(module, FORGET)()
+        if NAME not in module.__dict__:
+            module.__dict__[NAME] = CheckedBatching(module)
+
+
+def batching_as_before(model: nn.Module) -> None:
+    """Undo `check_batching`; pages with keys of the scheme are forgotten."""
+    for module in _generating(model):
+        if isinstance(module.__dict__.get(NAME), CheckedBatching):
+            getattr(module, FORGET)()
+            del module.__dict__[NAME]
+
+
+def _generating(model: nn.Module) -> Iterator[nn.Module]:
+    return (module for module in model.modules() if hasattr(type(module), NAME) and hasattr(type(module), FORGET))

@@ -1,0 +1,185 @@
+"""Keep forward passes of other threads out of a model while it is patched or unpatched (a gate for readers).
+
+A patch changes classes, hooks, parameters and configuration one after the other, and its probe scales the scores of a
+layer. A forward pass beside it would compute one layer as it was and the next as it will be. Therefore:
+
+1. Close the gate: calls that enter the model from outside wait. Calls that a running pass makes go through.
+2. Wait until no other thread is inside; who runs finishes on the model as it began.
+3. Change the model, and open the gate: who waited starts anew, on the changed model.
+
+The gate stands where `nn.Module.__call__` looks for a compiled call, before hooks and ``forward`` are looked up, so
+that a call that waited reads all of the new state. While nothing is patched there is no gate and no cost.
+
+Who is inside is read off the threads' stacks, by the functions on them: a thread that computes with another model of
+the same class is waited for, too.
+
+Not covered: free-threaded builds of Python, and processes of more than 100 threads, whose stacks cannot be read; direct
+calls of the base model's ``forward`` that begin while the gate is closed, which pass no gate; replicas of
+`DataParallel` and recomputation of checkpointed layers, where a forward pass and its backward pass may lie on two sides
+of a patch.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_posenc.errors import ModelInUse
+from hf_posenc.patching.call_stacks import function_of, functions_of_threads, own_stack
+
+PATIENCE = 60.0
+"""Seconds to wait for the forward passes that run; a pass over a long text on CPU may take that long."""
+SHORTEST, LONGEST = 1e-4, 1e-2
+"""Seconds between two looks at the stacks."""
+ENTRANCE = "_compiled_call_impl"  # of a module: what `nn.Module.__call__` calls instead of hooks and forward
+DYNAMO = "torch._dynamo.convert_frame"  # has the lock that a thread holds while it compiles
+CALLS = ("_wrapped_call_impl", "forward")  # functions of a module on the stack of a thread that computes with it
+
+
+class Gate:
+    """Hold back calls of ``modules`` from outside them.
+
+    Args:
+        modules: all parts of a model, and what it is a part of.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self.modules = list(modules)
+        self.ids = {id(module) for module in self.modules}
+        kinds = {type(module) for module in self.modules if not type(module).__module__.startswith("torch.")}
+        self.functions = {function_of(kind.forward) for kind in kinds}
+        self.owner = threading.get_ident()
+        self.opened = threading.Event()
+        self.waiting: set[int] = set()  # threads
+        self.quiet = False  # nobody is inside, so that whoever makes a call now has begun after the gate was closed
+        self.compiler = getattr(sys.modules.get(DYNAMO), "compile_lock", None) or threading.RLock()
+
+    def close(self) -> bool:
+        """From now on calls wait; False where a compilation of Dynamo, which would notice, takes too long."""
+        if not self.compiler.acquire(timeout=PATIENCE):
+            return False
+        try:
+            for module in self.modules:
+                own = module.__dict__.get(ENTRANCE)  # of `module.compile()`
+                module.__dict__[ENTRANCE] = _Entrance(self, module, own)
+        finally:
+            self.compiler.release()
+        return True
+
+    def open(self) -> None:
+        """Let calls through, those that waited first of all."""
+        for module in self.modules:
+            entrance = module.__dict__.get(ENTRANCE)
+            if isinstance(entrance, _Entrance) and entrance.gate is self:
+                if entrance.own is None:
+                    del module.__dict__[ENTRANCE]
+                else:
+                    module.__dict__[ENTRANCE] = entrance.own
+        self.opened.set()
+        if self.quiet:
+            self.compiler.release()
+
+    def pass_through(self) -> None:
+        """Wait, unless the gate is open, or this thread is the one that closed it or is part of a running pass."""
+        thread = threading.get_ident()
+        if self.opened.is_set() or thread == self.owner or (not self.quiet and self.depth(own_stack()) > 1):
+            return
+        self.waiting.add(thread)
+        try:
+            self.opened.wait()
+        finally:
+            self.waiting.discard(thread)
+
+    def depth(self, stack: Iterable[FrameType]) -> int:
+        """How many calls of the model the stack of this thread holds."""
+        return sum(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in self.ids for frame in stack)
+
+    def inside(self) -> list[int]:
+        """Other threads that compute with the model now, or with another of its classes."""
+        found = functions_of_threads().items()
+        return [thread for thread, functions in found if functions & self.functions and thread not in self.known]
+
+    @property
+    def known(self) -> set[int]:
+        """Threads that do not compute with the model, although a call of it is on their stacks."""
+        return {self.owner, *self.waiting}
+
+    def is_left(self) -> bool:
+        """Wait until no other thread is inside, and keep Dynamo from compiling; False where one stays too long."""
+        end, pause = time.monotonic() + PATIENCE, SHORTEST
+        while (left := end - time.monotonic()) > 0:
+            if not self.inside() and self.compiler.acquire(timeout=left):
+                self.quiet = True
+                if not self.inside():  # a thread that compiled is on no stack; another may come by ``model.forward``
+                    return True
+                self.quiet = False
+                self.compiler.release()
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST)
+        return False
+
+
+class _Entrance:
+    """What stands at one module while the gate is closed.
+
+    Args:
+        gate: it belongs to.
+        module: whose calls arrive here.
+        own: the module's compiled call, if it has one.
+    """
+
+    def __init__(self, gate: Gate, module: nn.Module, own: Any) -> None:
+        self.gate, self.own = gate, own
+        self.call = module._call_impl if own is None else own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            self.gate.pass_through()
+        return self.call(*args, **kwargs)
+
+
+@contextmanager
+def without_readers(model: nn.Module, base: nn.Module) -> Iterator[None]:
+    """Run the block while no other thread computes with ``base``, which is a part of ``model``, or is it.
+
+    Raises:
+        ModelInUse: one does not finish in time; nothing was changed.
+    """
+    gate = Gate(parts(model, base))
+    try:
+        if not (gate.close() and gate.is_left()):
+            raise ModelInUse(
+                f"A forward pass of this {type(model).__name__} in another thread has not ended after {PATIENCE:g} s. "
+                "The model is as it was; wait for that thread, and call again."
+            )
+        yield
+    finally:
+        gate.open()
+
+
+def check_outside(model: nn.Module, base: nn.Module) -> None:
+    """Refuse to change a model from within its own forward pass, such as from a hook: it could never end.
+
+    Raises:
+        ModelInUse: this thread is inside.
+    """
+    if Gate(parts(model, base)).depth(own_stack()):
+        raise ModelInUse(
+            f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
+            "Do that after the call has returned, and not from a hook of the model."
+        )
+
+
+def parts(model: nn.Module, base: nn.Module) -> list[nn.Module]:
+    """All modules of ``base``, and those of ``model`` that hold it."""
+    place = next(name for name, module in model.named_modules() if module is base)
+    above = [module for name, module in model.named_modules() if f"{place}.".startswith(f"{name}." if name else "")]
+    return [*(module for module in above if module is not base), *base.modules()]

@@ -1,0 +1,349 @@
+"""Patch, unpatch, describe: the whole path from a live model to one that knows position differently, and back.
+
+adapter  where this model keeps position            geometry, trained length, attention modules
+lengths  trained, target, factor                    any two give the third
+scheme   what position is                           built once from geometry, lengths and options
+report   swap, probe, prove; or undo and raise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from hf_posenc.core.lengths import resolve
+from hf_posenc.core.lock import alone
+from hf_posenc.errors import (
+    AlreadyPatched,
+    AlreadyScaled,
+    CannotCombine,
+    CheckpointMismatch,
+    ForeignPatch,
+    LengthContradiction,
+    NotPatched,
+    UnsupportedModel,
+    shown,
+)
+from hf_posenc.patches.offloading import is_foreign
+from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patching.config_changes import Record
+from hf_posenc.patching.continuous_batching import check_batching
+from hf_posenc.patching.forward_gate import check_outside, without_readers
+from hf_posenc.patching.preconditions.host_config import check_complete, check_host
+from hf_posenc.patching.preconditions.memory import check_room
+from hf_posenc.patching.preconditions.weights import check_finite, check_floating
+from hf_posenc.patching.preconditions.wrappers import (
+    check_reducer,
+    check_single,
+    check_whole_weights,
+    runnable,
+)
+from hf_posenc.patching.proof import Probe, Proof, evaluating
+from hf_posenc.patching.report import PatchReport
+from hf_posenc.patching.stored.atomic_save import save_whole
+from hf_posenc.patching.stored.config_guard import BLOCK
+from hf_posenc.patching.swap import (
+    STASH,
+    Patch,
+    swap,
+    undo,
+    write_config,
+)
+from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.registry import adapter_class, adapter_names
+from hf_posenc.schemes.spec import (
+    Layout,
+    Plan,
+    SchemeSpec,
+    build,
+    layout,
+)
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patches.attention import Adapter
+
+LENGTH_ALIASES = {
+    "original_max": "trained_length",
+    "pretraining_length": "trained_length",
+    "train_length": "trained_length",
+    "max_len": "target_length",
+    "target": "target_length",
+}
+M = TypeVar("M", bound=nn.Module)
+
+
+def patch_model(
+    model: M,
+    scheme: SchemeSpec,
+    *,
+    factor: float | None = None,
+    target_length: int | None = None,
+    trained_length: int | None = None,
+    layers: Mapping[int | str, SchemeSpec] | None = None,
+    **options: Any,
+) -> M:
+    """Replace the positional machinery of a live model.
+
+    Args:
+        model: a Llama, GPT-2 or BERT model with any head, or a PEFT model around one.
+        scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
+        factor: target length over trained length, at least 1; the target is rounded to whole tokens.
+        target_length: tokens the model should reach; give this or ``factor``.
+        trained_length: what the weights saw, where the configuration does not say it.
+        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
+            there are none, get ``scheme``.
+        **options: of the scheme; ``hf-posenc info NAME`` lists them.
+
+    Returns:
+        The same object. `describe` tells what was done, `unpatch_model` undoes it.
+
+    Raises:
+        PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+
+    Threads that compute with the model finish on it as it was, and new forward passes wait for the patch.
+    """
+    base, adapter = host_of(model)
+    check_outside(model, base)
+    lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
+    with alone(base):
+        _patch(model, base, adapter, scheme, lengths, layers, options)
+    return model
+
+
+def _patch(
+    model: nn.Module,
+    base: nn.Module,
+    adapter: Adapter,
+    scheme: SchemeSpec,
+    asked: Mapping[str, Any],
+    layers: Mapping[int | str, SchemeSpec] | None,
+    options: dict[str, Any],
+) -> None:
+    """`patch_model`, while no other thread patches this model. What takes long comes before forward passes wait."""
+    if STASH in base.__dict__:
+        raise AlreadyPatched(
+            f"This model carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
+            'or compose them: scheme="one+other".'
+        )
+    config: Any = base.config
+    if getattr(config, BLOCK, None) is not None:
+        raise CheckpointMismatch(
+            "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
+            "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
+        )
+    check_single(model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None])
+    check_whole_weights(model)
+    check_host(vars(config), f"this {type(base).__name__}")
+    check_complete(vars(config), f"this {type(base).__name__}")
+    check_floating(model)
+    check_finite(model)
+    given = _lengths(options, trained_length=asked["trained_length"], target_length=asked["target_length"])
+    lengths = resolve(host=adapter.trained_length(config), factor=asked["factor"], **given)
+    geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
+    chosen = layout(scheme, options, layers, geometry.layers)
+    for one in (chosen.default, *chosen.layers.values()):
+        check_room(one, geometry)
+    schemes = _schemes(chosen, geometry, adapter)
+    _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
+    _check_whole(adapter, base, geometry)
+    _check_foreign(adapter, base, schemes[0])
+    check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
+    with without_readers(model, base):
+        _install(model, base, adapter, geometry, chosen, schemes)
+
+
+def _install(
+    model: nn.Module, base: nn.Module, adapter: Adapter, geometry: Geometry, chosen: Layout, schemes: list[Scheme]
+) -> None:
+    """Swap, probe, prove; or undo and raise."""
+    with runnable(base):
+        probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
+    patch = Patch(whole=model)
+    try:
+        swap(patch, adapter, base, schemes)
+        with evaluating(base):
+            check_heads(base, geometry)
+        write_config(patch, model, base, chosen, geometry)
+        patch.record = Record.of(base, adapter, geometry)
+        proof = probe.verdict()
+    except BaseException:
+        undo(base, patch)
+        raise
+    patch.report = _report(patch, base, chosen, geometry, proof)
+    base.__dict__[STASH] = patch
+    save_whole(model)
+    check_batching(model)
+
+
+def unpatch_model(model: M) -> M:
+    """Undo `patch_model`: classes, hooks, parameters and configuration are as before, logits bit-equal.
+
+    Raises:
+        NotPatched: there is nothing to undo.
+        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
+    """
+    base, _ = host_of(model)
+    check_outside(model, base)
+    with alone(base):
+        patch = patch_of(base)
+        with without_readers(model, base):
+            undo(base, patch)
+    return model
+
+
+def describe(model: nn.Module) -> PatchReport:
+    """The report of a patched model.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+    """
+    report = patch_of(host_of(model)[0]).report
+    if report is None:
+        raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
+    return report
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model carries a scheme.
+
+    Raises:
+        UnsupportedModel: it is no model at all.
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    return any(STASH in m.__dict__ for m in model.modules())
+
+
+def patch_of(base: nn.Module) -> Patch:
+    """The patch a base model carries.
+
+    Raises:
+        NotPatched: it carries none.
+    """
+    patch = base.__dict__.get(STASH)
+    if patch is None:
+        raise NotPatched("This model carries no scheme. Call patch_model(model, scheme) first.")
+    return patch
+
+
+def host_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
+    """The base model inside ``model``, and its adapter.
+
+    Raises:
+        UnsupportedModel: no adapter fits.
+    """
+    if isinstance(model, nn.Module):
+        for name in adapter_names():
+            cls = adapter_class(name)
+            if cls is not None and (base := cls().base_model(model)) is not None:
+                return base, cls()
+    raise UnsupportedModel(
+        f"No adapter knows where {type(model).__name__} keeps position; there are adapters for "
+        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see patches/gpt2.py)."
+    )
+
+
+def scheme_of(model: nn.Module) -> Scheme:
+    """The scheme object of a patched model (of its first layer, where layers differ).
+
+    Raises:
+        NotPatched: the model carries no scheme.
+    """
+    base, _ = host_of(model)
+    patch_of(base)
+    return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]
+
+
+def _lengths(options: dict[str, Any], **given: int | None) -> dict[str, int | None]:
+    """The lengths given, those among ``options`` under the names other papers use included and taken out of them."""
+    for alias in sorted(LENGTH_ALIASES.keys() & options.keys()):
+        name = LENGTH_ALIASES[alias]
+        if given[name] is not None:
+            raise LengthContradiction(f"{alias} is another name of {name}, and both are given. Give one of the two.")
+        given[name] = options.pop(alias)
+    return given
+
+
+def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Scheme]:
+    """One scheme a layer; the same object in all of them where it may be shared."""
+    if chosen.uniform:
+        first = build(chosen.default, geometry, adapter.name)
+        if first.shared:
+            return [first] * geometry.layers
+    for cls, options in chosen.default.parts:
+        if hasattr(cls, "layers_of"):  # no layer has a pattern of layers as its scheme, but it is refused like one
+            build(Plan(((cls, options),)), geometry, adapter.name)
+    count = geometry.layers
+    schemes = [build(chosen.plan_of(layer, count), geometry, adapter.name) for layer in range(count)]
+    tables = {(s.replaces_host and not s.keeps_table) for s in schemes}
+    mixed = geometry.table is not None and len(tables) > 1
+    if mixed or (not chosen.uniform and any(_adds_code(s) for s in schemes)):
+        raise CannotCombine(
+            "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
+            "Use schemes of one kind."
+        )
+    return schemes
+
+
+def _adds_code(scheme: Scheme) -> bool:
+    return scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is not None
+
+
+def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
+    scaling = adapter.scaled_already(config)
+    if scaling is None:
+        return
+    replaced = all(s.replaces_host for s in schemes)
+    if replaced and not told and any(has(s, "rotation") or has(s, "row_rotation") for s in schemes):
+        raise AlreadyScaled(
+            f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
+            "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
+        )
+    if not replaced and scaling in adapter.length_dependent:
+        raise AlreadyScaled(
+            f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
+            'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'
+        )
+
+
+def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+    found = sum(1 for _ in adapter.attentions(base))
+    if found == 0 == geometry.layers:
+        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
+    if found != geometry.layers:
+        raise UnsupportedModel(
+            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
+            f"says {geometry.layers}. Patch the whole model, as its class makes it, before it is cut or rewritten."
+        )
+
+
+def _check_foreign(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
+        if is_foreign(module):
+            raise ForeignPatch(
+                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
+                "the patch. Undo the other patch first, or reload the model."
+            )
+
+
+def _report(patch: Patch, base: nn.Module, chosen: Layout, geometry: Geometry, proof: Proof) -> PatchReport:
+    touched: dict[str, int] = {}
+    for module, _ in patch.classes:
+        name = type(module).__name__
+        touched[name] = touched.get(name, 0) + 1
+    added = sum(p.numel() for name, p in base.named_parameters() if "posenc." in name)
+    return PatchReport(
+        scheme=chosen.default.name,
+        model=type(base).__name__,
+        trained_length=geometry.trained_length,
+        target_length=geometry.target_length,
+        touched=touched,
+        parameters_added=added,
+        parameters_frozen=sum(getattr(module, name).numel() for module, name in patch.frozen),
+        proof=proof,
+        layers={key: plan.name for key, plan in chosen.layers.items()},
+    )

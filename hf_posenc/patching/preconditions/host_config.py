@@ -1,0 +1,105 @@
+"""What a host's configuration says of positions, checked before anything is computed from it.
+
+transformers takes a base of 0 or a length of −1 as it comes, and computes numbers that mean nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hf_posenc.core.lengths import whole
+from hf_posenc.errors import (
+    HostConfigInvalid,
+    LengthContradiction,
+    nearest,
+    shown,
+)
+
+LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
+ROTATIONS = ("rope_parameters", "rope_scaling")
+POSITIVE = ("rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow")
+
+
+def check_host(config: Mapping[str, Any], where: str) -> None:
+    """Refuse lengths and rotations that cannot be.
+
+    Args:
+        config: a configuration's content.
+        where: whose it is, for messages.
+
+    Raises:
+        HostConfigInvalid: a value has the wrong type or lies outside its range.
+    """
+    check_numbers(config, where)
+    for name in ROTATIONS:
+        for parameters in rotations(name, config.get(name), where):
+            check_numbers(parameters, where)
+            check_kind(parameters.get("rope_type", parameters.get("type", "default")), where)
+
+
+def check_complete(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a live configuration that has lost what its model was built from.
+
+    A file may leave these out, and transformers fills them in; nobody fills in a live one.
+
+    Raises:
+        HostConfigInvalid: a length, or the kind or base of the rotation, is None.
+    """
+    for name in LENGTHS[:2]:
+        if name in config and config[name] is None:
+            raise HostConfigInvalid(f"{name} of {where} is None. Set it to the length the model was built with.")
+    if ROTATIONS[0] not in config:
+        return
+    rotation = config[ROTATIONS[0]]
+    for name in ("rope_type", "rope_theta"):
+        if not isinstance(rotation, Mapping) or rotation.get(name) is None:
+            raise HostConfigInvalid(
+                f"{ROTATIONS[0]} of {where} have no {name}, they are {shown(rotation)}. "
+                "Put back those that the model was built with."
+            )
+
+
+def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
+    """The rotations of a configuration: none, one, or one a kind of layer."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise HostConfigInvalid(
+            f"{name} of {where} must be an object such as {{'rope_type': 'default'}}, got {shown(given)}. Correct it."
+        )
+    nested = [value for value in given.values() if isinstance(value, Mapping)]
+    yield from nested or [given]
+
+
+def check_numbers(values: Mapping[str, Any], where: str) -> None:
+    """Refuse lengths that are no count of tokens, and other numbers that are not positive."""
+    for name in LENGTHS:
+        if values.get(name) is not None:
+            try:
+                whole(name, values[name])
+            except LengthContradiction as error:
+                raise HostConfigInvalid(f"The configuration of {where} is wrong: {error}") from error
+    for name in POSITIVE:
+        value = values.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            raise HostConfigInvalid(
+                f"{name} of {where} must be a finite number greater than 0, got {shown(value)}. "
+                "Correct the configuration."
+            )
+
+
+def check_kind(kind: Any, where: str) -> None:
+    """Refuse a kind of scaling that transformers does not have."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})
+    if kind not in known:
+        raise HostConfigInvalid(
+            f"rope_type of {where} is {shown(kind)}, which transformers does not know.{nearest(kind, known)} "
+            f"Use one of {', '.join(known)}."
+        )

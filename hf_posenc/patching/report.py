@@ -1,0 +1,63 @@
+"""What a patch did, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hf_posenc.patching.proof import Proof
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What a patch did, and the proof that it did it. Prints as a short text.
+
+    Attributes:
+        scheme: as a user writes it.
+        model: class of the patched base model.
+        trained_length, target_length: in tokens.
+        touched: new class of modules, and how many.
+        parameters_added, parameters_frozen: counts of numbers.
+        layers: schemes of layers that differ from the rest.
+        proof: see `hf_posenc.patching.proof.Proof`.
+    """
+
+    scheme: str
+    model: str
+    trained_length: int
+    target_length: int
+    touched: dict[str, int]
+    parameters_added: int
+    parameters_frozen: int
+    proof: Proof
+    layers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def factor(self) -> float:
+        """Target length over trained length."""
+        return self.target_length / self.trained_length
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "factor": self.factor}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} patched with {self.scheme}",
+            f"  lengths     trained {self.trained_length}, target {self.target_length}, factor {self.factor:g}",
+            f"  touched     {', '.join(f'{n} × {name}' for name, n in self.touched.items())}",
+            f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",
+            f"  proof       {_told(self.proof)}",
+        ]
+        if self.layers:
+            lines.insert(1, f"  layers      {', '.join(f'{key}: {name}' for key, name in self.layers.items())}")
+        return "\n".join(lines)
+
+
+def _told(proof: Proof) -> str:
+    if proof.verdict == "deferred":
+        return "deferred: the weights are not loaded yet"
+    if proof.verdict == "identity":
+        return "identity: the scheme equals the host's own positions at these lengths"
+    kept = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
+    return f"moved: one layer's outputs changed by {proof.change:.2g} of their largest{kept}"

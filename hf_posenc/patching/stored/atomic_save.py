@@ -1,0 +1,58 @@
+"""`save_pretrained` of a patched model: all files of a checkpoint are new, or all are old.
+
+transformers writes the configuration first and the weights last, in place. Interrupted between the two over an earlier
+checkpoint it leaves the weights of one scheme under the configuration of another, which loads.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch import nn
+
+from hf_posenc.core.files.staged import staged
+from hf_posenc.patches.offloading import offloaded_values
+
+NAME = "save_pretrained"
+STASH = "posenc_patch"  # of a base model: its `hf_posenc.patching.swap.Patch`
+
+
+class WholeSave:
+    """The method on the instance, while the model is patched; copies of the model get one of their own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """What the class's own method takes; it writes beside the place first.
+
+        Where several processes write, or the hub is written to, it is the class's own and nothing else.
+
+        Raises:
+            HostConfigInvalid: the configuration was changed after the patch in what decides positions.
+        """
+        for module in self.model.modules():
+            patch = module.__dict__.get(STASH)
+            if patch is not None and patch.record is not None:
+                patch.record.check(module)
+        own: Any = getattr(type(self.model), NAME)
+        shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
+        if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):
+            return own(self.model, save_directory, *args, **kwargs)
+        if not hasattr(self.model, "hf_device_map") and any(weight.is_meta for weight in self.model.parameters()):
+            kwargs.setdefault("state_dict", offloaded_values(self.model))  # transformers asks where the map sent it
+        with staged(save_directory) as beside:
+            own(self.model, str(beside), **kwargs)
+
+
+def save_whole(model: nn.Module) -> None:
+    """Give ``model`` the method, if its class can save and nobody has put another on the instance."""
+    if hasattr(type(model), NAME) and NAME not in model.__dict__:
+        model.__dict__[NAME] = WholeSave(model)
+
+
+def save_as_before(model: nn.Module) -> None:
+    """Undo `save_whole`."""
+    if isinstance(model.__dict__.get(NAME), WholeSave):
+        del model.__dict__[NAME]

@@ -1,0 +1,45 @@
+"""A section of a folder's README that says how to load what is in it; the rest of the text is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.files.atomic import write_bytes
+
+BLOCK = "position_scheme"  # of a configuration: the scheme, its options and lengths
+START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
+FRONT = "---\nlibrary_name: hf_posenc\n---\n\n"
+SECTION = """## How to load this
+
+Positions were changed by [hf_posenc](https://pypi.org/project/hf-posenc/): {scheme}, trained on {trained_length}
+tokens, for texts of {target_length}. Without that package these weights compute something else, so they do not load.
+
+```python
+import hf_posenc
+
+model = hf_posenc.from_pretrained("{name}")
+```
+"""
+
+
+def write_section(folder: Path, block: Mapping[str, Any]) -> None:
+    """Put the section into the README of ``folder``, in place of an earlier one.
+
+    Args:
+        folder: of a checkpoint.
+        block: its ``position_scheme``.
+    """
+    file = folder / "README.md"
+    text = file.read_text(encoding="utf-8") if file.exists() else FRONT
+    scheme = "+".join(part["name"] for part in block["scheme"])
+    lengths = {name: block[name] for name in ("trained_length", "target_length")}
+    section = START + "\n" + SECTION.format(scheme=scheme, name=folder.name, **lengths) + END
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if start and end:
+        text = before + section + after
+    else:
+        text = text.rstrip("\n") + ("\n\n" if text.strip() else "") + section + "\n"
+    write_bytes(file, text.encode())

@@ -1,0 +1,190 @@
+"""Change a model into a patched one, and back: classes, hooks, parameters, configuration, each noted to be undone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_posenc.patches.cache.provenance import ENTRY
+from hf_posenc.patches.forward_hook import ATTENTIONS, announce
+from hf_posenc.patches.offloading import (
+    change_class,
+    computing_device,
+    forget_child,
+    offload_beside,
+    offloads_of,
+)
+from hf_posenc.patching.continuous_batching import batching_as_before
+from hf_posenc.patching.stored.atomic_save import STASH as STASH
+from hf_posenc.patching.stored.atomic_save import save_as_before
+from hf_posenc.patching.stored.config_guard import (
+    BLOCK,
+    HOST_ROTATION,
+    ROTATION,
+    guarded,
+)
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patches.attention import Adapter
+    from hf_posenc.patching.config_changes import Record
+    from hf_posenc.patching.report import PatchReport
+    from hf_posenc.schemes.base import Scheme
+    from hf_posenc.schemes.spec import Layout
+
+FORMAT = 1
+WHOLE_BLOCKS = "_no_split_modules"  # of a transformers model: names of classes
+
+
+@dataclass
+class Patch:
+    """What it takes to undo a patch, and what to tell of it."""
+
+    whole: nn.Module | None = None
+    classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
+    frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
+    whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    report: PatchReport | None = None
+    record: Record | None = None
+
+
+def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
+    """Give every layer its scheme and the class that asks it, and hang the hooks; noted in ``patch`` on the way."""
+    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of a packed one
+    attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
+    one = all(s is schemes[0] for s in schemes)
+    offloads = offloads_of(base if patch.whole is None else patch.whole)
+    owners = dict.fromkeys(attentions[:1], base) if one else dict(zip(attentions, attentions, strict=True))
+    for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
+        device = computing_device(attention, offloads)
+        if device.type != "meta":
+            scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
+        put_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
+        offload_beside(owner, "posenc", attention, offloads)
+    for attention in attentions:
+        become(patch, attention, adapter.attention[type(attention)])
+        attention.__dict__["posenc_owner"] = base
+    for module, cls in adapter.swaps(base, schemes[0]):
+        become(patch, module, cls)
+        module.__dict__["posenc_reader"] = attentions[0]
+    freeze(patch, base, adapter.frozen(base, schemes[0]))
+    keep_whole(patch)
+    base.register_forward_pre_hook(announce, with_kwargs=True)
+    base.register_state_dict_pre_hook(carry)
+
+
+def put_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
+    """Give a module a child, or take it away; another thread that goes through the children sees those from before."""
+    others = {key: module for key, module in owner._modules.items() if key != name}
+    owner.__dict__["_modules"] = others if child is None else {**others, name: child}
+
+
+def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
+    """Another class for the same object."""
+    patch.classes.append((module, type(module)))
+    change_class(module, cls)
+
+
+def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> None:
+    """Stop training ``weights`` of a base model."""
+    wanted = {id(weight) for weight in weights if weight.requires_grad}
+    for module in base.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if id(weight) in wanted:
+                weight.requires_grad_(False)
+                patch.frozen.append((module, name))
+
+
+def keep_whole(patch: Patch) -> None:
+    """Name the new classes where transformers names the modules that may not be split or are wrapped as one."""
+    renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
+    for model in [] if patch.whole is None else patch.whole.modules():
+        names = model.__dict__.get(WHOLE_BLOCKS)
+        if names and renamed.keys() & set(names):
+            left = {type(module).__name__ for module in model.modules()}
+            patch.whole_blocks.append((model, names))
+            model.__dict__[WHOLE_BLOCKS] = {
+                name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
+            }
+
+
+def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
+    """A written copy of the configuration, for every module that had the old one: two models may share that."""
+    old: Any = base.config
+    new = copy.deepcopy(old)
+    block = {
+        "format": FORMAT,
+        "scheme": chosen.default.to_json(),
+        "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
+        "trained_length": geometry.trained_length,
+        "target_length": geometry.target_length,
+        "host_length": old.max_position_embeddings,
+    }
+    setattr(new, BLOCK, block)
+    base.__dict__[ENTRY] = copy.deepcopy(block)
+    if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
+        setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
+    new.__class__ = guarded(new.__class__)
+    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
+    for module in (model, *model.modules()):
+        if module.__dict__.get("config") is old:
+            patch.configs.append((module, old))
+            module.config = new
+
+
+def restore_config(patch: Patch, base: nn.Module) -> None:
+    """The configuration as it was; a copy of it where the caller has changed the written one since."""
+    changes = {} if patch.record is None else patch.record.changes(base)
+    for number, (module, old) in enumerate(patch.configs):
+        if number == 0:
+            config = copy.deepcopy(old) if changes else old
+            vars(config).update(changes)
+        module.config = config  # type: ignore[assignment]
+
+
+def carry(base: nn.Module, *_: Any) -> None:
+    """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
+    patch = base.__dict__.get(STASH)
+    if patch is None:
+        return
+    for holder in (patch.whole, *(module for module, _ in patch.configs)):
+        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+            if patch.record is not None:
+                patch.record.check(base)
+            import_module("hf_posenc.patching.stored.peft_sidecar").carry(base, peft_configs)  # a layer above this one
+
+
+def undo(base: nn.Module, patch: Patch) -> None:
+    """Everything as ``patch`` notes that it was, however far it came."""
+    offloads = offloads_of(base if patch.whole is None else patch.whole)
+    for module, cls in reversed(patch.classes):
+        change_class(module, cls)
+        module.__dict__.pop("posenc_owner", None)
+        module.__dict__.pop("posenc_reader", None)
+    for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
+        forget_child(owner, "posenc", offloads)
+        put_child(owner, "posenc", None)
+    for module, name in patch.frozen:
+        getattr(module, name).requires_grad_(True)
+    for model, names in patch.whole_blocks:
+        model.__dict__[WHOLE_BLOCKS] = names
+    if patch.whole is not None:
+        save_as_before(patch.whole)
+        batching_as_before(patch.whole)
+    restore_config(patch, base)
+    for number, hook in list(base._forward_pre_hooks.items()):
+        if hook is announce:
+            base._forward_pre_hooks.pop(number)
+            base._forward_pre_hooks_with_kwargs.pop(number, None)
+    for number, hook in list(base._state_dict_pre_hooks.items()):
+        if hook is carry:
+            base._state_dict_pre_hooks.pop(number)
+    base.__dict__.pop(ATTENTIONS, None)
+    base.__dict__.pop(ENTRY, None)
+    base.__dict__.pop(STASH, None)

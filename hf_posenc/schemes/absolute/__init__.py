@@ -1,0 +1,1 @@
+"""Absolute position codes: added to the token embeddings."""

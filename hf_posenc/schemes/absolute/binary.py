@@ -1,0 +1,76 @@
+"""Binary positions: the digits of a token's number, one channel each, added to its embedding.
+
+    x_p[b] ← x_p[b] + α bit_b(p),  bit_b(p) = ⌊p / 2^b⌋ mod 2          252 is 11111100, highest digit first
+
+Bounded and different for every position below 2^width, but it jumps: 6 and 7 differ in one channel, 7 and 8 in four,
+and no linear map moves it on by one. Sinusoids are its smooth relative: digit b turns over every 2^b tokens.
+
+Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many a textbook. Nothing is
+learned; for models trained with it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import check_positions
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.lengths import LONGEST
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.absolute.integer import refuse_zero
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+ALL_DIGITS = LONGEST.bit_length()
+
+
+@register_scheme(
+    "binary", aliases=("bits",), paper="https://kazemnejad.com/blog/transformer_architecture_positional_encoding/"
+)
+class Binary(Scheme):
+    """The binary digits of the position in the first ``width`` channels, lowest first; zeros in the others.
+
+    By default there are digits for the longest text there may be, as far as the model is wide. ``values="pm1"`` writes
+    −1 for 0.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        width: PositiveInt | Literal["auto"] = "auto",
+        msb_first: bool = False,
+        values: Literal["01", "pm1"] = "01",
+        alpha: float = 1.0,
+    ) -> None:
+        super().__init__(geometry)
+        refuse_zero(alpha)
+        self.digits = min(geometry.width, ALL_DIGITS) if width == "auto" else width
+        if self.digits > geometry.width:
+            raise OptionOutOfRange(
+                f"width must be at most the model's {geometry.width} channels, got {width}. Fewer digits reach 2^width."
+            )
+        self.msb_first, self.signed, self.alpha = msb_first, values == "pm1", alpha
+
+    def embed(self, positions: Tensor) -> Tensor:
+        """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32.
+
+        Raises:
+            PositionOutOfTable: a position has more digits than there are channels for.
+        """
+        check_positions(positions, self.longest, self.record.name)
+        place = torch.arange(min(self.digits, ALL_DIGITS), device=positions.device)
+        code = (positions[..., None] >> place) & 1
+        code = nn.functional.pad(code, (0, self.digits - len(place)))
+        code = code.flip(-1) if self.msb_first else code
+        code = 2 * code - 1 if self.signed else code
+        return nn.functional.pad(self.alpha * code.float(), (0, self.geometry.width - self.digits))
+
+    @property
+    def longest(self) -> int | None:
+        """2^width; no end where that is beyond every text."""
+        return 2**self.digits if self.digits < ALL_DIGITS else None

@@ -1,0 +1,76 @@
+"""Learned positions: one trained vector a position, added to the token embedding.
+
+    x_p ← x_p + E[p]          E: rows × width
+
+GPT-2 and BERT have such a table and keep it; Llama gets a fresh one, as does any host when ``num_positions`` is given.
+A table says nothing of positions past its last row, so those are refused. The table is learned; a fresh one means
+nothing before it is trained. ``std`` is of a fresh table's rows (0.02, as in both hosts); beside a table that is kept
+it is refused.
+
+Gehring, Auli, Grangier, Yarats, Dauphin 2017, arXiv:1705.03122, section 3.1; as in GPT-2 and BERT.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hf_posenc.core.context import check_positions
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Positive, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+STD = 0.02
+
+
+@register_scheme("learned", aliases=("absolute", "ape"), learned=True, paper="1705.03122")
+class Learned(Scheme):
+    """A table of ``num_positions`` rows (default: the host's own table, or else the target length), N(0, ``std``²)."""
+
+    def __init__(
+        self, geometry: Geometry, *, num_positions: PositiveInt | None = None, std: Positive | None = None
+    ) -> None:
+        super().__init__(geometry)
+        self.std = STD if std is None else std
+        if num_positions is None and geometry.table is not None:
+            if std is not None:
+                raise OptionOutOfRange(
+                    f"The model's own table of {geometry.table} rows is kept, so std={std} would draw nothing. "
+                    "Leave std out, or ask for a fresh table with num_positions=…."
+                )
+            self.rows, self.table = geometry.table, None
+        else:
+            self.rows = num_positions or geometry.target_length
+            self.table = nn.Embedding(self.rows, geometry.width)
+
+    def reset_parameters(self) -> None:
+        """Draw the scheme's own table anew."""
+        if self.table is not None:
+            nn.init.normal_(self.table.weight, std=self.std)
+
+    def embed(self, positions: Tensor) -> Tensor | None:
+        """Rows of the scheme's own table, ``[batch or 1, query, width]``; None where the host's serves.
+
+        Raises:
+            PositionOutOfTable: a position is past the last row.
+        """
+        if self.table is None:
+            return None
+        check_positions(positions, self.rows, self.record.name)
+        return self.table(positions)
+
+    @property
+    def keeps_table(self) -> bool:
+        """Whether the host's own table serves."""
+        return self.table is None
+
+    @property
+    def unchanged_below(self) -> int:
+        """All rows of a host's table that is kept."""
+        return self.rows if self.keeps_table else 0
+
+    @property
+    def longest(self) -> int:
+        """The rows of the table."""
+        return self.rows

@@ -1,0 +1,73 @@
+"""Hierarchical positions: a learned table of n rows, read as two digits of base n, reaches n² positions.
+
+    p = a n + b          q_p = α u_a + (1 − α) u_b          u = (E − α E_0) / (1 − α)
+
+    which is             q_p = E_b + α / (1 − α) (E_a − E_0)
+
+With the u so chosen the first n positions (a = 0) are the table's own rows. α ≠ 1/2 tells (a, b) from (b, a); α → 0
+repeats the table. Nothing is learned anew, and what is trained is the host's own table; zero-shot use works modestly, a
+short fine-tuning does the rest.
+
+Su 2020, kexue.fm/archives/7947.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from hf_posenc.core.context import check_positions
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Share
+from hf_posenc.schemes.registry import register_scheme
+
+
+def trained_rows(geometry: Geometry) -> int:
+    """Rows of the host's table that training has seen."""
+    return min(geometry.table or geometry.trained_length, geometry.trained_length)
+
+
+@register_scheme(
+    "learned_hier",
+    aliases=("hierarchical", "su2020"),
+    models=("gpt2", "bert"),
+    undefined="it extends a learned position table, and this model has none",
+    paper="https://kexue.fm/archives/7947",
+)
+class LearnedHier(Scheme):
+    """The host's own table of n rows stretched to n² positions; the first n are as they were."""
+
+    needs_table = True
+
+    def __init__(self, geometry: Geometry, *, alpha: Share = 0.4) -> None:
+        super().__init__(geometry)
+        if alpha == 0.5:
+            raise OptionOutOfRange("alpha must not be 0.5, where position (a, b) equals (b, a). Take 0.4.")
+        self.rows, self.ratio = trained_rows(geometry), alpha / (1 - alpha)
+
+    def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
+        """Codes of ``positions […]`` from ``table [rows, width]``, with a gradient to it, ``[…, width]``.
+
+        Raises:
+            PositionOutOfTable: a position is n² or more.
+        """
+        check_positions(positions, self.longest, self.record.name)
+        high, low = positions // self.rows, positions % self.rows
+        return embedding(low, table) + self.ratio * (embedding(high, table) - table[0])
+
+    @property
+    def keeps_table(self) -> bool:
+        """The host's table is what is read."""
+        return True
+
+    @property
+    def unchanged_below(self) -> int:
+        """The rows of the table."""
+        return self.rows
+
+    @property
+    def longest(self) -> int:
+        """n², two digits of base n."""
+        return self.rows**2

@@ -1,0 +1,83 @@
+"""Interpolated positions: a learned table of n rows, read in finer steps, reaches further. PI for tables.
+
+    q_p = (1 − t) E_⌊r⌋ + t E_⌊r⌋₊₁          r = p (n − 1) / (L − 1),  t = r − ⌊r⌋,  L = target length
+
+The first and the last row stay where they are. ``mode="tile"`` repeats the table instead (q_p = E_{p mod n}), as
+Longformer was initialised; ``"nearest"`` takes the nearest row. What is trained is the host's own table; fine-tune.
+
+Chen et al. 2023, arXiv:2306.15595, section 3.2, for rotations; of tables: Dosovitskiy et al. 2020, "ViT",
+arXiv:2010.11929, section 3.2; tiles: Beltagy, Peters, Cohan 2020, "Longformer", arXiv:2004.05150, section 5.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from hf_posenc.core.context import check_positions
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.absolute.learned_hier import trained_rows
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import register_scheme
+
+Mode = Literal["linear", "tile", "nearest"]
+
+
+@register_scheme(
+    "learned_interp",
+    aliases=("table_pi",),
+    models=("gpt2", "bert"),
+    undefined="it extends a learned position table, and this model has none",
+    paper="2306.15595",
+)
+class LearnedInterp(Scheme):
+    """The host's own table read between its rows, up to the target length; or repeated."""
+
+    needs_table = True
+
+    def __init__(self, geometry: Geometry, *, mode: Mode = "linear") -> None:
+        super().__init__(geometry)
+        self.rows, self.mode = trained_rows(geometry), mode
+        self.steps, self.last = max(geometry.target_length - 1, 1), self.rows - 1
+        if mode == "nearest" and self.steps % (2 * gcd(self.last, self.steps)) == 0:
+            raise OptionOutOfRange(
+                f"mode 'nearest' has ties: at length {geometry.target_length} a position lies halfway between two of "
+                f'{self.rows} rows, and no source says which it takes. Use mode="linear", or another target length.'
+            )
+
+    def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
+        """Codes of ``positions […]`` from ``table [rows, width]``, with a gradient to it, ``[…, width]``.
+
+        Raises:
+            PositionOutOfTable: a position is past the target length.
+        """
+        check_positions(positions, self.longest, self.record.name)
+        if self.mode == "tile":
+            return embedding(positions % self.rows, table)
+        # In whole numbers: where r is one, the row is read as it stands, at any length.
+        row = positions * self.last // self.steps
+        rest = (positions * self.last - row * self.steps) / self.steps
+        if self.mode == "nearest":
+            rest = rest.round()
+        following = (row + 1).clamp(max=self.last)
+        return torch.lerp(embedding(row, table), embedding(following, table), rest[..., None].to(table.dtype))
+
+    @property
+    def keeps_table(self) -> bool:
+        """The host's table is what is read."""
+        return True
+
+    @property
+    def unchanged_below(self) -> int:
+        """The rows of the table where they are repeated, or not stretched."""
+        return 0 if self.mode != "tile" and self.steps > self.last else self.rows
+
+    @property
+    def longest(self) -> int | None:
+        """The target length; no end where the table is repeated."""
+        return None if self.mode == "tile" else self.geometry.target_length

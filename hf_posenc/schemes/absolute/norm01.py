@@ -1,0 +1,69 @@
+"""Positions between 0 and 1: how far along its text a token stands, added to its embedding.
+
+    x_p ← x_p + α p / (N − 1) u          u = direction, N = length of the text, or a fixed number
+
+Bounded, but a step means something else in every text: 1/2 in one of three tokens, 1/3 in one of four, and each new
+token changes the codes of all before it. A text can then not be continued from a cache: generate with
+``use_cache=False``, or fix ``n``; positions from n on then lie beyond 1.
+
+Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many a textbook. Nothing is
+learned unless ``direction="learned"``; for models trained with it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.absolute.direction import Along, Direction
+from hf_posenc.schemes.absolute.integer import refuse_zero
+from hf_posenc.schemes.absolute.text_length import text_lengths
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import AtLeastTwo
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme(
+    "norm01",
+    aliases=("unit_interval",),
+    paper="https://kazemnejad.com/blog/transformer_architecture_positional_encoding/",
+)
+class Norm01(Scheme):
+    """The share of the text read so far, times ``alpha``, along one ``direction``.
+
+    ``n`` is the length of each text (``"current"``) or a fixed number.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        n: Literal["current"] | AtLeastTwo = "current",
+        alpha: float = 1.0,
+        direction: Direction = "ones",
+    ) -> None:
+        super().__init__(geometry)
+        refuse_zero(alpha)
+        self.alpha, self.fixed = alpha, None if n == "current" else n
+        self.along = Along(direction, geometry.width)
+
+    def reset_parameters(self) -> None:
+        """Draw a learned direction anew."""
+        self.along.reset_parameters()
+
+    def embed(self, positions: Tensor) -> Tensor:
+        """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32."""
+        steps = (text_lengths(positions) - 1).clamp(min=1) if self.fixed is None else self.fixed - 1
+        return self.along(self.alpha * (positions / steps).float())
+
+    @property
+    def needs_whole_text(self) -> bool:
+        """Unless the length is fixed."""
+        return self.fixed is None
+
+    @property
+    def may_vanish(self) -> bool:
+        """A constant vector, which LayerNorm takes away."""
+        return self.along.constant

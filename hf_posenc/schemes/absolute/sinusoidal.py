@@ -1,0 +1,98 @@
+"""Sinusoidal positions: a clock with one hand per pair of channels, added to the token embedding.
+
+    x_p[2m] ← x_p[2m] + c sin(p ω_m),  x_p[2m+1] ← x_p[2m+1] + c cos(p ω_m)          ω_m = base^(−2m / D), c = scale
+
+Moving on by k turns every hand by an angle that does not depend on p, so relative position is a linear map of the code.
+The sine alone has no such map: its norm and its products depend on where it stands.
+
+Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 3.5. Nothing is learned, unless c is; for
+models trained with it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.rotation.apply import waves
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Base, Positive
+from hf_posenc.schemes.registry import register_scheme
+
+Schedule = Literal["geometric", "linear", "custom"]
+Kind = Literal["sincos", "sin", "cos"]
+CodeLayout = Literal["interleaved", "concat"]
+
+
+@register_scheme("sinusoidal", aliases=("sincos", "vaswani"), paper="1706.03762")
+class Sinusoidal(Scheme):
+    """Fixed codes, defined at every position; models trained with them still fail soon past their trained length.
+
+    ``schedule="linear"`` spaces the frequencies evenly from 1 to 1 / base, ``"custom"`` takes ``frequencies``, one for
+    each two channels; ``kind`` leaves zeros in place of the sines or the cosines; ``layout="concat"`` puts all sines
+    before all cosines; ``reverse`` puts the last hand first; ``scale="learned"`` starts from 1 / √width. Of an odd
+    width the sines have one channel more.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        base: Base = 10_000.0,
+        schedule: Schedule = "geometric",
+        frequencies: list[Positive] | None = None,
+        kind: Kind = "sincos",
+        layout: CodeLayout = "interleaved",
+        scale: Positive | Literal["learned"] = 1.0,
+        reverse: bool = False,
+    ) -> None:
+        super().__init__(geometry)
+        if (schedule == "custom") != (frequencies is not None):
+            raise OptionOutOfRange(
+                f'frequencies and schedule="custom" need each other, got {frequencies!r} with {schedule!r}. Give both.'
+            )
+        hands = SCHEDULES[schedule](base, geometry.width) if frequencies is None else tuple(frequencies)
+        if len(hands) != (geometry.width + 1) // 2:
+            raise OptionOutOfRange(
+                f"frequencies must have one value for each two of {geometry.width} channels, got {len(hands)}. "
+                f"Give {(geometry.width + 1) // 2}."
+            )
+        self.frequencies = hands[::-1] if reverse else hands
+        self.kind, self.layout = kind, layout
+        self.scale = nn.Parameter(torch.empty(1)) if scale == "learned" else scale
+
+    def reset_parameters(self) -> None:
+        """A learned scale of 1 / √width, at which the code is about as long as a word's embedding."""
+        if isinstance(self.scale, nn.Parameter):
+            nn.init.constant_(self.scale, self.geometry.width**-0.5)
+
+    def embed(self, positions: Tensor) -> Tensor:
+        """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32, from float64 angles."""
+        cos, sin = waves(Rotation(self.frequencies), positions)
+        cos = cos[..., : self.geometry.width // 2]
+        sin, cos = sin * (self.kind != "cos"), cos * (self.kind != "sin")
+        scale = self.scale.float() if isinstance(self.scale, Tensor) else self.scale
+        if self.layout == "concat":
+            return scale * torch.cat((sin, cos), dim=-1)
+        code = sin.new_empty(*positions.shape, self.geometry.width)
+        code[..., 0::2], code[..., 1::2] = sin, cos
+        return scale * code
+
+
+def geometric_schedule(base: float, width: int) -> tuple[float, ...]:
+    """ω_m = base^(−2m / width)."""
+    return tuple(base ** (-2 * m / width) for m in range((width + 1) // 2))
+
+
+def linear_schedule(base: float, width: int) -> tuple[float, ...]:
+    """From 1 down to 1 / base in equal steps."""
+    hands = (width + 1) // 2
+    step = (1 - 1 / base) / max(hands - 1, 1)
+    return tuple(1 - m * step for m in range(hands))
+
+
+SCHEDULES = {"geometric": geometric_schedule, "linear": linear_schedule}

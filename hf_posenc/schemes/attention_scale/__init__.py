@@ -1,0 +1,1 @@
+"""Attention temperatures: scores scaled by the number of keys."""

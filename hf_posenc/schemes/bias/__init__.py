@@ -1,0 +1,1 @@
+"""Relative position biases: added to attention scores."""

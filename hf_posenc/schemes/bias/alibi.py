@@ -1,0 +1,111 @@
+"""ALiBi: attention with linear biases.
+
+    score[h, i, j] = q_i · k_j / √d − m_h |i − j|          m_h = 2^(−8 (h + 1) / H) for H a power of two
+
+Causally j ≤ i, so −m_h (i − j) = m_h j − m_h i. The last term is one number for a whole row and softmax is blind to it:
+what remains depends on the key alone. An encoder sees both sides; there only the distance counts, or one half of the
+heads looks back and the other half ahead, each by the slopes of half as many heads (``bidirectional="asymmetric"``).
+Other ways to tell left from right have no source and are not offered.
+
+Press, Smith, Lewis 2021, "Train Short, Test Long", arXiv:2108.12409, section 3; encoders: the authors' note in issue 5
+of ofirpress/attention_with_linear_biases.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import KeyBias, ToeplitzBias
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import by_head
+from hf_posenc.schemes.bias.slopes import SLOPE_RULES
+from hf_posenc.schemes.options import AtLeastOne, NotNegative, Positive
+from hf_posenc.schemes.registry import register_scheme
+
+SlopeRule = Literal["code", "geometric", "learned"]
+Sides = Literal["symmetric", "asymmetric"]
+UNSEEN = -1e30  # far below every score, and still finite when a temperature multiplies it
+
+
+@register_scheme("alibi", aliases=("linear_bias",), paper="2108.12409")
+class ALiBi(Scheme):
+    """Linear penalty on distance with one slope per head. No parameters by default; defined at every length.
+
+    ``slopes`` is the rule of the released code (default), the plain geometric one, which differs where the number of
+    heads is no power of two, a list of one slope ≥ 0 a head (0: no position), or ``"learned"``: trained from the
+    released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        slopes: SlopeRule | list[NotNegative] = "code",
+        bias_max: Positive = 8.0,
+        bidirectional: Sides = "symmetric",
+        interpolate: AtLeastOne = 1.0,
+    ) -> None:
+        super().__init__(geometry)
+        self.halves = bidirectional == "asymmetric"
+        if self.halves:
+            _check_halves(geometry)
+        sides = 2 if self.halves else 1
+        chosen = slopes if isinstance(slopes, list) else SLOPE_RULES[slopes](geometry.heads // sides, bias_max) * sides
+        if len(chosen) != geometry.heads:
+            raise OptionOutOfRange(
+                f"slopes must have one value for each of {geometry.heads} heads, got {len(chosen)}. Give one a head."
+            )
+        self.slopes, self.interpolate = tuple(chosen), interpolate
+        self.log_slopes = nn.Parameter(torch.empty(geometry.heads)) if slopes == "learned" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Learned slopes go back to those of the released rule."""
+        if self.log_slopes is not None:
+            with torch.no_grad():
+                self.log_slopes.copy_(torch.tensor(self.slopes).log())
+
+    def bias(self, ctx: PositionContext) -> KeyBias | ToeplitzBias:
+        """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never one for every pair."""
+        slopes = self._slopes(ctx)
+        if not ctx.causal and self.halves:
+            return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
+        if not ctx.causal or ctx.remapped:
+            return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
+        if self.log_slopes is not None:
+            return self._of_keys(slopes, ctx)
+        return ctx.once((id(self.original), "bias of keys"), lambda: self._of_keys(slopes, ctx))
+
+    def _of_keys(self, slopes: Tensor, ctx: PositionContext) -> KeyBias:
+        # Counted from the last key, which softmax does not see: a slope's gradient is a sum over these numbers.
+        places = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
+        return KeyBias(slopes[:, None] * places[:, None, :], slopes)
+
+    def _slopes(self, ctx: PositionContext) -> Tensor:
+        slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()
+        return slopes / self.interpolate
+
+
+def _check_halves(geometry: Geometry) -> None:
+    if geometry.causal:
+        raise OptionOutOfRange(
+            "bidirectional='asymmetric' is for encoders, and this model reads from left to right. Leave it out."
+        )
+    if geometry.heads % 2:
+        raise OptionOutOfRange(
+            f"bidirectional='asymmetric' needs an even number of heads, and this model has {geometry.heads}. "
+            "Use 'symmetric'."
+        )
+
+
+def _one_sided(slopes: Tensor, distance: Tensor) -> Tensor:
+    """The penalty ``[heads, …]`` where the first half of the heads sees no later keys, the other no earlier ones."""
+    side = torch.ones_like(slopes, dtype=distance.dtype)
+    side[len(slopes) // 2 :] = -1
+    return by_head(-slopes, distance.abs()).masked_fill(by_head(side, distance) < 0, UNSEEN)

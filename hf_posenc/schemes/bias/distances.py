@@ -1,0 +1,102 @@
+"""What biases of the distance share: a value a distance, not a value a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from hf_posenc.core.terms import Block
+from hf_posenc.core.tracing import traced
+from hf_posenc.errors import CannotCombine
+
+
+def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tensor:
+    """A function of the distance at every pair, computed once for each distance that occurs.
+
+    Args:
+        function: ``[n]`` to ``[heads, n]``, with autograd.
+        distance: any shape ``[…]``.
+
+    Returns:
+        ``[heads, …]``.
+    """
+    # A graph cannot know the distances before it runs, and fractional ones are as many as there are pairs.
+    if distance.ndim == 1 or distance.is_floating_point() or traced():
+        return function(distance.flatten()).unflatten(-1, distance.shape)
+    low, high = (int(end) for end in distance.aminmax())
+    if high - low >= distance.numel():
+        return function(distance.flatten()).unflatten(-1, distance.shape)
+    values = function(torch.arange(low, high + 1, device=distance.device))
+    return embedding(distance - low, values.T).movedim(-1, 0)
+
+
+def by_head(factors: Tensor, distance: Tensor) -> Tensor:
+    """The outer product of ``factors [heads]`` and ``distance […]``, ``[heads, …]``."""
+    return factors.view(-1, *(1,) * distance.ndim) * distance
+
+
+def exact(distance: Tensor) -> Tensor:
+    """The distance in float64: what multiplies a million must not be rounded first. Metal has float32 only."""
+    return distance.to(torch.float32 if distance.device.type == "mps" else torch.float64)
+
+
+def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
+    """Row of a table of ``2 · farthest + 1`` rows, the first for keys that far back (Shaw's order: key − query).
+
+    Args:
+        distance: query − key, whole numbers, any shape.
+        farthest: where distances of either sign are clipped.
+        name: of the scheme, for the message.
+
+    Raises:
+        CannotCombine: distances are fractional, and a table says nothing between its rows.
+    """
+    if distance.is_floating_point():
+        raise CannotCombine(
+            f"Scheme {name!r} reads a table with one row a distance, and another scheme of this composition places "
+            "tokens between whole positions. Use a function of the distance instead, such as 'kerple' or 'alibi'."
+        )
+    return (-distance).clamp(-farthest, farthest) + farthest
+
+
+def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:
+    """q_i · table[row of i − j] of a block whose positions run in steps of one, ``[batch, heads, n, key]``.
+
+    Every query meets every distance that occurs in the block, the largest first; then pair (r, j) stands in column
+    n − 1 − r + j, and a view whose rows are one shorter has it in column j. Nothing is looked up.
+
+    Args:
+        query: ``[batch, heads, n, head_dim]``.
+        table: ``[rows, head_dim]`` or ``[heads, rows, head_dim]``.
+        row_of: whole distances ``[m]`` to rows of the table.
+        block: of these queries.
+    """
+    n, keys = query.shape[2], block.key.shape[2]
+    first = block.query_positions[0, 0] - block.key_positions[0, 0]
+    distances = first + torch.arange(n - 1, -keys, -1, device=query.device)
+    codes = table.index_select(-2, row_of(distances))
+    products = query @ codes.transpose(-1, -2)
+    batch, heads, _, wide = products.shape
+    return products.as_strided((batch, heads, n, keys), (heads * n * wide, n * wide, wide - 1, 1), n - 1)
+
+
+def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
+    """q_i · table[row_ij], ``[batch, heads, n, key]``.
+
+    Args:
+        query: ``[batch, heads, n, head_dim]``.
+        table: ``[rows, head_dim]``.
+        row: ``[batch or 1, n, key]``.
+    """
+    products = query @ table.T
+    return products.gather(-1, row[:, None].expand(*query.shape[:3], row.shape[-1]))
+
+
+def of_keys(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
+    """k_j · table[row_ij], ``[batch, heads, n, key]``, of ``key [batch, kv_heads, key, head_dim]``."""
+    products = table @ key.transpose(-1, -2)  # [batch, kv_heads, rows, key]
+    found = products.gather(-2, row[:, None].expand(*key.shape[:2], *row.shape[1:]))
+    return found.repeat_interleave(heads // key.shape[1], dim=1)

@@ -1,0 +1,69 @@
+"""Dynamic position bias: a small network from the distance to a number for each head.
+
+    score[h, i, j] = q_i · k_j / √d + MLP(x)_h          x = i − j,  or sign(i − j) ln(1 + |i − j|) with log=True
+
+``depth`` hidden layers of ``width`` channels with SiLU between them. The distance keeps its sign, so left and right
+differ; the network is run once for each distance, not for each pair.
+
+Wang et al. 2021, "CrossFormer", arXiv:2108.00154, section 3.2; on the logarithm Liu et al. 2021, "Swin Transformer V2",
+arXiv:2111.09883, section 3.3; SiLU and depth as in x-transformers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated
+
+from annotated_types import Gt, Le
+from torch import Tensor, nn
+from torch.nn.functional import linear, silu
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import exact, per_distance
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+Depth = Annotated[int, Gt(0), Le(64)]
+
+
+@register_scheme("dyn_bias", aliases=("cpb", "dpb"), learned=True, paper="2108.00154")
+class DynamicBias(Scheme):
+    """A trained network from the distance to each head's bias, one a layer. Train after patching.
+
+    Defined at every length, but networks of the plain distance say little of distances they never saw;
+    ``log=True`` stretches less far.
+    """
+
+    def __init__(self, geometry: Geometry, *, width: PositiveInt = 128, depth: Depth = 2, log: bool = False) -> None:
+        super().__init__(geometry)
+        self.shared = False  # type: ignore[misc]
+        self.log = log
+        widths = [1, *[width] * depth, geometry.heads]
+        self.layers = nn.ModuleList(nn.Linear(*ends) for ends in pairwise(widths))
+
+    def reset_parameters(self) -> None:
+        """Draw the network anew, as linear layers are drawn."""
+        for layer in self._linears():
+            layer.reset_parameters()
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """Bias of any distances, ``[heads, …]``, float32, with gradients to the network."""
+        return ToeplitzBias(self.of_pairs)
+
+    def of_pairs(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return per_distance(self.of, distance)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """The network at ``distance [n]``, ``[heads, n]``, float32: far out its terms are large and cancel."""
+        x = exact(distance)
+        x = (x.sign() * x.abs().log1p() if self.log else x)[:, None]
+        for number, layer in enumerate(self._linears()):
+            x = linear(silu(x) if number else x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+        return x.T.float()
+
+    def _linears(self) -> list[nn.Linear]:
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]

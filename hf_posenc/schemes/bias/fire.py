@@ -1,0 +1,104 @@
+"""FIRE: a small network from the distance, as a fraction of how far the row can look, to a number for each head.
+
+    score[h, i, j] = q_i · k_j / √d + f(ψ(i − j) / (ψ(max(i, τ)) + ε))_h          ψ(x) = ln(|c| x + 1)
+
+f: 1 → width → heads with ReLU; c and τ are trained with it. However long the text, the fraction stays within 0 … 1:
+what f learned of the trained length is read at every other. Only the query's own position enters the denominator, so
+cached texts can go on. An encoder's rows all look over the L real tokens of their text: |i − j| and max(L − 1, τ).
+
+Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context Transformers", arXiv:2310.04418,
+section 4; ε and the learned multiplier of τ as in the code of DAPE (arXiv:2405.14722). The encoder's denominator is
+ours: the paper has decoders only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.tracing import traced
+from hf_posenc.schemes.attention_scale.logn import keys_seen
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Positive, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme("fire", learned=True, paper="2310.04418")
+class FIRE(Scheme):
+    """A trained function of the relative distance, by default one a layer. Train after patching.
+
+    ``width`` is the hidden layer's; ``c``, ``tau`` are where ψ and the threshold start.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        width: PositiveInt = 32,
+        c: Positive = 0.1,
+        tau: Positive = 512.0,
+        eps: Positive = 1e-6,
+        share_layers: bool = False,
+    ) -> None:
+        super().__init__(geometry)
+        self.shared = share_layers  # type: ignore[misc]
+        self.first_c, self.tau, self.eps = c, tau, eps
+        self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP2 shards along it
+        self.multiplier = nn.Parameter(torch.empty(1))
+        self.inner = nn.Linear(1, width)
+        self.outer = nn.Linear(width, geometry.heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the network anew, and put c and τ back to where they start."""
+        nn.init.constant_(self.c, self.first_c)
+        nn.init.ones_(self.multiplier)
+        self.inner.reset_parameters()
+        self.outer.reset_parameters()
+
+    def bias(self, ctx: PositionContext) -> BlockBias:
+        """Bias of a block of rows, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
+        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, 1]
+
+        def of_block(block: Block) -> Tensor:
+            return self.of(block.distance, block.query_positions if reach is None else reach)
+
+        return BlockBias(of_block, reads_scores=False)
+
+    def of(self, distance: Tensor, reach: Tensor) -> Tensor:
+        """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``, in rows that look back by
+        ``reach [batch or 1, n or 1]``."""
+        threshold = (self.multiplier.float() * self.tau).abs()
+        farthest = torch.maximum(reach.float(), threshold)[..., None]
+        fraction = self.psi(distance.abs().float()) / (self.psi(farthest) + self.eps)
+        return self.network(fraction).transpose(0, 1)
+
+    def psi(self, x: Tensor) -> Tensor:
+        """ln(|c| x + 1), whatever sign c has taken."""
+        return (self.c.float().abs() * x).log1p()
+
+    def network(self, x: Tensor) -> Tensor:
+        """f at ``x […]``, ``[heads, …]``.
+
+        Between 0 and the largest x most ReLUs do not bend: those that are on all the way are one line together, and
+        those that are off are nothing. What is left is few units, shared by the heads.
+        """
+        weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
+        # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
+        out = self.outer.weight.float().clone()
+        ends = torch.stack((shift, weight * x.detach().amax().clamp(min=1.0) + shift)).detach()
+        on, off = ends.amin(0) > 0, ends.amax(0) <= 0
+        bends = ~(on | off)
+        slope, offset = out @ (weight * on), out @ (shift * on) + self.outer.bias.float()
+        if not traced():  # a graph cannot know how many bend
+            weight, shift, out = weight[bends], shift[bends], out[:, bends]
+        else:
+            out = out * bends
+        flat = x.reshape(1, -1)
+        units = torch.addmm(shift[:, None], weight[:, None], flat).relu_()
+        line = torch.stack((slope, offset), 1)
+        basis = torch.cat((units, flat, torch.ones_like(flat)))
+        return (torch.cat((out, line), 1) @ basis).view(-1, *x.shape)

@@ -1,0 +1,92 @@
+"""KERPLE: a trained kernel of the distance for each head, logarithmic or a power.
+
+    log:    score[h, i, j] = q_i · k_j / √d − r1_h ln(1 + r2_h |i − j|)
+    power:  score[h, i, j] = q_i · k_j / √d − r1_h |i − j|^r2_h                r1, r2 ≥ 0.01; r2 ≤ 2 in the power
+
+Both are conditionally positive definite kernels, whence the bounds, and are blind to left and right. The power with
+r2 = 1 is ALiBi. The logarithm extrapolates best in the paper.
+
+Chi, Fan, Ramadge, Rudnicky 2022, arXiv:2205.09921, section 4; the released code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import per_distance
+from hf_posenc.schemes.options import Positive
+from hf_posenc.schemes.registry import register_scheme
+
+Kind = Literal["log", "power"]
+Init = Literal["uniform", "ones"]
+Parametrisation = Literal["clamp", "softplus"]
+LARGEST = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # where the released code's draws of r1 and r2 end
+HIGHEST_POWER = 2.0  # above it the kernel is no longer conditionally positive definite
+
+
+@register_scheme("kerple", learned=True, paper="2205.09921")
+class Kerple(Scheme):
+    """Two trained numbers a head and layer: how deep the penalty is and how fast it comes. Defined at every length.
+
+    ``init`` draws them uniformly or takes the upper ends. ``param="clamp"`` keeps them above ``eps`` as the released
+    code does, so that its numbers can be copied; ``"softplus"`` keeps them above 0 smoothly. Train after patching.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        kind: Kind = "log",
+        eps: Positive = 0.01,
+        init: Init = "uniform",
+        param: Parametrisation = "clamp",
+    ) -> None:
+        super().__init__(geometry)
+        self.shared = False  # type: ignore[misc]
+        self.kind, self.eps, self.init, self.param = kind, eps, init, param
+        self.r1 = nn.Parameter(torch.empty(geometry.heads))
+        self.r2 = nn.Parameter(torch.empty(geometry.heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw both numbers anew: U(0, 2) and U(0, 1) for the logarithm, U(0, 1) and U(0, 2) for the power."""
+        with torch.no_grad():
+            for weight, largest in zip((self.r1, self.r2), LARGEST[self.kind], strict=True):
+                smallest = largest if self.init == "ones" else 0.0
+                weight.uniform_(smallest, largest).clamp_(min=self.eps)
+                if self.param == "softplus":
+                    weight.copy_(weight.expm1().log())
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """Bias of any distances, ``[heads, …]``, float32, with gradients to both numbers."""
+        return ToeplitzBias(self.of_pairs)
+
+    def of_pairs(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return per_distance(self.of, distance)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance [n]``, ``[heads, n]``."""
+        r1, r2 = (number[:, None] for number in self.numbers())
+        away = distance.abs().float()
+        return -r1 * ((r2 * away).log1p() if self.kind == "log" else away.pow(r2))
+
+    def numbers(self) -> tuple[Tensor, Tensor]:
+        """r1 and r2, ``[heads]``, float32, within their bounds whatever the parameters are."""
+        highest = HIGHEST_POWER if self.kind == "power" else math.inf
+        r1, r2 = (softplus(r.float()) if self.param == "softplus" else r.float() for r in (self.r1, self.r2))
+        return _within(r1, self.eps, math.inf), _within(r2, self.eps, highest)
+
+
+def _within(numbers: Tensor, low: float, high: float) -> Tensor:
+    """Clamped, with the gradient of the identity: a number beyond a bound can come back, as in the released code."""
+    return numbers + (numbers.clamp(low, high) - numbers).detach()

@@ -1,0 +1,54 @@
+"""Relative bias: one trained number for each head and each distance, up to where distances are clipped.
+
+    score[h, i, j] = q_i · k_j / √d + T[clip(j − i, −K, K) + K, h]          T: 2K + 1 rows × heads
+
+The plainest trainable relative position. It knows left from right, and all keys beyond K on one side alike.
+
+Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155 (clipping); as a scalar a head: Liu et al. 2021, "Swin Transformer",
+arXiv:2103.14030, section 3.2.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import clipped
+from hf_posenc.schemes.options import Positive, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme("rel_bias", aliases=("relative_table",), learned=True, paper="2103.14030")
+class RelativeBias(Scheme):
+    """A trained table of clipped distances × heads, by default one a layer. Defined at every length.
+
+    ``max_distance`` is K; ``std`` the deviation the table is drawn with. Train after patching.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        max_distance: PositiveInt = 128,
+        std: Positive = 0.02,
+        share_layers: bool = False,
+    ) -> None:
+        super().__init__(geometry)
+        self.shared = share_layers  # type: ignore[misc]
+        self.max_distance, self.std = max_distance, std
+        self.table = nn.Embedding(2 * max_distance + 1, geometry.heads)
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew, N(0, ``std``²)."""
+        nn.init.normal_(self.table.weight, std=self.std)
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """Bias of any whole distances, ``[heads, …]``, float32, with a gradient to the table."""
+        return ToeplitzBias(self.of)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]``, ``[heads, …]``."""
+        return self.table(clipped(distance, self.max_distance, self.record.name)).movedim(-1, 0).float()

@@ -1,0 +1,59 @@
+"""Sandwich: what sinusoidal codes say of each other, and nothing of what they do to content.
+
+    score[h, i, j] = q_i · k_j / √d + ρ_h Σ_{m < d̄/2} cos(ω_m (i − j))        ρ_h = H / (8 (h + 1)), ω_m = base^(−2m/d̄)
+
+The inner product of two sinusoidal codes of d̄ channels, kept as a bias, with a factor for each head as in ALiBi. It
+falls roughly as the logarithm of the distance, and is the same to the left and to the right.
+
+Chi, Fan, Rudnicky, Ramadge 2022, arXiv:2212.10356, section 5.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry, geometric
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import by_head, exact, per_distance
+from hf_posenc.schemes.options import Base, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme("sandwich", paper="2212.10356")
+class Sandwich(Scheme):
+    """Inner products of sinusoidal codes of ``d_bar`` channels as a bias. No parameters; defined at every length."""
+
+    def __init__(self, geometry: Geometry, *, d_bar: PositiveInt = 128, base: Base = 10_000.0) -> None:
+        super().__init__(geometry)
+        if d_bar % 2:
+            raise OptionOutOfRange(f"d_bar must be even, got {d_bar}: every frequency has a sine and a cosine.")
+        self.frequencies = geometric(base, d_bar)
+        self.factors = tuple(geometry.heads / (8 * (h + 1)) for h in range(geometry.heads))
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """Bias of any distances, ``[heads, …]``, float32."""
+        factors, reach = ctx.constant(self.factors), ctx.key_positions.shape[1]
+
+        def near(distance: Tensor) -> Tensor:
+            # Without parameters it is the same in every layer, so that one table serves them all.
+            known = torch.arange(reach + 1, device=ctx.device)
+            return by_head(
+                factors, ctx.once(("sandwich", self.frequencies, reach), lambda: self.of(known))[distance.abs()]
+            )
+
+        def anywhere(distance: Tensor) -> Tensor:
+            return per_distance(lambda d: by_head(factors, self.of(d)), distance)
+
+        return ToeplitzBias(near if ctx.steady else anywhere)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Σ_m cos(ω_m distance), float32 from float64 angles; one frequency at a time, for distances may be many."""
+        away = exact(distance)
+        total = torch.zeros_like(away)
+        for frequency in self.frequencies:
+            total += (away * frequency).cos()
+        return total.float()

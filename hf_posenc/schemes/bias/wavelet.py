@@ -1,0 +1,84 @@
+"""Wavelet positions: every channel of the query meets a wavelet of its own scale and shift, read at the distance.
+
+    score[i, j] = q_i · (k_j + p_{i−j}) / √d          p_Δ[c] = ψ((Δ − b_c) / a_c),  ψ(t) = (1 − t²) e^(−t²/2)  (Ricker)
+
+Shaw's relative vectors with fixed ones: of narrow and wide windows, near and far, with nothing to be clipped. The
+publication takes dyadic scales and a grid of shifts; which scales go with which shifts is read as their product,
+a ∈ {1, 2, 4, …, 128}, b ∈ {0, 1, …}, as many as a head has channels.
+
+Oka, Hasegawa, Nishida, Saito 2025, "Wavelet-based Positional Representation for Long Context", arXiv:2502.02004.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import clipped, of_queries, skewed
+from hf_posenc.schemes.registry import register_scheme
+
+DYADIC = 8  # scales 2⁰ … 2⁷
+SILENT = 15.0  # scales away from its shift a Ricker wavelet is 0 in float32: e^(−t²/2) underflows at 14.4
+
+
+@register_scheme("wavelet", aliases=("ricker",), paper="2502.02004")
+class Wavelet(Scheme):
+    """Fixed Ricker wavelets of the distance added to the keys. No parameters; defined at every length; for training.
+
+    ``scales`` and ``shifts`` are lists whose product has a pair for each channel of a head, or the publication's.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        scales: Literal["dyadic"] | list[float] = "dyadic",
+        shifts: Literal["grid"] | list[float] = "grid",
+    ) -> None:
+        super().__init__(geometry)
+        channels = geometry.head_dim
+        widths = scales if isinstance(scales, list) else [2.0**n for n in range(min(DYADIC, channels))]
+        if not widths or min(widths) <= 0:
+            raise OptionOutOfRange(f"scales must be numbers greater than 0, got {widths}.")
+        places = shifts if isinstance(shifts, list) else [float(b) for b in range(math.ceil(channels / len(widths)))]
+        if len(widths) * len(places) < channels:
+            raise OptionOutOfRange(
+                f"{len(widths)} scales and {len(places)} shifts make {len(widths) * len(places)} wavelets, but a head "
+                f"of this model has {channels} channels. Give more of them."
+            )
+        self.wavelets = tuple((a, b) for b in places for a in widths)[:channels]
+        self.reach = math.ceil(max(abs(b) + SILENT * a for a, b in self.wavelets))
+
+    def bias(self, ctx: PositionContext) -> BlockBias:
+        """q_i · p_{i−j} of a block of rows."""
+        reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.steady else self.reach
+        later = 0 if ctx.causal else reach  # a decoder never reads what stands behind distance 0
+        table = ctx.once(("wavelet", self.wavelets, reach, later), lambda: self.table(reach, later, ctx.device))
+
+        steady = ctx.steady and not torch.is_grad_enabled()
+
+        def row_of(distance: Tensor) -> Tensor:
+            return clipped(distance, reach, self.record.name).clamp(max=reach + later)
+
+        def of_block(block: Block) -> Tensor:
+            if steady:
+                return skewed(block.query * block.scaling, table, row_of, block)
+            row = row_of(block.distance)
+            return of_queries(block.query, table, row) * block.scaling
+
+        return BlockBias(of_block, reads_scores=False)
+
+    def table(self, reach: int, later: int, device: torch.device) -> Tensor:
+        """p at the distances ``reach … −later``, ``[reach + later + 1, head_dim]``, float32."""
+        a, b = (torch.tensor(values, device=device)[None] for values in zip(*self.wavelets, strict=True))
+        distance = torch.arange(reach, -later - 1, -1, device=device)[:, None]
+        squared = ((distance - b) / a) ** 2
+        return (1 - squared) * torch.exp(-squared / 2)

@@ -1,0 +1,1 @@
+"""Relative positions that meet the content of queries and keys."""

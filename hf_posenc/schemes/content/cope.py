@@ -1,0 +1,87 @@
+"""CoPE: position counted in tokens that matter to the query, and looked up as a vector the query is compared with.
+
+    score[i, j] = q_i · k_j / √d + q_i · e[p_ij]       g_it = σ(q_i · k_t / √d)
+    p_ij = Σ g_it over the seen keys t from j to i, at most npos − 1;   e between two rows is their linear interpolation
+
+With all gates open p is the distance plus one. In an encoder the sum runs between the two tokens, whichever is first;
+e does not tell the sides apart.
+
+Learned: e, npos × head_dim for all heads, zero at first, so that training starts from no positions (or, composed, from
+the other scheme's); training is needed. The gates are recomputed for every row: the cost is about that of two more
+attentions, the memory that of a block of rows.
+
+Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix B for the code.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Positive
+from hf_posenc.schemes.registry import register_scheme
+
+AtLeastTwo: TypeAlias = Annotated[int, Ge(2)]
+
+
+@register_scheme("cope", aliases=("contextual",), learned=True, paper="2405.18719")
+class CoPE(Scheme):
+    """Positions that content counts: every query gates which tokens move a key further away. Defined at every length.
+
+    ``npos`` counts end the table; ``per_layer=False`` shares it; ``gate_scale`` multiplies q · k inside the gates
+    (default: what the model's scores are multiplied with).
+    """
+
+    silent_at_first = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        npos: AtLeastTwo = 64,
+        per_layer: bool = True,
+        gate_scale: Positive | None = None,
+    ) -> None:
+        super().__init__(geometry)
+        self.shared = not per_layer  # type: ignore[misc]
+        self.gate_scale = gate_scale
+        self.table = nn.Embedding(npos, geometry.head_dim)
+
+    def reset_parameters(self) -> None:
+        """Forget: a table of zeros."""
+        nn.init.zeros_(self.table.weight)
+
+    def bias(self, ctx: PositionContext) -> BlockBias:
+        """q · e[p], a block of rows at a time, with a gradient to the table and through the gates."""
+        return BlockBias(self._of_block)
+
+    def _of_block(self, block: Block) -> Tensor:
+        table = self.table.weight.float()
+        count = self.counts(block).clamp(max=len(table) - 1)
+        below = count.detach().floor()
+        of_rows = block.query @ table.T  # [batch, heads, n, npos]
+        lower, upper = (of_rows.gather(-1, at.long()) for at in (below, (below + 1).clamp(max=len(table) - 1)))
+        return torch.lerp(lower, upper, count - below)
+
+    def counts(self, block: Block) -> Tensor:
+        """p: gates between every query and every key, both ends included, ``[batch, heads, n, key]``."""
+        scores = block.scores if self.gate_scale is None else block.scores * (self.gate_scale / block.scaling)
+        gates = scores.sigmoid() * block.seen
+        if self.geometry.causal:
+            return from_the_end(gates)
+        distance = block.distance[:, None]
+        behind = from_the_end(gates * (distance >= 0))
+        ahead = (gates * (distance <= 0)).cumsum(-1)
+        return torch.where(distance >= 0, behind, ahead)
+
+
+def from_the_end(gates: Tensor) -> Tensor:
+    """Sums of each element and all behind it."""
+    return gates.flip(-1).cumsum(-1).flip(-1)

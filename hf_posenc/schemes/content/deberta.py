@@ -1,0 +1,208 @@
+"""DeBERTa: disentangled attention, in which content meets relative position in terms of their own.
+
+    score[i, j] = (q_i · k_j + q_i · Kr[δ(i, j)] + k_j · Qr[δ(i, j)]) / √((1 + terms) d)
+                   content     content to position   position to content
+    Kr = W_k P,  Qr = W_q P,   δ(i, j) = clip(b(i − j) + h, 0, 2h − 1),   P: 2h × width
+
+b is the distance itself (h = span), or with buckets (h = buckets)
+
+    b(n) = n                                                              for |n| ≤ m = buckets / 2
+           sign(n) (m + ⌈(m − 1) ln(|n| / m) / ln((span − 1) / m)⌉)       beyond
+
+Learned: the table P, one for all layers, and with ``norm`` its LayerNorm; training is needed. W_k and W_q are the
+layer's own projections of content, or with ``share_key=False`` a pair for positions in every layer. DeBERTa's second
+and third version are the default; the first has ``buckets=-1, norm=False, share_key=False``.
+
+The paper prints δ(j, i) in the last term; the released code, and models trained with it, have δ(i, j). A decoder reads
+the half of P that is behind.
+
+He, Liu, Gao, Chen 2020, arXiv:2006.03654, section 3.1; He, Gao, Chen 2021, arXiv:2111.09543; the released code.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.grouped_heads import products
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.errors import CannotCombine, OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import skewed
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.inside import only_inside
+
+Disentangled: TypeAlias = Literal["c2p+p2c", "c2p", "p2c"]
+Buckets: TypeAlias = Annotated[int, Ge(4)] | Literal[-1]
+STD = 0.02
+EPSILON = 1e-7  # of the released models' norms
+
+
+@register_scheme("deberta", aliases=("disentangled",), learned=True, paper="2006.03654")
+class DeBERTa(Scheme):
+    """Content against relative position and back, through the layer's own projections. Defined at every length.
+
+    ``terms`` chooses content-to-position, position-to-content or both; distances beyond ``span`` are one; ``buckets``
+    narrow near and wide far (−1: none); ``p2c_index="paper"`` takes the last term as it is printed.
+    """
+
+    option_aliases: ClassVar[dict[str, str]] = {
+        "max_relative_positions": "span",
+        "position_buckets": "buckets",
+        "norm_rel_ebd": "norm",
+        "share_att_key": "share_key",
+    }
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        terms: Disentangled = "c2p+p2c",
+        span: PositiveInt = 512,
+        buckets: Buckets = 256,
+        norm: bool = True,
+        share_key: bool = True,
+        p2c_index: Literal["code", "paper"] = "code",
+    ) -> None:
+        super().__init__(geometry)
+        if buckets > 0 and span <= buckets // 2 + 1:
+            raise OptionOutOfRange(
+                f"span must be greater than {buckets // 2 + 1} with {buckets} buckets, half of which are one distance "
+                f"each, got {span}. Use fewer buckets, or buckets=-1 for none."
+            )
+        self.active = terms.split("+")
+        self.mirrored = p2c_index == "paper"
+        self.starts = bucket_starts(buckets, span) if buckets > 0 else tuple(range(1, span + 1))
+        self.table = nn.Embedding(2 * self.side, geometry.width)
+        self.norm = nn.LayerNorm(geometry.width, eps=EPSILON) if norm else None
+        count = 0 if share_key else geometry.layers
+        self.own = nn.ModuleList(OwnProjections(geometry, self.active) for _ in range(count))
+
+    @property
+    def side(self) -> int:
+        """Rows of the table for each direction."""
+        return len(self.starts)
+
+    def reset_parameters(self) -> None:
+        """Draw table and projections anew, N(0, 0.02²); the norm does nothing at first."""
+        nn.init.normal_(self.table.weight, std=STD)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=STD)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        if self.norm is not None:
+            self.norm.reset_parameters()
+
+    def logit_scale(self) -> float:
+        """1 / √(1 + terms): as many terms as are added have the variance of one."""
+        return (1 + len(self.active)) ** -0.5
+
+    def bias(self, ctx: PositionContext) -> BlockBias:
+        """Both terms, a block of rows at a time; outside a model they cannot be computed (`OutsideModel`)."""
+        project = ctx.projections
+        if project is None or ctx.layer is None:
+            return only_inside(self.record.name, "a layer's own projections")
+        if len(self.own) > 0:
+            project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
+        codes = self.codes()
+        keys = project.key(codes[self.rows()]) if "c2p" in self.active else None
+        queries = project.query(codes[self.rows(self.mirrored)]) if "p2c" in self.active else None
+        steady = ctx.steady and not torch.is_grad_enabled()
+        return BlockBias(partial(self._of_block, keys, queries, steady), reads_scores=False)
+
+    def codes(self) -> Tensor:
+        """The table as it is projected, ``[2 · side, width]``, in its own dtype."""
+        table = self.table.weight
+        if self.norm is None:
+            return table
+        weight, bias = self.norm.weight.float(), self.norm.bias.float()
+        return nn.functional.layer_norm(table.float(), table.shape[-1:], weight, bias, EPSILON).to(table.dtype)
+
+    def rows(self, mirrored: bool = False) -> slice:
+        """The rows that this model can meet: a decoder never looks ahead."""
+        if not self.geometry.causal:
+            return slice(0, 2 * self.side)
+        return slice(0, self.side + 1) if mirrored else slice(self.side, 2 * self.side)
+
+    def index(self, distance: Tensor) -> Tensor:
+        """δ: the row of the table for each distance (query − key), int64, same shape.
+
+        Raises:
+            CannotCombine: distances are fractional, and a table says nothing between its rows.
+        """
+        if distance.is_floating_point():
+            raise CannotCombine(
+                f"Scheme {self.record.name!r} reads a table by whole distances, and another scheme of this composition "
+                "places tokens between whole positions. Use 'transformer_xl', which has a value for every distance."
+            )
+        starts = torch.tensor(self.starts, dtype=distance.dtype, device=distance.device)
+        steps = torch.bucketize(distance.abs(), starts, right=True)
+        return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
+
+    def _of_block(self, keys: Tensor | None, queries: Tensor | None, steady: bool, block: Block) -> Tensor:
+        distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
+        batch, heads = block.query.shape[:2]
+        terms = []
+        if keys is not None:
+            terms.append(self._of_queries(keys.float(), distance, steady, block))
+        if queries is not None:
+            index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
+            of_rows = products(queries.float().expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows, key]
+            terms.append(of_rows.gather(2, index[:, None].expand(batch, heads, -1, -1)))
+        return sum(terms[1:], terms[0]) * block.scaling
+
+    def _of_queries(self, keys: Tensor, distance: Tensor, steady: bool, block: Block) -> Tensor:
+        """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, of ``keys [kv_heads, rows of the table, head_dim]``."""
+        batch, heads = block.query.shape[:2]
+        if steady:  # positions run in steps of one
+            least = 0 if self.geometry.causal else None
+            row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
+            return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
+        index = self.index(distance) - self.rows().start
+        of_rows = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
+        return of_rows.gather(3, index[:, None].expand(batch, heads, -1, -1))
+
+
+class OwnProjections(nn.Module):
+    """A layer's projections of positions. The keys' would have a bias that no softmax sees."""
+
+    def __init__(self, geometry: Geometry, active: list[str]) -> None:
+        super().__init__()
+        self.head_dim = geometry.head_dim
+        if "c2p" in active:
+            self.to_key = nn.Linear(geometry.width, geometry.kv_heads * geometry.head_dim, bias=False)
+        if "p2c" in active:
+            self.to_query = nn.Linear(geometry.width, geometry.heads * geometry.head_dim)
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        return self.to_key(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[heads, n, head_dim]``."""
+        return self.to_query(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
+
+def bucket_starts(buckets: int, span: int) -> tuple[int, ...]:
+    """The smallest distance of each bucket after the first.
+
+    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). In whole numbers: a
+    logarithm may fall on either side of an exact power.
+    """
+    exact = buckets // 2
+    starts = list(range(1, exact + 1))
+    for c in range(1, buckets - exact + 1):
+        widest = ((span - 1) / exact) ** ((c - 1) / (exact - 1))
+        n = max(starts[-1], int(exact * widest) - 1, exact + 1)  # at most a few below
+        while n ** (exact - 1) * exact ** (c - 1) <= (span - 1) ** (c - 1) * exact ** (exact - 1):
+            n += 1
+        starts.append(n)
+    return tuple(starts)

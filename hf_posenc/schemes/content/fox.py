@@ -1,0 +1,115 @@
+"""FoX: every token says how much of what came before it is still worth, and attention forgets by the product.
+
+    score[i, j] = q_i · k_j / √d + Σ ln f_t over t = j+1 … i          f_t = σ(w_h · x_t + b_h),  one w and b a head
+
+The sum is c_i − c_j for c the cumulative sum of ln f: one number for a whole row, to which softmax is blind, minus one
+of the key. A constant f is ALiBi with the slope −ln f. The cache keeps ln f beside each key.
+
+An encoder has two gates a head, the second for what comes after: Σ ln r_t over t = i+1 … j for j > i; or, with
+``bidirectional=False``, the first on both sides.
+
+Learned: w, drawn from N(0, 0.02²), and b; training is needed. A large ``bias_init`` forgets little and starts close to
+the positions it is composed with (``"rope+fox"``).
+
+Lin, Nikishin, He, Courville 2025, "Forgetting Transformer", arXiv:2503.02130, section 3.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.terms import Block, BlockBias, KeyBias
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.inside import only_inside
+from hf_posenc.schemes.rotary.rotary import RoPE
+
+Parametrisation: TypeAlias = Literal["logsigmoid", "neg_softplus"]
+STD = 0.02
+
+
+@register_scheme("fox", aliases=("forgetting", "ddalibi"), learned=True, paper="2503.02130")
+class Fox(Scheme):
+    """A learned gate per head and token that decides how fast attention forgets. Defined at every length.
+
+    ``bias_init`` is where the gates' logits start: f = σ(bias_init). ``param="neg_softplus"`` is the same function of
+    the negated projection, as CABLE writes it. ``with_rope`` also rotates queries and keys.
+    """
+
+    shared = False
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        param: Parametrisation = "logsigmoid",
+        bias_init: float = 0.0,
+        with_rope: bool = False,
+        bidirectional: bool | None = None,
+    ) -> None:
+        super().__init__(geometry)
+        if bidirectional and geometry.causal:
+            raise OptionOutOfRange(
+                "bidirectional=True asks for a gate on later tokens, but a decoder sees none. Leave it out."
+            )
+        self.sign = 1.0 if param == "logsigmoid" else -1.0
+        self.bias_init = bias_init
+        self.turning = RoPE(geometry).rotation() if with_rope else None
+        self.idle = frozenset() if with_rope else frozenset({"rotation"})
+        self.directions = 2 if bidirectional or (bidirectional is None and not geometry.causal) else 1
+        self.gate = nn.Linear(geometry.width, self.directions * geometry.heads)
+
+    def reset_parameters(self) -> None:
+        """Draw the projection anew, N(0, 0.02²), its bias where f is σ(``bias_init``)."""
+        nn.init.normal_(self.gate.weight, std=STD)
+        nn.init.constant_(self.gate.bias, self.sign * self.bias_init)
+
+    def rotation(self) -> Rotation | None:
+        """RoPE's, if asked for."""
+        return self.turning
+
+    def carry(self, ctx: PositionContext) -> Tensor | None:
+        """ln f of new tokens, ``[batch, kv_heads, query, directions · heads of a key head]``; None outside a model."""
+        if ctx.hidden is None:
+            return None
+        kv_heads = self.geometry.kv_heads
+        logits = self.gate(ctx.hidden).float().unflatten(-1, (self.directions, kv_heads, -1))
+        return nn.functional.logsigmoid(self.sign * logits).permute(0, 3, 1, 2, 4).flatten(3)
+
+    def bias(self, ctx: PositionContext) -> KeyBias | BlockBias:
+        """Of the key alone in a decoder, −c ``[batch, heads, key]``; a block of rows at a time in an encoder."""
+        if ctx.carried is None:
+            return only_inside(self.record.name, "the gates of a layer's tokens")
+        sums = self.sums(ctx)
+        if not ctx.causal:
+            return BlockBias(partial(both_sides, sums[0], sums[-1]), reads_scores=False)
+        return KeyBias(-sums[0])
+
+    def sums(self, ctx: PositionContext) -> Tensor:
+        """c: Σ ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding forgets nothing."""
+        gates = ctx.exact(ctx.carried).unflatten(-1, (self.directions, -1))  # type: ignore[arg-type]
+        if ctx.real_keys is not None:
+            unwritten = gates.shape[2] - ctx.real_keys.shape[1]  # of a static cache
+            gates = gates * nn.functional.pad(ctx.real_keys, (0, unwritten))[:, None, :, None, None]
+        return gates.permute(3, 0, 1, 4, 2).flatten(2, 3).cumsum(-1)
+
+
+def both_sides(before: Tensor, after: Tensor, block: Block) -> Tensor:
+    """c_i − c_j for keys behind, c'_j − c'_i for keys ahead, from the sums c and c' ``[batch, heads, key]``.
+
+    An encoder's queries are its keys. Both sums are counted from the first row, before they are rounded.
+    """
+    start = block.rows.start or 0
+    first = slice(start, start + 1)
+    before, after = ((c - c[..., first]).float() for c in (before, after))
+    here = slice(start, start + block.query.shape[2])
+    past = before[..., here, None] - before[..., None, :]
+    future = after[..., None, :] - after[..., here, None]
+    return torch.where(block.distance[:, None] >= 0, past, future)

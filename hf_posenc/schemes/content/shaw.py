@@ -1,0 +1,89 @@
+"""Shaw's relative positions: a trained vector for each clipped distance, added to the keys, and to the values if asked.
+
+    score[i, j] = q_i · (k_j + A_c) / √d          c = clip(j − i, −K, K) + K
+    score[i, j] = (q_i · (k_j + A_c) + k_j · A_c) / √d                               with key_query
+    z_i         = Σ_j α_ij (v_j + B_c)                                               with values
+
+A and B have 2K + 1 rows of one head's channels, for all heads of a layer. Every query meets the few rows of A once and
+each pair looks its product up; no vector is ever formed for a pair.
+
+Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155, section 3; ``key_query`` (relative_key_query): Huang, Liang, Xu, Xiang
+2020, arXiv:2009.13658, method 4.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import Block, BlockBias, ValueBias
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import (
+    clipped,
+    of_keys,
+    of_queries,
+    skewed,
+)
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme("shaw", aliases=("relative_key",), learned=True, paper="1803.02155")
+class Shaw(Scheme):
+    """A trained table of distances × channels for the keys of each layer. Defined at every length; for training.
+
+    ``max_distance`` is K, 2 to 64 in the paper. ``values`` adds a second table to the values; ``key_query`` lets the
+    keys meet the first table as well.
+    """
+
+    def __init__(
+        self, geometry: Geometry, *, max_distance: PositiveInt = 16, values: bool = False, key_query: bool = False
+    ) -> None:
+        super().__init__(geometry)
+        self.shared = False  # type: ignore[misc]
+        self.max_distance, self.key_query = max_distance, key_query
+        rows = 2 * max_distance + 1
+        self.of_key = nn.Embedding(rows, geometry.head_dim)
+        self.of_value = nn.Embedding(rows, geometry.head_dim) if values else None
+
+    def reset_parameters(self) -> None:
+        """Draw the tables anew, Glorot-uniform, as the paper's code does."""
+        for table in (self.of_key, self.of_value):
+            if table is not None:
+                nn.init.xavier_uniform_(table.weight)
+
+    def bias(self, ctx: PositionContext) -> BlockBias:
+        """What the key table adds to a block of rows."""
+        if ctx.steady and not self.key_query and not torch.is_grad_enabled():
+            return BlockBias(self._by_skew, reads_scores=False)
+        return BlockBias(self._of_block)
+
+    def values(self, ctx: PositionContext) -> ValueBias | None:
+        """What the value table adds to the mixed values of a block of rows."""
+        return None if self.of_value is None else ValueBias(self._of_weights)
+
+    def _of_block(self, block: Block) -> Tensor:
+        table, row = self.of_key.weight.float(), self._row(block)
+        found = of_queries(block.query, table, row)
+        if self.key_query:
+            found = found + of_keys(block.key, table, row, heads=block.query.shape[1])
+        return found * block.scaling
+
+    def _by_skew(self, block: Block) -> Tensor:
+        """The same where positions run in steps of one."""
+        row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
+        return skewed(block.query * block.scaling, self.of_key.weight.float(), row_of, block)
+
+    def _of_weights(self, weights: Tensor, block: Block) -> Tensor:
+        """Σ_j α_ij B_c: the weights of each distance together, then times its vector."""
+        table = self.of_value.weight.float()  # type: ignore[union-attr]
+        row = self._row(block)[:, None].expand(weights.shape)
+        together = torch.zeros(*weights.shape[:-1], len(table), dtype=weights.dtype, device=weights.device)
+        return together.scatter_add(-1, row, weights) @ table
+
+    def _row(self, block: Block) -> Tensor:
+        return clipped(block.distance, self.max_distance, self.record.name)

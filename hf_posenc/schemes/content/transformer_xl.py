@@ -1,0 +1,150 @@
+"""Transformer-XL: distance as a sinusoid that every layer projects, and two vectors in place of absolute positions.
+
+    score[i, j] = ((q_i + u) · k_j + (q_i + v) · W_R R_{i−j}) / √d      R_Δ = [sin Δω, cos Δω],  ω_m = base^(−2m / D)
+
+The four terms are content–content, content–distance, a bias of content (u) and a bias of distance (v). Of R only the
+distances that occur are projected. Where these do not lie close together (gaps, fractions, a traced graph), it is used
+that a sinusoid of a difference is a product of sinusoids: with a = W_Rᵀ (q_i + v), a · R_{i−j} = rotate(a, i) · R_{−j}.
+
+Learned: W_R, u, v, drawn from N(0, 0.02²); training is needed. An encoder reads negative distances as well.
+
+Dai, Yang, Yang, Carbonell, Le, Salakhutdinov 2019, arXiv:1901.02860, section 3.3; XLNet for both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry, Rotation, geometric
+from hf_posenc.core.grouped_heads import products
+from hf_posenc.core.rotation.apply import rotate, table, waves
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.tracing import open_length, traced
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.distances import skewed
+from hf_posenc.schemes.options import Base, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.inside import only_inside
+
+STD = 0.02
+Reach: TypeAlias = tuple[int, int]  # the least and the greatest distance
+OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
+
+
+@register_scheme("transformer_xl", aliases=("txl", "functional_relative"), learned=True, paper="1901.02860")
+class TransformerXL(Scheme):
+    """Projected sinusoids of the distance, with learned biases of content and distance. Defined at every length.
+
+    ``clamp_len`` makes all distances beyond it one (−1: none); ``share_uv`` has one u and one v for all layers, which
+    keep a W_R each. Queries have heads of their own, so these do too where several query heads share a key head.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        clamp_len: PositiveInt | Literal[-1] = -1,
+        share_uv: bool = False,
+        base: Base = 10_000.0,
+    ) -> None:
+        super().__init__(geometry)
+        self.shared = share_uv  # type: ignore[misc]
+        self.clamp_len = clamp_len
+        self.waves = Rotation(geometric(base, geometry.width - geometry.width % 2))
+        heads, dim = geometry.heads, geometry.head_dim
+        self.u = nn.Parameter(torch.zeros(heads, dim))
+        self.v = nn.Parameter(torch.zeros(heads, dim))
+        count = geometry.layers if share_uv else 1
+        self.project = nn.ModuleList(nn.Linear(self.waves.dims, heads * dim, bias=False) for _ in range(count))
+
+    def reset_parameters(self) -> None:
+        """Draw u, v and W_R anew, N(0, 0.02²)."""
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=STD)
+
+    def bias(self, ctx: PositionContext) -> BlockBias:
+        """The three terms beside q · k, a block of rows at a time."""
+        if self.shared and ctx.layer is None:
+            return only_inside(self.record.name, "the W_R of a layer")
+        weight, reach = self.weight(ctx.layer if self.shared else 0), self.reach(ctx)  # type: ignore[arg-type]
+        if reach is None:
+            return BlockBias(partial(self._of_block, partial(self._by_product, weight)))
+        known = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
+        waves = ctx.once(("transformer_xl", self.waves, reach), lambda: self.sinusoids(known)[0])
+        # Folding W_R into a few queries is cheaper than sending every distance through it.
+        few = ctx.query_positions.shape[1] < self.geometry.head_dim
+        codes = None if few else (waves @ weight.flatten(0, 1).T).unflatten(-1, self.u.shape).transpose(0, 1)
+        if codes is not None and ctx.contiguous and not torch.is_grad_enabled():
+            return BlockBias(partial(self._by_skew, codes, reach), reads_scores=False)
+        return BlockBias(partial(self._of_block, partial(self._by_table, weight, waves, codes, reach)))
+
+    def reach(self, ctx: PositionContext) -> Reach | None:
+        """The ends of a call's distances where these are known and most between them occur."""
+        keys = ctx.key_positions.shape[1]
+        if ctx.remapped or ctx.query_positions.is_floating_point() or open_length(keys):
+            return None
+        if ctx.contiguous:
+            farthest = keys - 1
+        elif traced():
+            return None  # a value cannot be looked at while tracing
+        else:
+            farthest = ctx.once("transformer_xl reach", lambda: farthest_pair(ctx))
+        if self.clamp_len > 0:
+            farthest = min(farthest, self.clamp_len)
+        return (0 if ctx.causal else -farthest, farthest) if farthest < 2 * keys else None
+
+    def weight(self, layer: int) -> Tensor:
+        """W_R of one of the layers served here, ``[heads, head_dim, waves]``, float32."""
+        weight: Tensor = self.project[layer].weight  # type: ignore[assignment]  # a list of modules is not typed
+        return weight.float().unflatten(0, self.u.shape)
+
+    def sinusoids(self, distance: Tensor) -> Tensor:
+        """R of distances ``[batch, n]``, ``[batch, n, waves]``, float32 from float64 angles."""
+        cos, sin = waves(self.waves, distance)
+        return torch.cat((sin, cos), dim=-1)
+
+    def _of_block(self, of_distance: OfDistance, block: Block) -> Tensor:
+        # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
+        u = self.u.float().clone()[None, :, None].expand(len(block.key), -1, 1, -1)
+        of_content = products(u, block.key)
+        return (of_content + of_distance(block.query + self.v.float()[:, None], block)) * block.scaling
+
+    def _by_skew(self, codes: Tensor, reach: Reach, block: Block) -> Tensor:
+        """All three terms where positions run in steps of one, in as few passes as there can be."""
+        query = (block.query + self.v.float()[:, None]) * block.scaling
+        of_pairs = skewed(query, codes, lambda distance: distance.clamp(*reach) - reach[0], block)
+        u = (self.u.float() * block.scaling)[None, :, None].expand(len(block.key), -1, 1, -1)
+        return of_pairs.add_(products(u, block.key))
+
+    def _by_table(
+        self, weight: Tensor, waves: Tensor, codes: Tensor | None, reach: Reach, query: Tensor, block: Block
+    ) -> Tensor:
+        """(q + v) · W_R R of every known distance, of which each pair takes its own: ``[batch, heads, n, key]``."""
+        products = query @ weight @ waves.T if codes is None else query @ codes.transpose(-1, -2)
+        index = block.distance.clamp(*reach) - reach[0]
+        return products.gather(-1, index[:, None].expand(*products.shape[:-1], -1))
+
+    def _by_product(self, weight: Tensor, query: Tensor, block: Block) -> Tensor:
+        """The same from sinusoids of the positions themselves; exact for all positions, D / head_dim times the work."""
+        folded = query @ weight
+        turned = rotate(folded, self.waves, table(self.waves, block.query_positions))
+        of_pairs = turned @ self.sinusoids(-block.key_positions)[:, None].transpose(-1, -2)
+        if self.clamp_len < 0:
+            return of_pairs
+        distance = block.distance[:, None]
+        ends = torch.tensor([[-self.clamp_len, self.clamp_len]], device=distance.device)
+        before, behind = (folded @ self.sinusoids(ends)[0].T).split(1, dim=-1)
+        of_pairs = torch.where(distance < -self.clamp_len, before, of_pairs)
+        return torch.where(distance > self.clamp_len, behind, of_pairs)
+
+
+def farthest_pair(ctx: PositionContext) -> int:
+    """The greatest distance between a query and a key of a call, on either side."""
+    queries, keys = ctx.query_positions, ctx.key_positions
+    return int(torch.maximum(queries.max() - keys.min(), keys.max() - queries.min()))

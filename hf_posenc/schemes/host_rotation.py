@@ -1,0 +1,28 @@
+"""The host's own rotation, as its configuration has it. What remaps, masks and temperatures work on top of."""
+
+from __future__ import annotations
+
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import SchemeRecord
+
+
+class HostRotation(Scheme):
+    """Not chosen by name: put under every composition that keeps the positions of a host that rotates."""
+
+    record = SchemeRecord("host", title="The host's own rotation.")
+    replaces_host = False
+
+    def __init__(self, geometry: Geometry, rotary: HostRotary) -> None:
+        super().__init__(geometry)
+        self.rotary = rotary
+
+    def rotation(self) -> Rotation:
+        return self.rotary.rotation
+
+    def logit_scale(self) -> float:
+        return self.rotary.logit_scale
+
+    @property
+    def unchanged_below(self) -> int:
+        return self.geometry.target_length

@@ -1,0 +1,1 @@
+"""Schemes that leave positions out, in all layers or in some."""

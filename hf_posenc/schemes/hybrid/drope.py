@@ -1,0 +1,106 @@
+"""DroPE: take the rotation out of a trained model, recalibrate it briefly at the trained length, then read further.
+
+    score[i, j] = c q_i · k_j / √d          in all layers but ``keep_layers``, c = softmax_scale
+
+    with ``qk_norm``: q_i ← g ⊙ q_i / rms(q_i), over the channels of all heads; likewise k
+
+Rotation helps a model to learn, and is what ties it to the lengths it saw; a decoder without it still knows order by
+its mask. Dropped and no more, a model is broken; a small share of its training (0.5 to 2 percent, the authors report)
+brings it back, with no long text in it. The gains g of the norms are learned; softmax_scale is tuned for long texts
+afterwards (the released code has it as the whole factor of q · k, here it is relative to 1 / √d).
+
+Gelberg, Eguchi, Akiba, Cetin 2025, "Extending the Context of Pretrained LLMs by Dropping Their Positional Embeddings",
+arXiv:2512.12167; the released code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import NotNegativeInt, Positive
+from hf_posenc.schemes.registry import register_scheme
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.spec import SchemeSpec
+
+Normed = Literal["off", "q", "k", "qk"]
+EPS = 1e-6
+
+
+@register_scheme(
+    "drope",
+    models=("llama", "gpt2"),
+    undefined="without positions an encoder cannot tell order",
+    paper="2512.12167",
+)
+class DroPE(Scheme):
+    """No positions but in ``keep_layers``; optional norms of queries and keys. Recalibrate after patching."""
+
+    needs_causal: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        keep_layers: list[NotNegativeInt] | None = None,
+        qk_norm: Normed = "off",
+        softmax_scale: Positive = 1.0,
+    ) -> None:
+        super().__init__(geometry)
+        if keep_layers and geometry.rotary is None:
+            raise OptionOutOfRange(
+                f"keep_layers is {keep_layers}, but this model has its positions in a table before all layers, not in "
+                "each. Leave keep_layers out."
+            )
+        self.softmax_scale = softmax_scale
+        self.shared = qk_norm == "off"  # type: ignore[misc]
+        self.query_norm = nn.RMSNorm(geometry.heads * geometry.head_dim, EPS) if "q" in qk_norm else None
+        self.key_norm = nn.RMSNorm(geometry.kv_heads * geometry.head_dim, EPS) if "k" in qk_norm else None
+
+    @classmethod
+    def layers_of(
+        cls,
+        count: int,
+        *,
+        keep_layers: list[int] | None = None,
+        qk_norm: Normed = "off",
+        softmax_scale: float = 1.0,
+    ) -> dict[int, SchemeSpec]:
+        """The scheme of each of ``count`` layers.
+
+        Raises:
+            OptionOutOfRange: a kept layer does not exist.
+        """
+        kept = set(keep_layers or ())
+        if not kept <= set(range(count)):
+            raise OptionOutOfRange(
+                f"keep_layers must be among 0 … {count - 1}, got {sorted(kept)}. Name layers by number."
+            )
+        dropped = ("drope", {"keep_layers": keep_layers, "qk_norm": qk_norm, "softmax_scale": softmax_scale})
+        return {layer: "rope" if layer in kept else dropped for layer in range(count)}
+
+    def reset_parameters(self) -> None:
+        """Gains of 1."""
+        for norm in (self.query_norm, self.key_norm):
+            if norm is not None:
+                norm.reset_parameters()
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return over_all_heads(self.query_norm, query), over_all_heads(self.key_norm, key)
+
+    def logit_scale(self) -> float:
+        return self.softmax_scale
+
+
+def over_all_heads(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
+    """``x [batch, heads, position, head_dim]`` normed as one vector a position, as in the released code; in float32."""
+    if norm is None:
+        return x
+    flat = x.transpose(1, 2).flatten(2).float()
+    normed = nn.functional.rms_norm(flat, flat.shape[-1:], norm.weight.float(), EPS)
+    return normed.unflatten(2, (x.shape[1], -1)).transpose(1, 2).to(x.dtype)

@@ -1,0 +1,62 @@
+"""iRoPE: most layers rotate and may look only nearby; every n-th has no positions and sees everything.
+
+    layer l = 0, 1, …:  global_scheme if (l + 1) mod interval = 0,  local_scheme otherwise
+
+Layers without rotation have nothing that was trained for short distances, and layers with a window never meet a long
+one. SmolLM3 has every fourth layer global; Llama 4 too, with a temperature (``global_scheme="none+llama4_temp"``) and
+the local keys cut into chunks, which a window is not; Cohere 2 and RNoPE-SWA have a window.
+
+Meta 2025, Llama 4; Yang et al. 2025, "RoPE to NoPE and Back Again", arXiv:2501.18795; Hugging Face 2025, SmolLM3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import AtLeastTwo, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.spec import SchemeSpec
+
+
+@register_scheme(
+    "irope", aliases=("hybrid",), models=("llama", "gpt2"), undefined="without positions an encoder cannot tell order",
+    paper="2501.18795",
+)  # fmt: skip
+class IRoPE(Scheme):
+    """A layout: rotation (and, with ``window``, sight of so many tokens) in most layers, no positions in every n-th.
+
+    ``interval`` is 4, or the number of layers where there are fewer. Both schemes may be any composition by name; for
+    options of theirs, or another pattern, give ``layers=`` to ``patch_model``. Train, or continue training, after it.
+    """
+
+    needs_causal: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        interval: AtLeastTwo | None = None,
+        global_scheme: str = "none",
+        local_scheme: str = "rope",
+        window: PositiveInt | None = None,
+    ) -> None:
+        super().__init__(geometry)
+
+    @classmethod
+    def layers_of(
+        cls,
+        count: int,
+        *,
+        interval: int | None = None,
+        global_scheme: str = "none",
+        local_scheme: str = "rope",
+        window: int | None = None,
+    ) -> dict[int, SchemeSpec]:
+        """The scheme of each of ``count`` layers."""
+        local: SchemeSpec = local_scheme if window is None else [local_scheme, ("window", {"size": window})]
+        every = min(4, max(count, 2)) if interval is None else interval
+        return {layer: local if (layer + 1) % every else global_scheme for layer in range(count)}

@@ -1,0 +1,1 @@
+"""Attention masks that bound what a query sees: sliding windows, attention sinks."""

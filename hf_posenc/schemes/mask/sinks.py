@@ -1,0 +1,94 @@
+"""Attention sinks: keep the first tokens and the most recent ones, and drop everything between.
+
+    row i sees    j < S                     S = sinks
+                  i − W < j ≤ i             W = recent
+    positions are counted inside the cache: 0 … S + W − 1, the query at its end
+
+Models park attention they have no use for on the first tokens; a window that drops those breaks, one that keeps them
+streams for ever. Recent keys keep their true distance, and the sinks seem S + W − 1 − j away from every later query: so
+keys are rotated once, where they stand, and only the queries of the sinks turn by another angle. A cache that grows as
+it is filled (the default of ``generate``) holds S + W − 1 keys. It does not extend what the model can use.
+
+The query counts as recent. Code that evicts after a step rather than before it, as the paper's perplexity script, sees
+one key more: that is ``recent`` + 1 here. The first tokens are those at positions 0 … S − 1.
+
+The learned form adds one logit per head to the softmax, a key without value, which needs training.
+
+Xiao, Tian, Chen, Han, Lewis 2023, "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453,
+section 3; github.com/mit-han-lab/streaming-llm. Learned logit: OpenAI 2025, gpt-oss, arXiv:2508.10925.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+STREAMING = 4  # sinks of the paper's models
+
+
+@register_scheme(
+    "sinks", aliases=("streaming", "attention_sinks"), models=("llama",),
+    undefined="positions inside a cache need a rotation or a bias of distance, and this model has neither",
+    zero_shot=True, paper="2309.17453",
+)  # fmt: skip
+class Sinks(Scheme):
+    """The first ``sinks`` tokens (4) and the last ``recent`` (default: the rest of the trained length), and no others.
+
+    ``sinks=0`` is a sliding window, as `window`. ``learned_logit`` adds a trained logit per head and layer.
+    """
+
+    replaces_host = False
+    needs_relative = True
+    chooses_keys = True
+    needs_causal = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        sinks: Annotated[int, Ge(0)] = STREAMING,
+        recent: PositiveInt | None = None,
+        learned_logit: bool = False,
+    ) -> None:
+        super().__init__(geometry)
+        self.sinks = sinks
+        self.recent = max(1, geometry.trained_length - sinks) if recent is None else recent
+        self.logits = nn.Parameter(torch.zeros(geometry.heads)) if learned_logit else None
+        self.shared = not learned_logit  # type: ignore[misc]
+
+    def reset_parameters(self) -> None:
+        """Start the learned logits at 0."""
+        if self.logits is not None:
+            nn.init.zeros_(self.logits)
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """Recent keys as they stand; the sinks as far away as the cache is long."""
+        recent = Region(Band(None, self.recent))
+        return recent, Region(Band(self.recent, None, keys_until=self.sinks), self.at_cache_end)
+
+    def at_cache_end(self, positions: Tensor) -> Tensor:
+        """Where a query stands in the cache."""
+        return positions.clamp(max=self.sinks + self.recent - 1)
+
+    def sink(self) -> Tensor | None:
+        return self.logits
+
+    @property
+    def kept_keys(self) -> tuple[int, int]:
+        """The sinks, and what the next token sees beside itself."""
+        return self.sinks, self.recent - 1
+
+    @property
+    def unchanged_below(self) -> int:
+        """As many tokens as the cache holds: until then nothing was dropped."""
+        return self.sinks + self.recent if self.logits is None else 0

@@ -1,0 +1,66 @@
+"""A window: every token sees its nearest neighbours and nothing else.
+
+    causal: 0 ≤ i − j < W          both sides: |i − j| < W          W = size
+
+It keeps every distance within what training saw and the number of keys within what attention was tuned to. What left
+the window is gone, except for what deeper layers carry on: layer n reaches n (W − 1) tokens back.
+
+Child, Gray, Radford, Sutskever 2019, arXiv:1904.10509; Beltagy, Peters, Cohan 2020, "Longformer", arXiv:2004.05150.
+"""
+
+from __future__ import annotations
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import (
+    EVERYTHING,
+    ONE_REGION,
+    Band,
+    Region,
+)
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import NotNegativeInt, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme("window", aliases=("swa", "local"), zero_shot=True, paper="2004.05150")
+class Window(Scheme):
+    """Attention to the nearest ``size`` tokens (default: the trained length) on each side that is seen at all.
+
+    ``sinks`` of the first tokens stay in sight from everywhere, at their true distance; the scheme ``sinks`` counts
+    positions inside the cache instead.
+    """
+
+    replaces_host = False
+    chooses_keys = True
+
+    def __init__(self, geometry: Geometry, *, size: PositiveInt | None = None, sinks: NotNegativeInt = 0) -> None:
+        super().__init__(geometry)
+        self.size = geometry.trained_length if size is None else size
+        self.sinks = sinks
+        self.idle = frozenset({"visible" if sinks else "regions"})
+
+    def visible(self) -> Band:
+        """Distances under the size, on each side that is seen; with sinks the regions say it."""
+        return EVERYTHING if self.sinks else self.near
+
+    @property
+    def near(self) -> Band:
+        """Distances under the size, on each side that is seen."""
+        return Band(0 if self.geometry.causal else 1 - self.size, self.size)
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """With sinks, the window and the first keys beyond it."""
+        if not self.sinks:
+            return ONE_REGION
+        return Region(self.near), Region(Band(self.size, None, keys_until=self.sinks))
+
+    @property
+    def kept_keys(self) -> tuple[int, int]:
+        """What a decoder's next token can still see."""
+        return self.sinks, self.size - 1
+
+    @property
+    def unchanged_below(self) -> int:
+        """The size in a decoder, where the window cuts nothing off earlier tokens."""
+        return self.size if self.geometry.causal else 0

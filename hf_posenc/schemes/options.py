@@ -1,0 +1,127 @@
+"""The types of scheme options, and their validation: one declaration in a signature, checked when a scheme is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from hf_posenc.errors import (
+    OptionOutOfRange,
+    UnknownOption,
+    nearest,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.base import Scheme
+
+Positive = Annotated[float, Gt(0)]
+AtLeastOne = Annotated[float, Ge(1)]
+PositiveInt = Annotated[int, Gt(0)]
+Base = Annotated[float, Gt(1)]
+Fraction = Annotated[float, Gt(0), Le(1)]
+UnitInterval = Annotated[float, Ge(0), Le(1)]
+NotNegativeInt = Annotated[int, Ge(0)]
+AtLeastTwo = Annotated[int, Ge(2)]
+Share = Annotated[float, Gt(0), Lt(1)]
+NotNegative = Annotated[float, Ge(0)]
+
+FLAG = "True or False"
+LARGEST, SMALLEST = 1e18, 1e-12  # of numbers: beyond them float32 overflows, or every difference is rounded away
+MOST = 2**31 - 1  # of whole numbers, which count tokens and rows
+LONGEST_LIST = 1 << 16  # values; none has more than one a channel or a layer
+DEEPEST = 4  # lists in lists
+LONGEST_TEXT = 200  # characters; texts name choices and schemes
+
+
+def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``cls``'s constructor, checked against its annotations; aliases become names.
+
+    Raises:
+        UnknownOption: the constructor has no such option.
+        OptionOutOfRange: a value has the wrong type or lies outside its range.
+    """
+    from pydantic import ConfigDict, ValidationError, create_model
+
+    named = {cls.option_aliases.get(k, k): v for k, v in options.items()}
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
+    known = [p.name for p in parameters]
+    for name, value in named.items():
+        if name not in known:
+            takes = f"It takes {', '.join(known)}." if known else "It takes no options."
+            raise UnknownOption(
+                f"Scheme {cls.record.name!r} has no option {shown(name)}.{nearest(name, known)} {takes}"
+            )
+        rule = too_much(value)
+        if isinstance(value, bool) and FLAG not in written(hints[name]):
+            rule = f"input should be a {written(hints[name])}"
+        if rule:
+            raise _refused(cls, name, rule, value)
+    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in parameters}
+    model = create_model("Options", __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
+    try:
+        checked = model(**named)
+    except ValidationError as error:
+        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of several kinds, the one that fits furthest
+        name = str(first["loc"][0])
+        rule = first["msg"][0].lower() + first["msg"][1:]
+        raise _refused(cls, name, rule, named.get(name)) from None
+    return {name: getattr(checked, name) for name in named}
+
+
+def too_much(value: Any, depth: int = 0) -> str:
+    """What no option may be, whatever its own range: a rule in words; empty where ``value`` keeps to it."""
+    if isinstance(value, (bool, NoneType)):
+        return ""
+    if isinstance(value, int):
+        return "" if abs(value) <= MOST else f"whole numbers should be at most {MOST}"
+    if isinstance(value, float):
+        within = value == 0 or SMALLEST <= abs(value) <= LARGEST
+        return "" if within else f"numbers should be finite, from {SMALLEST:g} to {LARGEST:g} in size or 0"
+    if isinstance(value, str):
+        return "" if len(value) <= LONGEST_TEXT else f"texts should have at most {LONGEST_TEXT} characters"
+    if isinstance(value, (list, tuple)) and depth < DEEPEST:
+        if len(value) > LONGEST_LIST:
+            return f"lists should have at most {LONGEST_LIST} values"
+        return next(filter(None, (too_much(single, depth + 1) for single in value)), "")
+    return "input should be a number, a text, True, False, None, or a list of these"
+
+
+def _refused(cls: type[Scheme], name: str, rule: str, value: Any) -> OptionOutOfRange:
+    return OptionOutOfRange(
+        f"Option {name!r} of scheme {cls.record.name!r}: {rule}, got {shown(value)}. "
+        f"`hf-posenc info {cls.record.name}` lists the valid ranges."
+    )
+
+
+def written(hint: Any) -> str:
+    """A type hint as a reader wants it: ``"number > 0 or None"``, ``"'dim' or 'rotations'"``."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join([written(parts[0]), *map(bound, parts[1:])])
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin in (Union, UnionType):
+        return " or ".join(map(written, parts))
+    if origin is not None and parts:
+        return f"{origin.__name__} of {', '.join(map(written, parts))}"
+    names = {float: "number", int: "whole number", bool: FLAG, str: "text", NoneType: "None"}
+    return names.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def bound(limit: Any) -> str:
+    """A range as it is written: ``"> 0"``."""
+    if isinstance(limit, Gt):
+        return f"> {limit.gt}"
+    if isinstance(limit, Ge):
+        return f"≥ {limit.ge}"
+    if isinstance(limit, Le):
+        return f"≤ {limit.le}"
+    if isinstance(limit, Lt):
+        return f"< {limit.lt}"
+    return str(limit)

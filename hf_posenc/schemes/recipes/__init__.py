@@ -1,0 +1,1 @@
+"""Training recipes: positions are drawn or shifted while training lasts."""

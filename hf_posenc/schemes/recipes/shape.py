@@ -1,0 +1,77 @@
+"""SHAPE and CAPE: absolute positions that forget where they began, by moving whole texts about in training.
+
+    SHAPE    p ← p + Δ                    Δ uniform in {0 … max_shift}, by default as far as the target length allows
+    CAPE     p ← e^λ (p + Δ + ε_p)        Δ, ε_p, λ uniform within ± max_shift, ± jitter, ± log_scale
+
+What survives is what does not change under the shift: distance. CAPE also blurs each distance (order stays, as ε is at
+most 1/2) and stretches all of them, so that positions become fractional: it works with functions of position, not with
+tables. Nothing is learned; relative schemes notice nothing of a shift.
+
+Kiyono, Kobayashi, Suzuki, Inui 2021, "SHAPE", arXiv:2109.05644, section 3; Likhomanenko, Xu, Synnaeve, Collobert,
+Rogozhnikov 2021, "CAPE", arXiv:2106.03143, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.options import NotNegative, NotNegativeInt
+from hf_posenc.schemes.recipes.recipe import Recipe, longest_text, whole_between
+from hf_posenc.schemes.registry import register_scheme
+
+Jitter = Annotated[float, Ge(0), Le(0.5)]
+
+
+@register_scheme("shape", aliases=("random_shift",), paper="2109.05644")
+class SHAPE(Recipe):
+    """Recipe for training: all positions of a text shifted by one random number. Nothing at evaluation."""
+
+    def __init__(self, geometry: Geometry, *, max_shift: NotNegativeInt | None = None) -> None:
+        super().__init__(geometry)
+        self.max_shift = max_shift
+
+    def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
+        if not training:
+            return positions
+        length = longest_text(positions)
+        room = (self.geometry.target_length - length).clamp(min=0)
+        furthest = room if self.max_shift is None else torch.full_like(length, self.max_shift)
+        return positions + whole_between(0, furthest)
+
+
+@register_scheme(
+    "cape", models=("llama",), undefined="its positions fall between the rows of a table, which stays in use",
+    paper="2106.03143",
+)  # fmt: skip
+class CAPE(Recipe):
+    """Recipe for training: positions of a text shifted, jittered and stretched at random. Nothing at evaluation."""
+
+    needs_function = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        max_shift: NotNegative = 5.0,
+        jitter: Jitter = 0.5,
+        log_scale: NotNegative = 0.1,
+    ) -> None:
+        super().__init__(geometry)
+        self.max_shift, self.jitter, self.log_scale = max_shift, jitter, log_scale
+
+    def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
+        if not training:
+            return positions
+        one = positions[:, :1]
+        shifted = positions + around_zero(one, self.max_shift) + around_zero(positions, self.jitter)
+        return shifted * around_zero(one, self.log_scale).exp()
+
+
+def around_zero(like: Tensor, most: float) -> Tensor:
+    """Uniform in ± ``most``, one number for every element of ``like``, float32."""
+    return (2 * torch.rand(like.shape, device=like.device) - 1) * most

@@ -1,0 +1,1 @@
+"""Remapped distances: a RoPE model reads distances it was trained on."""

@@ -1,0 +1,65 @@
+"""LM-Infinite: every token sees the first few and its neighbours, and nothing seems farther than those.
+
+    row i sees    j < n_global        at distance n_local
+                  i − j < n_local     at its true distance
+
+It removes both causes of failure: distances that training never saw, and more keys than it ever saw. A cache that grows
+as it is filled holds n_global + n_local − 1 keys.
+
+Han, Wang, Peng, Xiong, Chen, Ji, Wang 2023, "LM-Infinite", arXiv:2308.16137, section 4;
+github.com/Glaciohound/LM-Infinite. The optional attention to the top keys between the two is not part of this scheme.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme(
+    "lm_infinite", aliases=("lambda",), models=("llama",),
+    undefined="capped distances need a rotation or a bias of distance, and this model has neither", zero_shot=True,
+    cache="copies", paper="2308.16137",
+)  # fmt: skip
+class LMInfinite(Scheme):
+    """The first ``n_global`` tokens (10) and the last ``n_local`` (default: the trained length). Zero-shot."""
+
+    replaces_host = False
+    needs_relative = True
+    chooses_keys = True
+    needs_causal = True
+
+    def __init__(
+        self, geometry: Geometry, *, n_global: Annotated[int, Ge(0)] = 10, n_local: PositiveInt | None = None
+    ) -> None:
+        super().__init__(geometry)
+        self.n_global = n_global
+        self.n_local = geometry.trained_length if n_local is None else n_local
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """Neighbours as they stand; the first tokens at 0, seen from n_local."""
+        near, far = Band(None, self.n_local), Band(self.n_local, None, keys_until=self.n_global)
+        return Region(near), Region(far, self.at_edge, torch.zeros_like)
+
+    def at_edge(self, positions: Tensor) -> Tensor:
+        """Where every query stands for the first tokens."""
+        return torch.full_like(positions, self.n_local)
+
+    @property
+    def kept_keys(self) -> tuple[int, int]:
+        """The first tokens, and what the next one sees beside itself."""
+        return self.n_global, self.n_local - 1
+
+    @property
+    def unchanged_below(self) -> int:
+        return self.n_local

@@ -1,0 +1,115 @@
+"""ReRoPE: beyond a window, every key seems equally far; leaky ReRoPE lets it seem farther, slowly.
+
+    Δ' = Δ for Δ < w,  w beyond                  Δ = i − j, w = window < trained length
+    Δ' = Δ for Δ < w,  w + (Δ − w) / k beyond    leaky
+    an encoder sees both sides: Δ' = sign(Δ) g(|Δ|), which nobody has published figures of
+
+Two regions: near pairs are rotated as ever; far ones meet a query that stands at w and keys that stand at 0. The cache
+keeps each key twice, rotated and raw, so that decoding rotates nothing again. Compose with log-n as ``"rerope+logn"``.
+
+Su 2023, kexue.fm/archives/9708; github.com/bojone/rerope.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import AtLeastOne, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+class Remap(Scheme):
+    """Base of the remaps: they keep the host's rotation and change the positions it is given."""
+
+    replaces_host = False
+    needs_rotation = True
+
+    def __init__(self, geometry: Geometry, *, window: int | None) -> None:
+        super().__init__(geometry)
+        trained = geometry.trained_length
+        self.window = max(1, trained // 2) if window is None else window
+        if self.window >= trained:
+            raise OptionOutOfRange(
+                f"window must be smaller than the trained length {trained}, got {self.window}. "
+                "The default is half of it."
+            )
+
+    @property
+    def near(self) -> Band:
+        """Distances that stay as they are."""
+        return Band(None if self.geometry.causal else 1 - self.window, self.window)
+
+    @property
+    def far(self) -> Band:
+        """Distances to earlier keys that are remapped."""
+        return Band(self.window, None)
+
+    @property
+    def ahead(self) -> Band:
+        """Distances to later keys that are remapped, in an encoder."""
+        return Band(None, 1 - self.window)
+
+    @property
+    def unchanged_below(self) -> int:
+        """The window, within which a decoder's tokens see nothing far."""
+        return self.window if self.geometry.causal else 0
+
+
+@register_scheme(
+    "rerope", models=("llama",), undefined="it remaps the host's rotation, and this model has none", zero_shot=True,
+    cache="copies", paper="https://kexue.fm/archives/9708",
+)  # fmt: skip
+class ReRoPE(Remap):
+    """Distances clipped to a window, by default half the trained length. Zero-shot on RoPE models, any length."""
+
+    def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None) -> None:
+        super().__init__(geometry, window=window)
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        back = Region(self.near), Region(self.far, self.at_edge, torch.zeros_like)
+        return back if ctx.causal else (*back, Region(self.ahead, self.at_other_edge, torch.zeros_like))
+
+    def at_edge(self, positions: Tensor) -> Tensor:
+        """Where every query stands for its far keys: at the window's edge."""
+        return torch.full_like(positions, self.window)
+
+    def at_other_edge(self, positions: Tensor) -> Tensor:
+        """The same for far keys ahead."""
+        return torch.full_like(positions, -self.window)
+
+
+@register_scheme(
+    "leaky_rerope", models=("llama",), undefined="it remaps the host's rotation, and this model has none",
+    zero_shot=True, cache="copies", paper="https://kexue.fm/archives/9708",
+)  # fmt: skip
+class LeakyReRoPE(Remap):
+    """Distances beyond a window grow by 1/k a token: ``Δ' = w + (Δ − w) / k``. Zero-shot on RoPE models.
+
+    ``k = 1`` is RoPE, k → ∞ is ReRoPE.
+    """
+
+    def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None, k: AtLeastOne = 16.0) -> None:
+        super().__init__(geometry, window=window)
+        self.k = k
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        back = Region(self.near), Region(self.far, self.slowed_query, self.slowed)
+        return back if ctx.causal else (*back, Region(self.ahead, self.slowed_query_ahead, self.slowed))
+
+    def slowed(self, positions: Tensor) -> Tensor:
+        """Where a far key stands; float32 has no fractions of a position left at 10⁶."""
+        return positions.to(torch.float64) / self.k
+
+    def slowed_query(self, positions: Tensor) -> Tensor:
+        """Where its query stands: shifted to meet the window's edge."""
+        return self.slowed(positions) + self.window * (1 - 1 / self.k)
+
+    def slowed_query_ahead(self, positions: Tensor) -> Tensor:
+        """The same for keys ahead."""
+        return self.slowed(positions) - self.window * (1 - 1 / self.k)

@@ -1,0 +1,81 @@
+"""Self-Extend: neighbours keep their exact distance, keys beyond a window are told apart only by groups.
+
+    Δ' = i − j                                     for i − j < W
+         ⌊i / G⌋ − ⌊j / G⌋ + W − ⌊W / G⌋            beyond          W = window, G = group
+
+Up to (L0 − W) G + W tokens no distance exceeds the trained length L0, nor L0 − 1 where G divides W. The released code
+shifts by W − W / G without rounding (``floor="float"``).
+
+Jin et al. 2024, "LLM Maybe LongLM", arXiv:2401.01325, section 3.2; github.com/datamllab/LongLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Region
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.rerope import Remap
+
+Floor = Literal["paper", "float"]
+
+
+@register_scheme(
+    "self_extend", aliases=("longlm", "grouped"), models=("llama",),
+    undefined="it remaps the host's rotation, and this model has none", zero_shot=True, cache="copies",
+    paper="2401.01325",
+)  # fmt: skip
+class SelfExtend(Remap):
+    """Distances beyond ``window`` (default: half the trained length) counted in groups of ``group`` tokens.
+
+    The default group is the smallest that fits the target length. Zero-shot on RoPE models.
+    """
+
+    needs_causal = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        group: PositiveInt | None = None,
+        window: PositiveInt | None = None,
+        floor: Floor = "paper",
+    ) -> None:
+        super().__init__(geometry, window=window)
+        trained, target = geometry.trained_length, geometry.target_length
+        smallest = max(1, -(-(target - self.window) // (trained - self.window)))
+        self.group = smallest if group is None else group
+        if self.group < smallest:
+            reach = (trained - self.window) * self.group + self.window
+            raise OptionOutOfRange(
+                f"group {self.group} with window {self.window} reaches {reach} tokens, but the target length is "
+                f"{target}. Use a group of at least {smallest}, or a smaller window."
+            )
+        self.shift = SHIFTS[floor](self.window, self.group)
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """Neighbours as they stand; beyond them group numbers, the queries' shifted to meet the window's edge."""
+        return Region(self.near), Region(self.far, self.shifted, self.grouped)
+
+    def grouped(self, positions: Tensor) -> Tensor:
+        """Number of the group a key stands in; float32 has no thirds of a position left at 10⁶."""
+        groups = positions // self.group
+        return groups.to(torch.float64) if isinstance(self.shift, float) else groups
+
+    def shifted(self, positions: Tensor) -> Tensor:
+        """Where its query stands."""
+        return self.grouped(positions) + self.shift
+
+
+SHIFTS: dict[str, Callable[[int, int], int | float]] = {
+    "paper": lambda window, group: window - window // group,
+    "float": lambda window, group: window - window / group,
+}

@@ -1,0 +1,64 @@
+"""STRING: shifted rotary position embedding. Far keys are seen at distances that training saw more often.
+
+    Δ' = Δ for Δ < S,  Δ − S + W beyond         Δ = i − j, S = shift, W = local
+
+Long distances are rare in training, so their rotations are badly learned even within the trained length; shifting them
+down by S − W moves them to where training was dense. Keys are rotated once: only the queries of the far region turn by
+another angle. Δ = S is counted once, in the far region (the released code computes it in both).
+
+An et al. 2024, "Why Does the Effective Context Length of LLMs Fall Short?", arXiv:2410.18745, section 4;
+github.com/HKUNLP/STRING.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme(
+    "string", aliases=("shifted",), models=("llama",),
+    undefined="it remaps the host's rotation, and this model has none", zero_shot=True, paper="2410.18745",
+)  # fmt: skip
+class String(Scheme):
+    """Distances from ``shift`` on are lowered by shift − ``local``. Zero-shot on RoPE models, within their length.
+
+    The default shift is a third of the trained length. The default local distance is 128, or a sixteenth of the trained
+    length where that is less. Up to trained length + shift − local tokens no distance is new to the model.
+    """
+
+    replaces_host = False
+    needs_rotation = True
+    needs_causal = True
+
+    def __init__(
+        self, geometry: Geometry, *, shift: PositiveInt | None = None, local: PositiveInt | None = None
+    ) -> None:
+        super().__init__(geometry)
+        trained = geometry.trained_length
+        self.shift = max(2, trained // 3) if shift is None else shift
+        self.local = max(1, min(128, trained // 16)) if local is None else local
+        if not self.local <= self.shift < max(trained, 3):
+            raise OptionOutOfRange(
+                f"local ≤ shift < trained length must hold, got {self.local}, {self.shift} and {trained}. "
+                "The paper has 128 and a third to a half of the trained length."
+            )
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """Near pairs, and far ones with their queries closer; all keys stand as they are."""
+        return Region(Band(None, self.shift)), Region(Band(self.shift, None), self.shifted)
+
+    def shifted(self, positions: Tensor) -> Tensor:
+        """Where a query stands for its far keys."""
+        return positions - self.shift + self.local
+
+    @property
+    def unchanged_below(self) -> int:
+        return self.shift

@@ -1,0 +1,1 @@
+"""Rotary position embeddings and the scalings of their frequencies."""

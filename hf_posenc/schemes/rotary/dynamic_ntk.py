@@ -1,0 +1,90 @@
+"""Dynamic NTK: the base grows with the text, and no text within the trained length is touched.
+
+    base'(L) = base · (1 + f (L / L0 − 1))^(d / (d − 2))  for L > L0, base for L ≤ L0        f = multiplier
+
+L is the length *at each query row*: token i and every key it reads turn by the base of length i + 1. One length for a
+whole call, as elsewhere, makes a token's output depend on what comes after it, and a cached text differ from one read
+at once. Keys are therefore cached raw and rotated by the row that reads them. An encoder's rows have one length, their
+text's.
+
+emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.terms import RowRotation
+from hf_posenc.schemes.absolute.text_length import text_lengths
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import AtLeastOne, Base, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.ntk import stretched
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+
+@register_scheme(
+    "dynamic_ntk", aliases=("dynamic",), zero_shot=True, cache="raw",
+    paper="https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr",
+)  # fmt: skip
+class DynamicNTK(Scheme):
+    """RoPE whose base follows the length of the text so far. Lossless up to the trained length, usable to 2–4×.
+
+    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of rows share
+    a rotation: cheaper, and still the same whether cached or not; decoding then rotates the new key only, but for the
+    first token of a step. ``multiplier`` stretches more than the length needs.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        multiplier: AtLeastOne = 1.0,
+        granularity: PositiveInt = 1,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry)
+        self.multiplier, self.granularity = multiplier, granularity
+        rope = Rotary(geometry, base=base)
+        self.base, self.unscaled, self.frequencies = rope.base, rope.rotation(), rope.frequencies()
+
+    def row_rotation(self) -> RowRotation:
+        """The rotation of every length a row can have."""
+        return RowRotation(self.length_of, self.rotation_of, self.frequencies_of)
+
+    def length_of(self, positions: Tensor) -> Tensor:
+        """Length at query rows that stand at ``positions […]``, rounded up; at least the trained length."""
+        trained, step = self.geometry.trained_length, self.granularity
+        lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
+        beyond = (lengths - trained).clamp(min=0)
+        return trained + (beyond + step - 1) // step * step
+
+    def rotation_of(self, length: int) -> Rotation:
+        """The rotation of rows of some length."""
+        stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
+        return Rotation(stretched(self.frequencies, stretch), self.unscaled.layout)
+
+    def frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per token of each pair in rows of ``lengths […]``, ``[…, pairs]``, float64."""
+        exact = torch.float32 if lengths.device.type == "mps" else torch.float64
+        stretch = 1 + self.multiplier * (lengths.to(exact) / self.geometry.trained_length - 1)
+        unscaled = torch.tensor(self.frequencies, dtype=exact, device=lengths.device)
+        powers = torch.arange(len(unscaled), dtype=exact, device=lengths.device) / max(len(unscaled) - 1, 1)
+        return unscaled * stretch[..., None] ** -powers
+
+    def native_within_trained(self) -> dict[str, Any]:
+        """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
+        return {"rope_type": "dynamic", "rope_theta": self.base, "factor": self.multiplier}
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length, where the unscaled rotation is the host's own."""
+        host = self.geometry.rotary
+        if not self.geometry.causal or host is None:
+            return 0
+        as_host = host.rotation == self.unscaled and host.logit_scale == 1.0
+        return self.geometry.trained_length if as_host else 0

@@ -1,0 +1,57 @@
+"""Llama 3.1's scaling: keep pairs that turn often in the trained length, slow those that hardly turn, blend between.
+
+    ω'_m = (1 − g_m) ω_m / s + g_m ω_m          g_m = (r_m − low) / (high − low), cut to 0 … 1
+
+r_m = trained length · ω_m / 2π is the number of turns, s = factor. The same idea as YaRN's, with a ramp linear in the
+turns, narrower bounds and no temperature.
+
+Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783; the released code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.options import Base, Positive
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+
+@register_scheme("llama3", paper="2407.21783", zero_shot=True)
+class Llama3(Rotary):
+    """RoPE with pairs of at most ``low_freq_factor`` turns slowed, those of at least ``high_freq_factor`` kept."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        low_freq_factor: Positive = 1.0,
+        high_freq_factor: Positive = 4.0,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry, base=base)
+        if high_freq_factor <= low_freq_factor:
+            raise OptionOutOfRange(
+                f"high_freq_factor must be greater than low_freq_factor, got {high_freq_factor:g} and "
+                f"{low_freq_factor:g}. The released models have 4 and 1."
+            )
+        self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians per token of each pair, blended by its number of turns."""
+        return tuple(self._blended(w) for w in super().frequencies())
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as(
+            "llama3", factor=self.geometry.factor, low_freq_factor=self.low_freq_factor,
+            high_freq_factor=self.high_freq_factor, original_max_position_embeddings=self.geometry.trained_length,
+        )  # fmt: skip
+
+    def _blended(self, frequency: float) -> float:
+        turns = self.geometry.trained_length * frequency / (2 * math.pi)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = min(max(kept, 0.0), 1.0)
+        return (1 - kept) * frequency / self.geometry.factor + kept * frequency

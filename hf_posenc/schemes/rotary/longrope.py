@@ -1,0 +1,163 @@
+"""LongRoPE: a stretch of its own for every pair, found by search; short texts keep (almost) their old rotation.
+
+    ω'_m = ω_m / short_m    in rows i < L0            L0 = trained length
+           ω_m / long_m     in rows i ≥ L0            short, long: d / 2 numbers ≥ 1
+    score' = (1 + ln s / ln L0) score                 s = factor, at every length
+
+A row is a query with every key it reads: token i turns by the length of the text up to it, never by what comes after,
+and the cache holds each key twice, under either rotation. One length for a whole call, as elsewhere, makes a cached
+text differ from one read at once. An encoder's rows have one length, that of their text.
+
+`hf_posenc.training.longrope_search.search_longrope` finds ``long_factor`` on a text. Without one the stretch is that
+of `ntk_parts`, a seed of the paper's search, and ``short_factor`` is one throughout.
+
+Ding et al. 2024, "LongRoPE", arXiv:2402.13753, sections 3 and 4; microsoft/LongRoPE; transformers' ``longrope``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.regions import ONE_REGION, Band, Region
+from hf_posenc.core.terms import RowRotation
+from hf_posenc.errors import LengthContradiction, OptionOutOfRange
+from hf_posenc.schemes.absolute.text_length import text_lengths
+from hf_posenc.schemes.options import (
+    AtLeastOne,
+    Base,
+    NotNegativeInt,
+    Positive,
+)
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.yarn import NTKByParts
+
+
+@register_scheme("longrope", aliases=("su", "phi3"), zero_shot=True, cache="copies", paper="2402.13753")
+class LongRoPE(Rotary):
+    """RoPE with one stretch a pair, another one beyond the trained length. Usable to 8× with searched factors.
+
+    ``attention_factor`` is what cosines and sines are multiplied with, √(1 + ln s / ln L0) by default; logits get its
+    square. ``keep_start`` > 0, tokens at the start of a text that keep their unscaled angles, is refused: the angle
+    would jump back where scaling begins, the score of a pair would depend on more than its distance, and a text moved
+    on by a few positions would read differently. The paper's code offers it; transformers and Phi-3 do without.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        short_factor: Sequence[AtLeastOne] | None = None,
+        long_factor: Sequence[AtLeastOne] | None = None,
+        attention_factor: Positive | None = None,
+        keep_start: NotNegativeInt = 0,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry, base=base)
+        if keep_start:
+            raise OptionOutOfRange(
+                f"keep_start must be 0, got {keep_start}: unscaled angles at the start of a text are not a function "
+                "of distance. Leave the option out."
+            )
+        by_parts = NTKByParts(geometry, base=base).frequencies()
+        unscaled = super().frequencies()
+        self.short_factor = self._checked("short_factor", short_factor) or (1.0,) * len(unscaled)
+        self.long_factor = self._checked("long_factor", long_factor) or divided(unscaled, by_parts)
+        self.attention_factor = default_factor(geometry) if attention_factor is None else attention_factor
+        self.idle = frozenset({"row_rotation"} if geometry.causal else {"rotation", "regions"})
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians per token of each pair in rows within the trained length."""
+        return divided(super().frequencies(), self.short_factor)
+
+    def long_frequencies(self) -> tuple[float, ...]:
+        """Radians per token of each pair in rows beyond it."""
+        return divided(super().frequencies(), self.long_factor)
+
+    @property
+    def short(self) -> Rotation:
+        """Of rows within the trained length."""
+        return Rotation(self.frequencies(), self.layout)
+
+    @property
+    def long(self) -> Rotation:
+        """Of rows beyond it."""
+        return Rotation(self.long_frequencies(), self.layout)
+
+    def rotation(self) -> Rotation | None:  # type: ignore[override]  # an encoder rotates by the length of its text
+        return self.short if self.geometry.causal else None
+
+    def row_rotation(self) -> RowRotation | None:
+        """In an encoder the length of a text decides for all its rows."""
+        return None if self.geometry.causal else RowRotation(text_lengths, self.rotation_of, self.frequencies_of)
+
+    def rotation_of(self, length: int) -> Rotation:
+        """The rotation of a text of some length."""
+        return self.short if length <= self.geometry.trained_length else self.long
+
+    def frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per token of each pair in texts of ``lengths […]``, ``[…, pairs]``, float64."""
+        exact = torch.float32 if lengths.device.type == "mps" else torch.float64
+        short, long = (
+            torch.tensor(w, dtype=exact, device=lengths.device) for w in (self.frequencies(), self.long_frequencies())
+        )
+        return torch.where((lengths <= self.geometry.trained_length)[..., None], short, long)
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """In a decoder, rows within the trained length, and rows beyond."""
+        short, long, edge = self.short, self.long, self.geometry.trained_length
+        if short == long or not self.geometry.causal:
+            return ONE_REGION
+        return Region(Band(rows_until=edge), rotation=short), Region(Band(rows_from=edge), rotation=long)
+
+    def logit_scale(self) -> float:
+        return self.attention_factor**2
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length, where neither the rotation nor the logits' scale differs from the host's."""
+        host = self.geometry.rotary
+        if not self.geometry.causal or host is None:
+            return 0
+        as_host = host.rotation == self.short and host.logit_scale == self.logit_scale()
+        return self.geometry.trained_length if as_host else 0
+
+    def native_within_trained(self) -> dict[str, Any]:
+        """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
+        return self.scaled_as(
+            "longrope", short_factor=list(self.short_factor), long_factor=list(self.long_factor),
+            factor=self.geometry.factor, attention_factor=self.attention_factor,
+            original_max_position_embeddings=self.geometry.trained_length,
+        )  # fmt: skip
+
+    def _checked(self, name: str, factors: Sequence[float] | None) -> tuple[float, ...]:
+        pairs = self.dims // 2
+        if factors is not None and len(factors) != pairs:
+            raise OptionOutOfRange(
+                f"{name} must have {pairs} numbers, one a rotated pair of this model, got {len(factors)}. "
+                "hf_posenc.training.longrope_search.search_longrope finds them."
+            )
+        return tuple(map(float, factors or ()))
+
+
+def divided(frequencies: tuple[float, ...], factors: tuple[float, ...]) -> tuple[float, ...]:
+    """Pair by pair."""
+    return tuple(w / f for w, f in zip(frequencies, factors, strict=True))
+
+
+def default_factor(geometry: Geometry) -> float:
+    """√(1 + ln s / ln L0).
+
+    Raises:
+        LengthContradiction: the trained length is 1, which has no logarithm to divide by.
+    """
+    if geometry.trained_length < 2:
+        raise LengthContradiction("longrope needs a trained length of at least 2, got 1. Pass trained_length=.")
+    return math.sqrt(1 + math.log(geometry.factor) / math.log(geometry.trained_length))

@@ -1,0 +1,70 @@
+"""M-RoPE: time, height and width share the pairs of one RoPE, so that text is read exactly as before.
+
+    pair m turns by ω_m · (t, h or w),  ω_m = θ^(−2m / d)          section = pairs of t, h, w, together d / 2
+
+Sections follow one another (Qwen2-VL: [16, 24, 24]), which gives time the fast pairs and width the slow ones, or are
+``interleaved`` (Qwen3-VL: [24, 20, 20]): t h w t h w …, then t to the end. A token of text stands at t = h = w = p.
+
+Wang et al. 2024, "Qwen2-VL", arXiv:2409.12191, section 2.1; Qwen3-VL, arXiv:2511.21631.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from hf_posenc.core.geometry import Geometry, Layout, Rotation
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.options import Base, NotNegativeInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rope_nd import checked
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+AXES = 3
+
+
+@register_scheme("mrope", aliases=("m-rope",), paper="2409.12191", zero_shot=True)
+class MRoPE(Rotary):
+    """RoPE whose pairs read time, height or width, given as ``position_ids [3, batch, token]``. On text it is RoPE.
+
+    By default the sections are Qwen2-VL's or, interleaved, Qwen3-VL's, in proportion to the host's heads.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        section: Sequence[NotNegativeInt] | None = None,
+        interleaved: bool = False,
+        base: Base | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(geometry, base=base, layout=layout)
+        pairs = self.dims // 2
+        across = pairs * (5 if interleaved else 6) // 16
+        self.section = (pairs - 2 * across, across, across) if section is None else tuple(section)
+        self.interleaved = interleaved
+        if len(self.section) != AXES or sum(self.section) != pairs:
+            raise OptionOutOfRange(
+                f"section must be {AXES} numbers that add up to {pairs}, the rotated pairs of this model, "
+                f"got {list(self.section)}. By default it would be {[pairs - 2 * across, across, across]}."
+            )
+        if interleaved and [self.axes().count(axis) for axis in range(AXES)] != list(self.section):
+            raise OptionOutOfRange(
+                f"An interleaved section must leave every third pair or more to time, got {list(self.section)}, whose "
+                "height and width would run past the last pair. Qwen3-VL has [24, 20, 20]."
+            )
+
+    def rotation(self) -> Rotation:
+        return Rotation(self.frequencies(), self.layout, axes=self.axes())
+
+    def axes(self) -> tuple[int, ...]:
+        """Which coordinate turns each pair: 0 for time, 1 for height, 2 for width."""
+        if not self.interleaved:
+            return tuple(axis for axis, count in enumerate(self.section) for _ in range(count))
+        return tuple(m % AXES if m // AXES < self.section[m % AXES] else 0 for m in range(self.dims // 2))
+
+    def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
+        """The caller's coordinates, or those of text: the position three times."""
+        return positions[..., None].expand(*positions.shape, AXES) if given is None else checked(given, AXES, "mrope")

@@ -1,0 +1,45 @@
+"""NTK-aware scaling: change the base, so that slow clock hands stretch by the factor and the fastest not at all.
+
+    ω'_m = base'^(−2m / d)          base' = base · s^(d / (d − 2)),  s = factor
+
+Pair 0 turns as before, the last pair exactly s times as slowly. In between every pair stretches less than s, so the
+usable length falls short of the factor: ask for more than is needed.
+
+bloc97 2023, reddit.com/r/LocalLLaMA/comments/14lz7j5; Peng et al. 2023, arXiv:2309.00071, section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.options import Base
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+
+@register_scheme(
+    "ntk", aliases=("ntk_aware",), paper="https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5", zero_shot=True
+)
+class NTK(Rotary):
+    """RoPE with a larger base. Static: keys are cached rotated. Usable untrained to 2–4×."""
+
+    def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
+        super().__init__(geometry, base=base)
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians per token of each pair, under the larger base."""
+        return stretched(super().frequencies(), self.geometry.factor)
+
+    def native(self) -> dict[str, Any] | None:
+        """A larger base, which every model has a place for."""
+        pairs = len(self.frequencies())
+        return self.scaled_as("default") | {
+            "rope_theta": self.base * self.geometry.factor ** (pairs / max(pairs - 1, 1))
+        }
+
+
+def stretched(frequencies: tuple[float, ...], factor: float) -> tuple[float, ...]:
+    """Geometric frequencies as under the larger base: ω_m · factor^(−2m / (d − 2)), the last divided by ``factor``."""
+    last = max(len(frequencies) - 1, 1)
+    return tuple(w * factor ** (-m / last) for m, w in enumerate(frequencies))

@@ -1,0 +1,41 @@
+"""NTK-by-parts, first release: interpolate the slow pairs, change the base in the middle, leave the fast ones alone.
+
+    mixed_m = α_m ω_m / s + (1 − α_m) ω^ntk_m         α: 0 for pairs turning ≥ 1.25 times in the trained length,
+    ω'_m    = γ_m mixed_m + (1 − γ_m) ω_m                1 for ≤ 0.75;   γ: 0 for ≥ 16, 1 for ≤ 2
+
+Both ramps are linear in the pair index, between rounded bounds; ω^ntk are the frequencies of `ntk`, s = factor. The
+bounds were found on LLaMA. YaRN's paper drops the base change, which is `ntk_parts`.
+
+bloc97 2023, github.com/jquesnelle/yarn, ``LlamaPartNTKScaledRotaryEmbedding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.options import Base
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.ntk import stretched
+from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.yarn import slowed_between
+
+
+@register_scheme("ntk_parts_v1", paper="https://github.com/jquesnelle/yarn", zero_shot=True)
+class NTKByPartsV1(Rotary):
+    """RoPE with slow pairs interpolated, middle ones under a larger base, fast ones kept. Static, no options."""
+
+    def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
+        super().__init__(geometry, base=base)
+
+    def frequencies(self) -> tuple[float, ...]:
+        unscaled, s = super().frequencies(), self.geometry.factor
+        interpolated = slowed_between(self.pair_turning(1.25), self.pair_turning(0.75), self.dims)
+        scaled = slowed_between(self.pair_turning(16.0), self.pair_turning(2.0), self.dims)
+        mixed = blended(interpolated, [w / s for w in unscaled], stretched(unscaled, s))
+        return tuple(blended(scaled, mixed, unscaled))
+
+
+def blended(shares: Sequence[float], one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """share · one + (1 − share) · other, pair by pair."""
+    return [g * a + (1 - g) * b for g, a, b in zip(shares, one, other, strict=True)]

@@ -1,0 +1,29 @@
+"""Position interpolation: squeeze the positions of the target into the trained range.
+
+    ω'_m = ω_m / s        s = factor; the same as reading position p at p / s
+
+Chen, Wong, Chen, Tian 2023, arXiv:2306.15595, section 2; kaiokendev's "linear scaling", 2023.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.options import Base
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+
+@register_scheme("pi", aliases=("linear",), paper="2306.15595", zero_shot=True)
+class PositionInterpolation(Rotary):
+    """Every frequency divided by the factor. Neighbours become hard to tell apart: tune briefly beyond 2×."""
+
+    def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
+        super().__init__(geometry, base=base)
+
+    def frequencies(self) -> tuple[float, ...]:
+        return tuple(w / self.geometry.factor for w in super().frequencies())
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as("linear", factor=self.geometry.factor)

@@ -1,0 +1,37 @@
+"""p-RoPE: keep the fast frequencies as they are and stop the slow ones, which carry meaning rather than position.
+
+    ω'_m = ω_m / s for the first ⌊p d / 2⌋ pairs,  0 for the others          ω_m = θ^(−2m / d),  s = factor
+
+Same number of turning pairs as `partial` with ``fraction=p``, but other frequencies (those of a full head) and, in the
+half layout, other channels: the ones that stand still are the last of either half.
+
+Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Veličković 2024, "Round and Round We Go!", arXiv:2410.06205, section 6;
+transformers' ``proportional`` (Gemma 4, where p is 0.25).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.core.geometry import Geometry, Layout
+from hf_posenc.schemes.options import Base, UnitInterval
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+
+@register_scheme("proportional", aliases=("p_rope", "prope"), paper="2410.06205")
+class Proportional(Rotary):
+    """RoPE without its slowest pairs. No parameters; little damage to a trained model near p = 1, else tune."""
+
+    def __init__(
+        self, geometry: Geometry, *, p: UnitInterval = 0.75, base: Base | None = None, layout: Layout | None = None
+    ) -> None:
+        super().__init__(geometry, base=base, layout=layout)
+        self.p, self.turning = p, int(p * geometry.head_dim // 2)
+
+    def frequencies(self) -> tuple[float, ...]:
+        scaled = (w / self.geometry.factor for w in super().frequencies())
+        return tuple(w if m < self.turning else 0.0 for m, w in enumerate(scaled))
+
+    def native(self) -> dict[str, Any] | None:
+        return self.scaled_as("proportional", partial_rotary_factor=self.p, factor=self.geometry.factor)

@@ -1,0 +1,105 @@
+"""Axial RoPE: a part of every head for each axis of a picture, a film or any other grid.
+
+    R(x, y, …) = diag(R_d1(x), R_d2(y), …)          ω_m = base^(−2m / d_a) within the d_a channels of axis a
+
+Every axis turns pairs of its own, so the score depends on (Δx, Δy, …), each on its own; two coordinates never share a
+pair. Where the caller gives no coordinates, the n-th token stands in row n // W and column n mod W of a ``grid`` [H, W]
+(row-major, any number of axes). Pairs are numbered axis by axis: in the ``interleaved`` layout each axis has its own
+stretch of channels, in the ``half`` layout one in either half of the head, as in Qwen2-VL's vision tower.
+
+Su 2021, kexue.fm/archives/8397; Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer",
+arXiv:2403.13298, section 3 (where the base is 100).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Gt, Le
+from torch import Tensor
+
+from hf_posenc.core.geometry import (
+    Geometry,
+    Layout,
+    Rotation,
+    geometric,
+)
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Base, NotNegativeInt, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+Axes = Annotated[int, Gt(0), Le(16)]
+
+
+@register_scheme("rope_nd", aliases=("axial", "rope2d"), paper="2403.13298")
+class AxialRoPE(Scheme):
+    """RoPE over two or more coordinates, each turning its own channels. No parameters; for training from scratch.
+
+    Coordinates come as ``position_ids [axes, batch, token]``, or from ``grid`` (default: a square, or cube, just large
+    enough for the trained length). A text longer than the grid goes on below it. ``dims`` are the channels of each
+    axis, by default all alike; channels left over are not rotated. ``base`` is one number, or one an axis.
+    """
+
+    option_aliases: ClassVar[dict[str, str]] = {"coords": "grid"}
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        axes: Axes = 2,
+        dims: Sequence[NotNegativeInt] | None = None,
+        base: Base | Sequence[Base] = 100.0,
+        grid: Sequence[PositiveInt] | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(geometry)
+        alike = geometry.head_dim // axes // 2 * 2
+        self.dims = (alike,) * axes if dims is None else tuple(dims)
+        self.bases = tuple(base) if isinstance(base, Sequence) else (base,) * axes
+        side = math.ceil(geometry.trained_length ** (1 / axes) - 1e-9)  # 8 is not 2.0000000000000004 cubed
+        self.grid = (side,) * axes if grid is None else tuple(grid)
+        for name, chosen in (("dims", self.dims), ("base", self.bases), ("grid", self.grid)):
+            if len(chosen) != axes:
+                raise OptionOutOfRange(
+                    f"{name} must have one number for each of {axes} axes, got {len(chosen)}. Give one an axis."
+                )
+        if any(d % 2 for d in self.dims) or not 0 < sum(self.dims) <= geometry.head_dim:
+            raise OptionOutOfRange(
+                f"dims must be even numbers of together at most {geometry.head_dim}, the channels of a head, and not "
+                f"all 0, got {list(self.dims)}. Name fewer axes or other dims."
+            )
+        self.layout: Layout = layout or Rotary(geometry).layout
+
+    def rotation(self) -> Rotation:
+        of_axes = [geometric(base, d) for base, d in zip(self.bases, self.dims, strict=True)]
+        axes = tuple(axis for axis, frequencies in enumerate(of_axes) for _ in frequencies)
+        return Rotation(tuple(w for frequencies in of_axes for w in frequencies), self.layout, axes=axes)
+
+    def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
+        """The caller's coordinates, or the grid's: row-major, only the first axis without an end."""
+        if given is not None:
+            return checked(given, len(self.grid), "rope_nd")
+        found = []
+        for side in reversed(self.grid[1:]):
+            found.append(positions % side)
+            positions = positions.div(side, rounding_mode="floor")
+        return torch.stack([positions, *reversed(found)], dim=-1)
+
+
+def checked(given: Tensor, axes: int, name: str) -> Tensor:
+    """Coordinates ``[…, axes]`` of the caller.
+
+    Raises:
+        OptionOutOfRange: there are more or fewer than the scheme has axes.
+    """
+    if given.shape[-1] != axes:
+        raise OptionOutOfRange(
+            f"Scheme {name!r} has {axes} axes, but position_ids give {given.shape[-1]} coordinates a token. "
+            f"Pass position_ids of shape [{axes}, batch, token]."
+        )
+    return given

@@ -1,0 +1,117 @@
+"""RoPE: rotate pairs of query and key channels by position; their product then depends on the distance alone.
+
+    q'_i = R(i) q_i,  k'_j = R(j) k_j,   R(p) turns pair m by p ω_m,   ω_m = θ^(−2m / d),  d = rotary_dim
+    q'_i · k'_j = Σ_m Re[q_m k*_m e^(i ω_m (i − j))]
+
+On a host that has RoPE this is what it does already; on GPT-2 and BERT it replaces the learned table. Checkpoints come
+in two layouts, ``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated as they stand, and
+`hf_posenc.core.rotation.forms.weight_rows` converts the weights of one layout to the other.
+
+Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.geometry import (
+    Geometry,
+    Layout,
+    Rotation,
+    geometric,
+)
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Base, PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+
+
+class Rotary(Scheme):
+    """Base of the schemes that rotate by fixed frequencies: they override `frequencies`, perhaps `logit_scale`.
+
+    Args:
+        geometry: of the host.
+        base: θ; the host's own by default, or 10 000.
+        layout: of the pairs; the host's own by default, or ``half``.
+        dims: rotated channels of each head, the first ones; all of them by default.
+    """
+
+    def __init__(
+        self, geometry: Geometry, *, base: float | None = None, layout: Layout | None = None, dims: int | None = None
+    ) -> None:
+        super().__init__(geometry)
+        host = geometry.rotary
+        self.base = base if base is not None else host.base if host else 10_000.0
+        self.layout: Layout = layout or (host.rotation.layout if host else "half")
+        self.dims = geometry.head_dim if dims is None else dims
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians per token of each rotated pair, fastest first."""
+        return geometric(self.base, self.dims)
+
+    def rotation(self) -> Rotation:
+        return Rotation(self.frequencies(), self.layout)
+
+    def pair_turning(self, turns: float) -> float:
+        """Index, fractional, of the pair that turns that many times within the trained length."""
+        d, trained = self.dims, self.geometry.trained_length
+        return d * math.log(trained / (2 * math.pi * turns)) / (2 * math.log(self.base))
+
+    def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
+        """``rope_parameters`` of a kind that transformers knows."""
+        return {"rope_type": kind, "rope_theta": self.base, **numbers}
+
+
+@register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)
+class RoPE(Rotary):
+    """Rotation by the unscaled frequencies; relative; poor beyond the trained length.
+
+    ``on_v`` rotates the values too, as RoFormer's ``rotary_value``; outputs then know absolute positions. With
+    ``learn_freq`` the frequencies are ω_m e^(δ_m), δ learned and zero at the start, shared by all layers.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        base: Base | None = None,
+        layout: Layout | None = None,
+        rotary_dim: PositiveInt | None = None,
+        on_v: bool = False,
+        learn_freq: bool = False,
+    ) -> None:
+        if rotary_dim is not None and (rotary_dim % 2 or rotary_dim > geometry.head_dim):
+            raise OptionOutOfRange(
+                f"rotary_dim must be an even number of at most {geometry.head_dim}, the channels of a head, "
+                f"got {rotary_dim}. Leave it out to rotate all of them."
+            )
+        super().__init__(geometry, base=base, layout=layout, dims=rotary_dim)
+        self.on_v = on_v
+        self.correction = nn.Parameter(torch.zeros(self.dims // 2)) if learn_freq else None
+
+    def reset_parameters(self) -> None:
+        """Back to the frequencies of the formula."""
+        if self.correction is not None:
+            nn.init.zeros_(self.correction)
+
+    def native(self) -> dict[str, Any] | None:
+        """Nothing scaled; what else is asked for shows in the rotation."""
+        return self.scaled_as("default")
+
+    def rotation(self) -> Rotation:
+        learned = self.frequencies() if self.correction is None else self.corrected(self.correction)
+        return Rotation(learned, self.layout, values=self.on_v)
+
+    def corrected(self, correction: Tensor) -> Tensor:
+        """ω_m e^(δ_m) for ``correction [pairs]`` in any dtype, in float64 where the device has it.
+
+        What is learned is δ, not ω: a cast to bfloat16 would round a frequency by half a percent, which is radians at
+        position 10³, and leaves a δ near zero where it is.
+        """
+        exact = torch.float32 if correction.device.type == "mps" else torch.float64
+        frequencies = torch.tensor(self.frequencies(), dtype=exact, device=correction.device)
+        return frequencies * correction.to(exact).exp()

@@ -1,0 +1,132 @@
+"""YaRN: leave the fast clock hands alone, slow the slow ones, sharpen attention a little.
+
+    ω'_m = (1 − γ_m) ω_m + γ_m ω_m / s        γ_m = 0 for pairs turning ≥ β_fast times in the trained length,
+                                                    1 for those turning ≤ β_slow times
+    score' = (0.1 ln s + 1)² score             s = factor
+
+`ntk_parts` is the first line without the second. Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, sections 3.2
+and 3.4. γ is linear in the pair index m, as in the released code and in transformers; the text has it linear in the
+number of turns (``ramp="rotations"``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.options import Base, Positive
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+Ramp = Literal["dim", "rotations"]
+
+
+@register_scheme("ntk_parts", aliases=("by_parts",), paper="2309.00071", zero_shot=True)
+class NTKByParts(Rotary):
+    """RoPE with the frequencies of YaRN and no temperature. Static: keys are cached rotated."""
+
+    option_aliases: ClassVar[dict[str, str]] = {"beta": "beta_fast", "alpha": "beta_slow"}
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        beta_fast: Positive = 32.0,
+        beta_slow: Positive = 1.0,
+        ramp: Ramp = "dim",
+        truncate: bool = True,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry, base=base)
+        if beta_fast <= beta_slow:
+            raise OptionOutOfRange(
+                f"beta_fast must be greater than beta_slow, got {beta_fast:g} and {beta_slow:g}. "
+                "The paper has 32 and 1."
+            )
+        self.beta_fast, self.beta_slow, self.ramp, self.truncate = beta_fast, beta_slow, ramp, truncate
+
+    def frequencies(self) -> tuple[float, ...]:
+        unscaled, s = super().frequencies(), self.geometry.factor
+        slowed = self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_turns(unscaled)
+        return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, slowed, strict=True))
+
+    def slowed_by_pair(self) -> list[float]:
+        """γ, linear in the pair index between the pairs that turn β_fast and β_slow times."""
+        first, last = self.pair_turning(self.beta_fast), self.pair_turning(self.beta_slow)
+        return slowed_between(first, last, self.dims, truncate=self.truncate)
+
+    def slowed_by_turns(self, unscaled: tuple[float, ...]) -> list[float]:
+        """γ, linear in the number of turns within the trained length."""
+        turns = [self.geometry.trained_length * w / (2 * math.pi) for w in unscaled]
+        width = self.beta_fast - self.beta_slow
+        return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in turns]
+
+    def native(self) -> dict[str, Any] | None:
+        """YaRN's, without a temperature; transformers knows the ramp by pairs."""
+        if self.ramp != "dim":
+            return None
+        return self.scaled_as(
+            "yarn", factor=self.geometry.factor, beta_fast=self.beta_fast, beta_slow=self.beta_slow,
+            truncate=self.truncate, attention_factor=math.sqrt(self.logit_scale()),
+            original_max_position_embeddings=self.geometry.trained_length,
+        )  # fmt: skip
+
+
+@register_scheme("yarn", paper="2309.00071", zero_shot=True)
+class Yarn(NTKByParts):
+    """RoPE with frequencies for ``factor`` times the trained length, and a temperature. Static: keys cached rotated.
+
+    ``attention_factor`` is what cosines and sines are multiplied with, 0.1 ln s + 1 by default; logits get its square.
+    DeepSeek's checkpoints have ``mscale`` and ``mscale_all_dim`` in its place, and the factor is
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        beta_fast: Positive = 32.0,
+        beta_slow: Positive = 1.0,
+        ramp: Ramp = "dim",
+        truncate: bool = True,
+        attention_factor: Positive | None = None,
+        mscale: Positive | None = None,
+        mscale_all_dim: Positive | None = None,
+        base: Base | None = None,
+    ) -> None:
+        super().__init__(geometry, beta_fast=beta_fast, beta_slow=beta_slow, ramp=ramp, truncate=truncate, base=base)
+        if (mscale is None) != (mscale_all_dim is None):
+            raise OptionOutOfRange(
+                f"mscale and mscale_all_dim go together, got {mscale} and {mscale_all_dim}. "
+                "Give both, or attention_factor alone."
+            )
+        if mscale is not None and attention_factor is not None:
+            raise OptionOutOfRange(
+                f"attention_factor {attention_factor:g} and mscale {mscale:g} both say how much logits grow. "
+                "Give one of them."
+            )
+        self.attention_factor = attention_factor or self.grown(mscale or 1.0) / self.grown(mscale_all_dim or 0.0)
+
+    def grown(self, mscale: float) -> float:
+        """0.1 mscale ln s + 1."""
+        return 0.1 * mscale * math.log(self.geometry.factor) + 1.0
+
+    def logit_scale(self) -> float:
+        return self.attention_factor**2
+
+
+def slowed_between(first: float, last: float, dims: int, *, truncate: bool = True) -> list[float]:
+    """γ of each pair of ``dims`` channels: 0 up to pair ``first``, 1 from ``last`` on, linear between.
+
+    Args:
+        first, last: fractional pair indices.
+        dims: rotated channels of a head.
+        truncate: whether the ramp starts and ends at whole pairs.
+    """
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dims - 1)
+    width = last - first or 0.001  # as the released code: a ramp of no width is a step
+    return [min(max((m - first) / width, 0.0), 1.0) for m in range(dims // 2)]

@@ -1,0 +1,260 @@
+"""From what a user writes to a scheme: a name, ``"yarn+logn"``, a list, a class; with options, for a geometry."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeAlias, cast
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import (
+    CannotCombine,
+    OptionOutOfRange,
+    SchemeNotDefined,
+    UnknownOption,
+    UnknownScheme,
+    nearest,
+    shown,
+)
+from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.composition import Composition
+from hf_posenc.schemes.host_rotation import HostRotation
+from hf_posenc.schemes.options import validated
+from hf_posenc.schemes.registry import scheme_class
+
+Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
+SchemeSpec: TypeAlias = "Part | Sequence[Part]"
+
+MOST_PARTS = 16  # a composition longer than this is damage or an attack
+NUMBER = re.compile(r"-?[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A composition as it is stored: scheme classes and their checked options."""
+
+    parts: tuple[tuple[type[Scheme], dict[str, Any]], ...]
+
+    @property
+    def name(self) -> str:
+        """As a user writes it."""
+        return "+".join(cls.record.name for cls, _ in self.parts)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What ``config.json`` holds."""
+        return [{"name": stored_name(cls), "options": options} for cls, options in self.parts]
+
+
+def stored_name(cls: type[Scheme]) -> str:
+    """A scheme's name; of a class that is not registered its own, under which nothing else will ever be loaded."""
+    here = f"{cls.__module__}:{cls.__qualname__}"
+    return cls.record.name if cls.record.target == here else here
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which plan serves which layer."""
+
+    default: Plan
+    layers: dict[str, Plan] = field(default_factory=dict)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers have one plan."""
+        return not self.layers and not any(hasattr(cls, "layers_of") for cls, _ in self.default.parts)
+
+    def plan_of(self, layer: int, layers: int) -> Plan:
+        """The plan of one layer."""
+        named = (plan for key, plan in self.layers.items() if layer in layer_numbers(key, layers))
+        return of_layer(next(named, self.default), layer, layers)
+
+    def representatives(self, layers: int) -> list[int]:
+        """The first layer of each plan in use: what has to be probed to know all of them."""
+        first: dict[str, int] = {}
+        for layer in range(layers):
+            first.setdefault(repr(self.plan_of(layer, layers)), layer)
+        return list(first.values())
+
+
+def of_layer(whole: Plan, layer: int, layers: int) -> Plan:
+    """A plan as one layer has it: what is only a pattern of layers, like iRoPE, is replaced by its scheme there."""
+    parts: list[tuple[type[Scheme], dict[str, Any]]] = []
+    for cls, options in whole.parts:
+        pattern = getattr(cls, "layers_of", None)
+        parts += [(cls, options)] if pattern is None else plan(pattern(layers, **options)[layer]).parts
+    return Plan(tuple(parts))
+
+
+def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
+    """Resolve names and check options.
+
+    Args:
+        spec: a name, names joined by ``+``, a `Scheme` subclass, ``(name, options)``, or a list of these. Blanks and
+            line ends around a name are no part of it.
+        options: each goes to the one part that takes it.
+
+    Raises:
+        UnknownScheme, UnknownOption, OptionOutOfRange: as named.
+        CannotCombine: an option that two parts take.
+    """
+    parts = [(cls, dict(own)) for cls, own in islice(parts_of_spec(spec), MOST_PARTS + 1)]
+    if not parts:
+        raise UnknownScheme(f"No scheme is called {shown(spec)}. `hf-posenc list` shows all of them.")
+    if len(parts) > MOST_PARTS:
+        raise CannotCombine(
+            f"A composition has at most {MOST_PARTS} schemes, and {shown(spec)} has more. Leave some out."
+        )
+    for name, value in (options or {}).items():
+        takers = [own for cls, own in parts if name in option_names_of(cls)]
+        if len(takers) > 1:
+            raise CannotCombine(
+                f"Several schemes of this composition take {name!r}. Say which: scheme=[('name', {{{name!r}: …}}), …]."
+            )
+        if not takers and len(parts) > 1:
+            known = [option for cls, _ in parts for option in option_names_of(cls)]
+            raise UnknownOption(
+                f"No scheme of this composition has an option {name!r}.{nearest(name, known)} "
+                f"They take {', '.join(known) or 'none'}."
+            )
+        (takers or [parts[0][1]])[0][name] = value
+    return Plan(tuple((cls, validated(cls, own)) for cls, own in parts))
+
+
+def layout(
+    spec: SchemeSpec, options: Mapping[str, Any], layers: Mapping[int | str, SchemeSpec] | None, count: int
+) -> Layout:
+    """The plans of a model of ``count`` layers; ``layers`` maps a number or a slice (``"3::4"``) to a scheme.
+
+    Raises:
+        OptionOutOfRange: a key that names no layer, or a layer named twice.
+    """
+    if layers is not None and not isinstance(layers, Mapping):
+        raise OptionOutOfRange(
+            f'layers must map layers to schemes, got {shown(layers)}. Pass for example {{"3::4": "none"}}.'
+        )
+    chosen = {str(key): plan(value) for key, value in (layers or {}).items()}
+    seen: set[int] = set()
+    for key in chosen:
+        numbers = set(layer_numbers(key, count))
+        if not numbers:
+            raise OptionOutOfRange(
+                f"layers has the key {shown(key)}, but the layers are 0 … {count - 1}. Name one of them."
+            )
+        if numbers & seen:
+            raise OptionOutOfRange(f"layers names layer {min(numbers & seen)} twice. Keep one of the two keys.")
+        seen |= numbers
+    return Layout(plan(spec, options), chosen)
+
+
+def layer_numbers(key: str, count: int) -> range:
+    """``"3"`` or ``"1::2"`` as layer numbers; empty where it names none."""
+    fields = key.split(":")
+    numbers = [int(field) if NUMBER.fullmatch(field.strip()) else field.strip() for field in fields]
+    wrong = any(isinstance(number, str) and (number or len(fields) == 1) for number in numbers)
+    if wrong or len(fields) > 3 or numbers[2:] == [0]:
+        raise OptionOutOfRange(f'layers has the key {shown(key)}. Use a layer number or a slice such as "3::4".')
+    if len(fields) == 1:
+        number = int(key)
+        return range(count)[number : number + 1] if 0 <= number < count else range(0)
+    return range(count)[slice(*(None if number == "" else int(number) for number in numbers))]
+
+
+def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
+    """The scheme of a plan for a model: composed, and put on top of the host's rotation where it keeps that.
+
+    Raises:
+        SchemeNotDefined: a part has no meaning on this model.
+        CannotCombine: two parts would occupy the same place.
+        OptionOutOfRange: the scheme ends before the target length.
+    """
+    parts = [cls(geometry, **options) for cls, options in chosen.parts]
+    if not any(p.replaces_host for p in parts) and geometry.rotary is not None:
+        parts.insert(0, HostRotation(geometry, geometry.rotary))
+    scheme = parts[0] if len(parts) == 1 else Composition(parts)
+    for part in parts:
+        _check_defined(part, scheme, geometry, model)
+    end = reach_of(scheme)
+    if end is not None and end < geometry.target_length:
+        raise OptionOutOfRange(
+            f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
+            f"Ask for at most {end}, or use a scheme that has no end."
+        )
+    return scheme
+
+
+def reach_of(scheme: Scheme) -> int | None:
+    """Number of positions a scheme can read on its host; None where there is no end."""
+    by_row = (not scheme.replaces_host or scheme.keeps_table) and not has(scheme, "read_table")
+    ends = (scheme.longest, scheme.geometry.table if by_row else None)
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:
+    record = part.record
+    rotates = has(whole, "rotation") or has(whole, "row_rotation")
+    if part.needs_causal and not geometry.causal:
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for this {model} model: it needs a decoder, which reads from left "
+            f"to right. {_where_defined(record.models)}"
+        )
+    if part.needs_rotation and not rotates:
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: it changes a rotation, and {model} has none. "
+            f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
+        )
+    if part.needs_relative and not rotates and not has(whole, "bias"):
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
+            f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
+        )
+    if part.needs_table and geometry.table is None:
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: it works on a learned position table, and {model} has "
+            f"none. {_where_defined(record.models)}"
+        )
+    if part.needs_function and geometry.table is not None and (not whole.replaces_host or whole.keeps_table):
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
+            f'Bring a function of position along, as in "rope+{record.name}". {_where_defined(record.models)}'
+        )
+    excused = part.needs_rotation or part.needs_causal or part.needs_relative or part.needs_function
+    if record.models and model not in record.models and not excused and not isinstance(part, HostRotation):
+        raise SchemeNotDefined(
+            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. {_where_defined(record.models)}"
+        )
+
+
+def _where_defined(models: tuple[str, ...]) -> str:
+    return f"It is defined for {', '.join(models)}; `hf-posenc list` shows what is defined here."
+
+
+def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
+    """The scheme classes a specification names, each with the options given beside it.
+
+    Args:
+        spec: as `plan` takes it.
+        listed: whether it stands in a list already; a list in a list is refused.
+
+    Raises:
+        UnknownScheme: it names none, or is something else.
+    """
+    if isinstance(spec, str):
+        for name in spec.split("+"):
+            yield scheme_class(name.strip()), {}
+    elif inspect.isclass(spec) and issubclass(spec, Scheme) and hasattr(spec, "record"):
+        yield spec, {}
+    elif isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], Mapping):
+        yield scheme_class(spec[0]), spec[1]
+    elif isinstance(spec, Sequence) and not isinstance(spec, (bytes, bytearray)) and not listed:
+        for part in spec:
+            yield from parts_of_spec(cast(Part, part), listed=True)
+    else:
+        raise UnknownScheme(f'A scheme is a name, a list of names or a Scheme class, got {shown(spec)}. Try "yarn".')
+
+
+def option_names_of(cls: type[Scheme]) -> list[str]:
+    """Names and aliases of a scheme's options."""
+    return [*list(inspect.signature(cls.__init__).parameters)[2:], *cls.option_aliases]

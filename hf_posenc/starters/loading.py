@@ -1,0 +1,43 @@
+"""The three small trained models that ship with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hf_posenc.errors import UnknownStarter, nearest, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Starter = Literal["llama", "gpt2", "bert"]
+FOLDER = Path(__file__).parent
+NAMES: tuple[Starter, ...] = ("llama", "gpt2", "bert")
+
+
+def starter_path(name: Starter) -> Path:
+    """The folder of a starter.
+
+    Raises:
+        UnknownStarter: there is no starter of that name.
+    """
+    if name not in NAMES:
+        raise UnknownStarter(
+            f"There is no starter called {shown(name)}.{nearest(name, NAMES)} Choose one of {', '.join(NAMES)}."
+        )
+    return FOLDER / name
+
+
+def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A starter and its tokenizer, in float32, in evaluation mode; trained length 256.
+
+    Raises:
+        UnknownStarter: there is no starter of that name.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+    path = starter_path(name)
+    auto = AutoModelForMaskedLM if name == "bert" else AutoModelForCausalLM
+    model = auto.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    return model.eval(), AutoTokenizer.from_pretrained(path, local_files_only=True)

@@ -1,0 +1,118 @@
+"""What a run of fine-tuning does: the settings that stand in its folder, and that a resumed run must share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from hf_posenc.core.lengths import LONGEST
+from hf_posenc.errors import TrainingImpossible, nearest, shown
+
+LARGEST_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
+FASTEST = 1e3
+"""Learning rate; a step of more than that is a typing error."""
+LEAST = {"length": 2, "seed": 0} | dict.fromkeys(
+    ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
+)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of `hf_posenc.training.finetune`.
+
+    Attributes:
+        length: tokens a row, at most the model's target length.
+        steps: optimiser steps, with a cosine schedule from ``learning_rate`` to 0.
+        method: what is trained; see `hf_posenc.training.methods`.
+        batch: rows that one process reads at a time.
+        accumulate: batches a step.
+        learning_rate: peak, of AdamW; large models and long runs want less (2e-5 … 2e-4).
+        rank: of the matrices of LoRA and its kin; of prompts and prefixes, the number of virtual tokens.
+        warmup: share of the steps before the peak.
+        seed: of the method's fresh parameters, of the order of rows and of masks.
+        packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
+            document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
+        gradient_checkpointing: trade time for memory.
+        bf16: compute in bfloat16 (autocast); parameters that are trained stay as they are.
+        chunked_loss: never hold the logits of all tokens. None: for causal models with a plain output layer.
+        save_every, eval_every: steps between checkpoints, and between measurements on held-out text.
+        eval_lengths: tokens before and including the last that is measured; by default the trained length, doubled up
+            to the target length.
+        eval_windows: windows of held-out text at each length.
+
+    Raises:
+        TrainingImpossible: a number is out of range, or a name is unknown.
+    """
+
+    length: int
+    steps: int
+    method: str = "lora"
+    batch: int = 1
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    rank: int = 16
+    warmup: float = 0.1
+    seed: int = 0
+    packing: Literal["joined", "separate"] = "joined"
+    gradient_checkpointing: bool = False
+    bf16: bool = False
+    chunked_loss: bool | None = None
+    save_every: int = 50
+    eval_every: int = 10
+    eval_lengths: tuple[int, ...] = ()
+    eval_windows: int = 8
+
+    def __post_init__(self) -> None:
+        for name, bound in LEAST.items():
+            check_count(name, getattr(self, name), bound, LARGEST_SEED if name == "seed" else LONGEST)
+        check_rate("learning_rate", self.learning_rate)
+        if not 0 <= number(self.warmup) < 1:
+            raise TrainingImpossible(
+                f"warmup={shown(self.warmup)} was asked for. Choose a number from 0 to less than 1."
+            )
+        if not isinstance(self.method, str):
+            raise TrainingImpossible(f"method={shown(self.method)} was asked for. Choose a name, such as 'lora'.")
+        if self.packing not in ("joined", "separate"):
+            raise TrainingImpossible(
+                f"There is no packing {shown(self.packing)}.{nearest(self.packing, ('joined', 'separate'))} "
+                "Choose joined or separate."
+            )
+        for name in ("gradient_checkpointing", "bf16", "chunked_loss"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == "chunked_loss" and value is None):
+                raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose True or False.")
+        if not isinstance(self.eval_lengths, (tuple, list)):
+            raise TrainingImpossible(
+                f"eval_lengths={shown(self.eval_lengths)} was asked for. Give several lengths, such as (256, 512)."
+            )
+        for length in self.eval_lengths:
+            check_count("eval_lengths", length, 2, LONGEST)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def check_count(name: str, value: Any, least: int, most: int) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``.
+
+    Raises:
+        TrainingImpossible: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a whole number from {least} to {most}.")
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Refuse what no optimiser could take as its rate.
+
+    Raises:
+        TrainingImpossible: it is not.
+    """
+    if not 0 < number(value) <= FASTEST:
+        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {FASTEST:g}.")
+
+
+def number(value: Any) -> float:
+    """A number as it is; what is none, as one that lies in no range."""
+    return float("nan") if isinstance(value, bool) or not isinstance(value, (int, float)) else value

@@ -1,0 +1,56 @@
+"""Rows to batches, with tokens hidden where a masked model is trained, and the loss of those."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import DataCollatorForLanguageModeling, TrainerCallback
+
+from hf_posenc.training.dataset import IGNORED, MASKED, Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Collator(TrainerCallback):
+    """Rows to a batch; where they have no labels, with masks and what these hide.
+
+    Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
+    those of an undisturbed run in one.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
+        self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before the epoch's first batch is read."""
+        self.epoch = int(state.epoch or 0)
+
+    def __call__(self, rows: list[Row]) -> dict[str, Any]:
+        """Rows ``[token]`` to tensors ``[row, token]``."""
+        rows = [row if "labels" in row else self.masked(row) for row in rows]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def masked(self, row: Row) -> Row:
+        """A row with tokens hidden and asked for."""
+        ids = row["input_ids"]
+        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASKED)
+        drawn = (self.seed + (self.epoch << 16)) % (1 << 32)
+        hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
+        hidden, labels = hide.torch_mask_tokens(ids[None].clone())
+        return {**row, "input_ids": hidden[0], "labels": labels[0]}
+
+
+def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Cross entropy, nats a hidden token of the whole step: of all its batches and processes.
+
+    A masked model of transformers takes the mean of each batch by itself, and `Trainer` would add these up.
+    """
+    total = functional.cross_entropy(
+        outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / ((labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)

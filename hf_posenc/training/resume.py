@@ -1,0 +1,103 @@
+"""Runs that can be killed: which checkpoints are whole, and whose they are.
+
+`Trainer` writes a checkpoint file by file and resumes from the highest number, complete or not. Here the last file of a
+checkpoint is a manifest of all the others, and a folder belongs to one run, whose settings stand in ``run.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
+
+from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.json_file import read_object
+from hf_posenc.errors import CheckpointMismatch, shown
+
+RUN, MANIFEST = "run.json", "complete.json"
+UNFINISHED = "unfinished"
+logger = logging.get_logger(__name__)
+
+
+class Manifest(TrainerCallback):
+    """Writes the manifest of every checkpoint, after its last file."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """`Trainer` has written everything else, in every process."""
+        PartialState().wait_for_everyone()
+        if not state.is_world_process_zero:
+            return
+        folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        write_json(folder / MANIFEST, sizes(folder))
+
+
+class Finished(Exception):
+    """All steps of a run are done."""
+
+
+class End(TrainerCallback):
+    """Ends a run that was killed behind its last step: `Trainer` would take one more."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before every step.
+
+        Raises:
+            Finished: there is no step left.
+        """
+        if state.global_step >= state.max_steps:
+            raise Finished
+
+
+def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    """Claim ``folder`` for a run of these settings.
+
+    Raises:
+        CheckpointMismatch: it belongs to a run of other settings, or to a run that was not asked to be resumed.
+    """
+    settings = json.loads(json.dumps(settings))
+    if checkpoints(folder) and not resume:
+        raise CheckpointMismatch(f"{folder} holds checkpoints of an earlier run. Pass resume=True, or another folder.")
+    if checkpoints(folder) and (folder / RUN).exists():
+        try:
+            before = read_object(folder / RUN)
+        except (OSError, ValueError) as error:
+            raise CheckpointMismatch(
+                f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
+            ) from error
+        for name in sorted(before.keys() | settings.keys()):
+            if before.get(name) != settings.get(name):
+                told = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
+                raise CheckpointMismatch(
+                    f"The run in {folder} had {told}. Resume it with the same settings, or choose another folder."
+                )
+    write_json(folder / RUN, settings)
+
+
+def last_complete(folder: Path) -> str | None:
+    """The newest checkpoint all of whose files are as its manifest says; None where there is none."""
+    for checkpoint in reversed(checkpoints(folder)):
+        try:
+            listed: Any = read_object(checkpoint / MANIFEST)
+        except (OSError, ValueError):
+            listed = None
+        if listed is not None and listed == sizes(checkpoint):
+            return str(checkpoint)
+        logger.warning(f"{checkpoint} is not complete and is passed over. Delete it to save space.")
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint folders of a run, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
+    return sorted(found, key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file in a checkpoint, by name, the manifest's own left out."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}

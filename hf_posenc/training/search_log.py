@@ -1,0 +1,65 @@
+"""Losses of a search in the order they were measured, on disk as they come in.
+
+An optimiser's draws follow from its seed and the losses it was told. A search that was stopped is therefore gone
+through again from its file, without measuring anything twice, and goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.files.atomic import write_json
+from hf_posenc.errors import CheckpointMismatch
+
+Factors = tuple[float, ...]
+Progress = Callable[[int, float, float], None]
+
+
+class Ledger:
+    """Losses, the best factors, and the file that keeps both.
+
+    Args:
+        path: the file; None keeps nothing.
+        settings: what the losses depend on, in JSON's types.
+        progress: called after every evaluation with its number, its loss and the best so far.
+
+    Raises:
+        CheckpointMismatch: the file is of a search with other settings.
+    """
+
+    def __init__(self, path: Path | None, settings: dict[str, Any], progress: Progress | None) -> None:
+        self.path, self.settings, self.progress = path, settings, progress
+        self.known: list[float] = self._read()
+        self.losses: list[float] = []
+        self.best: tuple[float, Factors] = (math.inf, ())
+
+    def enter(self, factors: Factors, measure: Callable[[], float]) -> float:
+        """The loss under ``factors``, the next in the search."""
+        number = len(self.losses)
+        fresh = number >= len(self.known)
+        loss = measure() if fresh else self.known[number]
+        self.losses.append(loss)
+        if loss < self.best[0]:
+            self.best = (loss, factors)
+        if fresh and self.path is not None:
+            best = {"loss": self.best[0], "long_factor": list(self.best[1])}
+            write_json(self.path, {"settings": self.settings, "losses": self.losses, "best": best})
+        if self.progress is not None:
+            self.progress(number + 1, loss, self.best[0])
+        return loss
+
+    def _read(self) -> list[float]:
+        if self.path is None or not self.path.exists():
+            return []
+        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        for name, value in self.settings.items():
+            if stored["settings"].get(name) != value:
+                raise CheckpointMismatch(
+                    f"The search in {self.path} had {name}={stored['settings'].get(name)!r}, this one has {value!r}. "
+                    "Go on with the same settings, or choose another file."
+                )
+        return stored["losses"]

@@ -1,0 +1,126 @@
+"""What fine-tuning is asked for, checked before a folder is made or a model wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import TrainerCallback
+
+from hf_posenc.checkpoints.validate import UNEXPECTED
+from hf_posenc.errors import (
+    TrainingImpossible,
+    UnknownOption,
+    WrongKind,
+    nearest,
+    shown,
+)
+from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
+from hf_posenc.training.config import Training, check_rate
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+
+def check_asked(model: Any, training: Any) -> None:
+    """Refuse what can be neither trained nor read.
+
+    Raises:
+        UnsupportedModel: no adapter knows the model.
+        TrainingImpossible: its weights are on the meta device.
+        WeightsNotFinite: one of them is no number.
+        WrongKind: the settings are no `Training`.
+    """
+    host_of(model)
+    if any(weight.is_meta for weight in model.parameters()):
+        raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
+    check_finite(model)
+    if not isinstance(training, Training):
+        raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
+
+
+def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
+    """Refuse what cannot read texts, or cannot hide a token from a masked model.
+
+    Raises:
+        WrongKind: it is no tokenizer.
+        TrainingImpossible: it has no mask token.
+    """
+    if isinstance(tokenizer, str) or not callable(tokenizer):
+        raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
+    if not causal and getattr(tokenizer, "mask_token_id", None) is None:
+        raise TrainingImpossible(
+            "This tokenizer has no mask token, which a masked model is trained and measured with. "
+            "Pass the model's own tokenizer, or set tokenizer.mask_token."
+        )
+
+
+def check_callbacks(given: Any) -> None:
+    """Refuse what `Trainer` would call and could not.
+
+    Raises:
+        WrongKind: one is no callback.
+    """
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, TrainerCallback) for one in given):
+        raise WrongKind(f"callbacks is a list of transformers' TrainerCallback, got {shown(given)}. Pass such objects.")
+
+
+def texts_of(name: str, given: Any) -> Any:
+    """Documents as a list; a data set of rows as it is.
+
+    Raises:
+        WrongKind: it is neither, a single text, or has something else among the texts.
+    """
+    if isinstance(given, Dataset):
+        return given
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise WrongKind(f"{name} is a list of documents, got {shown(given)}. Pass one, such as [text].")
+    found = list(given)
+    odd = [document for document in found if not isinstance(document, str)]
+    if odd:
+        raise WrongKind(f"{name} is a list of documents as text, and has {shown(odd[0])}. Pass texts alone.")
+    return found
+
+
+def check_tokens(model: nn.Module, documents: Sequence[Tensor]) -> None:
+    """Refuse tokens that the model has no row for.
+
+    Raises:
+        InvalidInput: there is one.
+    """
+    highest = max((int(document.max()) for document in documents if len(document)), default=0)
+    check_vocabulary(host_of(model)[0], highest)
+
+
+def arguments_of(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
+    """`TrainingArguments` of a run, in which the caller's win.
+
+    Raises:
+        WrongKind: the caller's are no mapping.
+        UnknownOption: one of them is none of `TrainingArguments`.
+        TrainingImpossible: one has a value that is refused there.
+    """
+    from transformers import TrainingArguments
+
+    if more is not None and not isinstance(more, Mapping):
+        raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
+    try:
+        made = TrainingArguments(**{**settings, **(more or {})})
+    except TypeError as error:
+        name = UNEXPECTED.search(str(error))
+        known = TrainingArguments.__dataclass_fields__
+        raise UnknownOption(
+            f"TrainingArguments takes no {name[1]!r}.{nearest(name[1], known)} Leave it out."
+            if name
+            else f"TrainingArguments cannot be made: {error}. Correct arguments."
+        ) from error
+    except (ValueError, AttributeError, ImportError) as error:
+        first = str(error).strip().partition("\n")[0].rstrip(" .")
+        raise TrainingImpossible(
+            f"TrainingArguments refuses what was asked for: {first}. Correct arguments."
+        ) from error
+    check_rate("learning_rate", made.learning_rate)
+    return made

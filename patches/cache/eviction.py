@@ -1,0 +1,210 @@
+"""A cache that forgets: the first keys and the last ones, O(first + last) memory however long the text.
+
+transformers' caches grow or slide. For schemes that never look at what is between (`Scheme.kept_keys`), layers of an
+empty `DynamicCache` are replaced, on the cache object of one generation, by layers that drop it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.tracing import traced
+from hf_posenc.errors import BackendCannotCarry
+
+
+class ForgettingLayer(DynamicLayer):
+    """Keeps the first ``first`` and the last ``last`` keys between calls; within a call all new ones are there too.
+
+    ``pads`` columns of padding before the first token of some row are kept beside them.
+    """
+
+    is_croppable = False
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__()
+        self.first, self.last, self.pads, self.total = first, last, 0, 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values the new queries can see; what later ones cannot is dropped."""
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        self.total += key_states.shape[-2]
+        self.keys, self.values = self._kept(keys), self._kept(values)
+        return keys, values
+
+    def columns(self, length: int, device: torch.device) -> Tensor:
+        """Places in the text of the keys that the next update, of ``length`` tokens, returns."""
+        held = self.held
+        first = min(self.first + self.pads, held)
+        recent = torch.arange(self.total - (held - first), self.total + length, device=device)
+        return torch.cat((torch.arange(first, device=device), recent))
+
+    @property
+    def held(self) -> int:
+        """Keys in memory."""
+        return 0 if self.keys is None or self.keys.numel() == 0 else self.keys.shape[-2]
+
+    @property
+    def gaps(self) -> bool:
+        """Whether something was dropped."""
+        return self.held < self.total
+
+    def get_seq_length(self) -> int:
+        """Tokens seen so far."""
+        return self.total
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys the next update returns; the mask made of it means nothing where there are gaps."""
+        return self.held + query_length, 0
+
+    def reset(self) -> None:
+        """Empty the layer."""
+        super().reset()
+        self.total = 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused once something was dropped: what is gone cannot become the newest again.
+
+        Raises:
+            BackendCannotCarry: something was dropped.
+        """
+        if tokens_to_remove == 0:  # assisted generation says so wherever every guess was right
+            return
+        if self.gaps:
+            raise BackendCannotCarry(
+                f"A cache that dropped {self.total - self.held} keys cannot be cropped. "
+                "Generate without an assistant model, or pass a StaticCache."
+            )
+        super().crop(tokens_to_remove)
+        self.total = self.held
+
+    def _kept(self, states: Tensor) -> Tensor:
+        first = self.first + self.pads
+        if states.shape[-2] <= first + self.last:
+            return states
+        ends = states[..., :first, :], states[..., states.shape[-2] - self.last :, :]
+        return torch.cat(ends, dim=-2)
+
+
+def make_forgetful(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
+    """Give an empty cache layers that forget, where a layer of the model has ``kept = (first, last)``.
+
+    Where padding stands elsewhere than before a text nothing is dropped: which keys are the last ones is then
+    different for every row.
+    """
+    if padding is not None and (traced() or not leads(padding)):  # a graph cannot know where padding stands
+        return
+    layers = cache.layers or [DynamicLayer() for _ in kept]
+    for number, keys in enumerate(kept):
+        if keys is not None and type(layers[number]) is DynamicLayer:
+            layers[number] = ForgettingLayer(*keys)
+    cache.layers = layers
+
+
+def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
+    """Have layers that forget keep padding, too.
+
+    The first real token of a left-padded row stands behind its padding, of which each chunk of a prefill shows more.
+    """
+    forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, ForgettingLayer)]
+    if forgetting and padding is not None and not traced() and leads(padding):  # a compiled step adds no padding
+        pads = int((~padding).sum(-1).max())
+        for layer in forgetting:
+            layer.pads = max(layer.pads, pads)
+
+
+def leads(padding: Tensor) -> bool:
+    """Whether padding stands before the text in every row of ``padding [batch, key]``, true at real tokens."""
+    return bool((padding.long().diff(dim=-1) >= 0).all())
+
+
+def is_fresh(cache: Cache | None) -> bool:
+    """Whether it is a growing cache in which nothing was written yet."""
+    return type(cache) is DynamicCache and not any(layer.is_initialized for layer in cache.layers)
+
+
+def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
+    """Whether positions ``[batch or 1, token]`` rise from each real token to the next; None is the model's own.
+
+    Then a key that is no longer among the last ones is out of every later query's window, too.
+    """
+    if positions is None or positions.shape[1] < 2 or traced():
+        return True
+    rising = positions.diff(dim=-1) > 0
+    if padding is not None:
+        rising = rising | ~padding[:, -positions.shape[1] :][:, :-1].to(rising.device)
+    return bool(rising.all())
+
+
+def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tensor | None) -> None:
+    """Refuse positions that go back in a cache that may have dropped what they would see again.
+
+    Args:
+        cache: of self-attention.
+        positions: of all tokens of the text, ``[batch or 1, token]``.
+        length: of how many of them are new.
+        padding: ``[batch, token]``, true at real tokens, if anything is padded.
+
+    Raises:
+        BackendCannotCarry: they do.
+    """
+    if not any(isinstance(layer, ForgettingLayer) for layer in cache.layers):
+        return
+    if not ascend(positions[:, -length - 1 :], padding):
+        raise BackendCannotCarry(
+            "The new position_ids go back, and this cache keeps the most recent keys only. "
+            "Number the tokens upwards, or pass use_cache=False or a StaticCache."
+        )
+
+
+def layer_of(cache: Cache | None, layer: int | None) -> ForgettingLayer | None:
+    """A layer of a cache, if it forgets."""
+    if cache is None or layer is None or layer >= len(cache.layers):
+        return None
+    found = cache.layers[layer]
+    return found if isinstance(found, ForgettingLayer) else None
+
+
+def has_gaps(cache: Cache | None, layer: int | None) -> bool:
+    """Whether keys of a layer were dropped, so that transformers' masks do not fit the others."""
+    found = layer_of(cache, layer)
+    return found is not None and found.gaps
+
+
+def mask_of_held(mask: Tensor, cache: Cache | None, layer: int | None, length: int) -> Tensor:
+    """Columns of a caller's mask ``[batch or 1, heads or 1, query, token]`` for the keys that a layer still holds.
+
+    Args:
+        mask: over all tokens of the text.
+        cache: before it takes the new tokens.
+        layer: index of the layer in the cache.
+        length: number of new tokens.
+    """
+    found = layer_of(cache, layer)
+    return mask if found is None or not found.gaps else mask[..., found.columns(length, mask.device)]
+
+
+def narrower(mask: Any, ctx: PositionContext) -> bool:
+    """Whether a mask was made for another layer, one that dropped keys this one has kept."""
+    return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
+
+
+def mask_of_gaps(ctx: PositionContext, backend: str) -> Tensor | None:
+    """Who sees whom by position, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
+
+    Raises:
+        BackendCannotCarry: the backend has masks of its own kind.
+    """
+    if ctx.query_positions.shape[1] == 1 and ctx.real_keys is None:
+        return None
+    if backend not in ("eager", "sdpa"):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} cannot go on from a cache that dropped keys, but token by token. "
+            'Use model.set_attn_implementation("sdpa").'
+        )
+    seen = ctx.distance() >= 0
+    return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]

@@ -1,0 +1,85 @@
+"""A cache for rotations that change with the length: raw keys, and beside them a copy as the last row read them.
+
+Rows of one length read the same rotated keys. While decoding stays within one step of lengths, only the new key is
+rotated; the copy is made anew where the length, or the order of the rows, changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from hf_posenc.patches.cache.preallocated import GrowingLayer, Room
+
+TurnSome = Callable[[slice], Tensor]
+
+
+class RereadLayer(GrowingLayer):
+    """Grows as any other; every change but growth forgets the copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copy: tuple[int, Tensor, Tensor] | None = None  # length, position of the first key, keys in turn
+        self.copy_room = Room()
+
+    def in_turn(self, length: int, first: Tensor, turn: TurnSome) -> Tensor:
+        """All keys as rows of ``length`` read them, ``[batch, kv_heads, key, head_dim]``.
+
+        Args:
+            length: what decides the rotation.
+            first: position of the first key, ``[batch or 1]``.
+            turn: rotates some columns of the raw keys.
+        """
+        if self.copy is None or self.copy[0] != length or not torch.equal(self.copy[1], first):
+            keys = turn(slice(None))
+        else:
+            keys = self.copy_room.append(self.copy[2], turn(slice(self.copy[2].shape[2], None)))
+        self.copy = (length, first, keys)
+        return keys
+
+    def reset(self) -> None:
+        """Empty the layer."""
+        self.copy = None
+        super().reset()
+
+    def reorder_cache(self, beam_idx: Any) -> None:
+        """Beams change places."""
+        self.copy = None
+        super().reorder_cache(beam_idx)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """The newest keys go."""
+        self.copy = None
+        super().crop(tokens_to_remove)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Rows are repeated."""
+        self.copy = None
+        super().batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Rows are chosen."""
+        self.copy = None
+        super().batch_select_indices(indices)
+
+
+def make_rereading(cache: Cache, reread: list[bool]) -> None:
+    """Give an empty cache layers that keep a copy, where a layer of the model rotates by row."""
+    if any(reread):
+        layers = cache.layers or [DynamicLayer() for _ in reread]
+        cache.layers = [
+            RereadLayer() if wanted and type(layer) is DynamicLayer else layer
+            for layer, wanted in zip(layers, reread, strict=True)
+        ]
+
+
+def reader_of(cache: Cache | None, layer: int | None, rows: int) -> Callable[[int, Tensor, TurnSome], Tensor] | None:
+    """How a decoding row reads its keys in turn; None where there is no copy to keep, or many rows."""
+    if cache is None or layer is None or layer >= len(cache.layers) or rows != 1:
+        return None
+    found = cache.layers[layer]
+    return found.in_turn if isinstance(found, RereadLayer) else None

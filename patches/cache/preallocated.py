@@ -1,0 +1,81 @@
+"""A cache that grows with room to spare: a new token is written behind the others instead of copying them all.
+
+transformers' growing cache concatenates, which copies every key and value at every step: most of the time of decoding
+a long text on a CPU. Here memory for a few hundred tokens more is taken at a time. What was handed out is never
+overwritten: a layer writes into its memory only behind the last token ever written there, else it copies as usual.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from hf_posenc.core.tracing import traced
+
+ROOM = 256  # tokens; the copy it saves all but one in 256 of is then a small part of what reading the keys costs
+
+
+class Room:
+    """Memory for one tensor ``[batch, heads, token, dim]`` that grows along its tokens."""
+
+    def __init__(self) -> None:
+        self.memory: Tensor | None = None
+        self.written = 0
+
+    def append(self, held: Tensor, new: Tensor) -> Tensor:
+        """``held`` followed by ``new``: a view of this memory, or a tensor of its own for a gradient or a trace."""
+        if torch.is_grad_enabled() or traced():
+            return torch.cat((held, new), dim=-2)
+        count = 0 if held.numel() == 0 else held.shape[-2]
+        end = count + new.shape[-2]
+        if not self.ends_with(held, count) or self.memory is None or end > self.memory.shape[-2]:
+            room = ROOM if count else 0  # a text that is only read once takes no more than its own
+            self.memory = new.new_empty(*new.shape[:2], end + room, new.shape[-1])
+            if count:
+                self.memory[..., :count, :] = held
+        self.memory[..., count:end, :] = new
+        self.written = end
+        return self.memory[..., :end, :]
+
+    def ends_with(self, held: Tensor, count: int) -> bool:
+        """Whether ``held`` is all that was ever written here, so that nobody can be reading what comes behind it."""
+        memory = self.memory
+        return (
+            memory is not None
+            and (torch.is_inference_mode_enabled() or not memory.is_inference())
+            and count == self.written
+            and held.data_ptr() == memory.data_ptr()
+            and held.shape[:2] == memory.shape[:2]
+        )
+
+
+class GrowingLayer(DynamicLayer):
+    """transformers' own layer, in memory with room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = Room(), Room()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Cache the new keys and values, and return all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        keys, values = self.room
+        self.keys: Tensor = keys.append(self.keys, key_states)
+        self.values: Tensor = values.append(self.values, value_states)
+        return self.keys, self.values
+
+    def reset(self) -> None:
+        """Empty the layer."""
+        self.room = Room(), Room()
+        super().reset()
+
+
+def make_growing(cache: Cache, layers: int) -> None:
+    """Give an empty cache that stays on its device layers with room."""
+    if not cache.offloading and not traced():
+        found = cache.layers or [DynamicLayer() for _ in range(layers)]
+        cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in found]

@@ -1,0 +1,46 @@
+"""Whose keys a cache holds: those of one scheme mean nothing to another, and transformers takes them as they come."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import nn
+from transformers.cache_utils import Cache
+
+from hf_posenc.core.tracing import traced
+from hf_posenc.errors import InvalidInput, UnknownKeys
+from hf_posenc.patches.positions import self_attention_cache
+
+MARK = "posenc_keys_of"  # of a cache: the scheme entry of the model that fills it
+ENTRY = "posenc_entry"  # of a base model: the scheme entry it was patched with, whatever its configuration says since
+
+
+def mark_cache(base: nn.Module, cache: Cache | None) -> None:
+    """Note on a cache whose keys it is about to hold.
+
+    Raises:
+        InvalidInput: it holds keys of another scheme, or of this one with other options.
+
+    Warns:
+        UnknownKeys: it holds some, and nobody noted whose.
+    """
+    own = self_attention_cache(cache)
+    if own is None or traced():
+        return
+    ours, theirs = vars(base)[ENTRY], getattr(own, MARK, None)
+    if theirs == ours:  # first, since the length of a static cache lies on its device
+        return
+    held = int(own.get_seq_length())
+    if held and theirs is not None:
+        raise InvalidInput(
+            f"The cache holds {held} tokens that were read under another scheme, or under other options of this one. "
+            "Start with an empty cache."
+        )
+    if held:
+        warnings.warn(
+            f"The cache holds {held} tokens, and nobody noted how they were read. If it was filled before the model "
+            "was patched, start with an empty one.",
+            UnknownKeys,
+            stacklevel=2,
+        )
+    setattr(own, MARK, ours)

@@ -1,0 +1,66 @@
+"""Check that a KV cache fits a call: its kind, its layers, its rows and the room it has left.
+
+transformers meets each of these as an index or a shape out of range inside a kernel, or not at all: a growing cache of
+one row would serve every row of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from hf_posenc.core.tracing import traced
+from hf_posenc.errors import InvalidInput, shown
+
+
+def check_kind(cache: Any) -> None:
+    """Refuse ``past_key_values`` that are no cache.
+
+    Raises:
+        InvalidInput: they are a tuple, a name, or anything else.
+    """
+    if cache is not None and not isinstance(cache, Cache):
+        raise InvalidInput(
+            f"past_key_values must be a Cache of transformers, got {shown(cache)}. Pass DynamicCache(), or nothing."
+        )
+
+
+def check_fit(cache: Cache | None, layers: int, batch: int, length: int) -> None:
+    """Refuse a cache that cannot take ``length`` tokens of ``batch`` rows in every one of ``layers`` layers.
+
+    Raises:
+        InvalidInput: it has fewer layers, other rows, or no room left.
+    """
+    held = getattr(cache, "layers", None)
+    if not held:
+        return
+    if len(held) < layers and getattr(cache, "layer_class_to_replicate", None) is None:
+        raise InvalidInput(
+            f"The cache has {len(held)} layers, and this model {layers}. "
+            "Make it from the configuration of this model, or pass DynamicCache()."
+        )
+    first = held[0]
+    keys = getattr(first, "keys", None)
+    if isinstance(keys, Tensor) and keys.ndim == 4 and keys.numel() and keys.shape[0] != batch:
+        raise InvalidInput(
+            f"The cache holds {keys.shape[0]} rows, and the call has {batch}. "
+            "Pass the rows it was filled with, or call its batch_repeat_interleave or batch_select_indices first."
+        )
+    room = getattr(first, "max_cache_len", None)
+    if not isinstance(room, int) or room < 1 or getattr(first, "is_sliding", False):  # which drops its oldest keys
+        return
+    past = _tokens_in(first)
+    if past + length > room:
+        raise InvalidInput(
+            f"The cache has room for {room} tokens, and holds {past} before {length} new ones. "
+            f"Make it with max_cache_len={past + length} or more."
+        )
+
+
+def _tokens_in(layer: Any) -> int:
+    """How many tokens a static layer holds, as far as that is known without waiting for a device."""
+    if not layer.is_initialized or traced() or layer.keys.device.type != "cpu":
+        return 0
+    return int(layer.get_seq_length())

@@ -1,0 +1,35 @@
+"""A host's learned position table, when a scheme decides what is added to the embeddings."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hf_posenc.patches.placement import placed
+from hf_posenc.schemes.base import Scheme
+
+
+class PositionedTable(nn.Embedding):
+    """Stands where the table stood and keeps its weights under their name.
+
+    A scheme that keeps the table reads it, with a clear error past its end; one that brings a code of its own adds
+    that; any other adds nothing.
+    """
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of the model this table belongs to: the shared one, or the first layer's."""
+        return self.__dict__["posenc_reader"].scheme
+
+    def forward(self, positions: Tensor) -> Tensor:  # type: ignore[override]
+        """``positions [batch or 1, token]`` to ``[batch or 1, token, width]``, or to a scalar zero.
+
+        Raises:
+            PositionOutOfTable: the table is read past its end.
+        """
+        scheme = placed(self.scheme, positions.device)
+        code = scheme.embed(positions)
+        if code is not None:
+            return code.to(self.weight.dtype)
+        if scheme.replaces_host and not scheme.keeps_table:
+            return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
+        return scheme.read_table(self.weight, positions)

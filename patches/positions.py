@@ -1,0 +1,192 @@
+"""Positions of one attention call, read off its cache and what was announced of it.
+
+Only query positions ever reach an attention module, and only sometimes. What is missing is worked out here:
+
+* positions count real tokens: the cumulative sum of the 2-D mask where there is one, else the place in the sequence;
+* keys of the cache stand where they stood when they were cached (`hf_posenc.patches.cache.key_positions`). Where an
+  attention module is called on its own, they are taken to end right before the new tokens.
+
+A pre-hook on the base model (`hf_posenc.patches.forward_hook`) carries what the model knows and its attention modules
+do not, as one keyword.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.tracing import traced
+from hf_posenc.patches.cache.eviction import ForgettingLayer, layer_of
+from hf_posenc.patches.cache.key_layout import grows
+from hf_posenc.patches.cache.key_positions import Keys, inferred_positions
+
+KEYWORD = "posenc_forward"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What one forward pass of the base model tells all its attention modules.
+
+    Attributes:
+        padding: the caller's 2-D mask as bool, ``[batch, key]``; None where all tokens are real.
+        contiguous: positions run in steps of one and nothing is padded.
+        coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
+        moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
+        keys: where all keys stand, those in the cache included; None without a cache, or where no layer asks.
+        own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
+        memos: on each device one, shared by the layers there.
+        contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
+            would then wait for the garbage collector.
+    """
+
+    padding: Tensor | None
+    contiguous: bool
+    coordinates: Tensor | None = None
+    moved: Tensor | None = None
+    keys: Keys | None = None
+    own_mask: bool = False
+    memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
+    contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
+
+
+def context_of(
+    query: Tensor,
+    cache: Cache | None,
+    layer: int | None,
+    position_ids: Tensor | None,
+    told: Forward | None,
+    *,
+    causal: bool,
+) -> PositionContext:
+    """Positions of one attention call. Call it before the cache takes the new keys: a static cache counts in place.
+
+    Args:
+        query: ``[batch, heads, query, head_dim]``.
+        cache: the layer's cache, if any.
+        layer: index of the layer in the cache.
+        position_ids: ``[batch or 1, query]`` if the model passed them.
+        told: what `announce` passed down; None when the attention module is called on its own.
+        causal: whether the module is a decoder's.
+    """
+    length, device = query.shape[2], query.device
+    if told is None:
+        told = Forward(None, position_ids is None or in_steps_of_one(position_ids))
+    past, keys = past_and_keys(cache, layer, length)
+    forgetting = layer_of(cache, layer)
+    make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, told, causal)
+    if isinstance(past, Tensor) or traced():  # a graph that keys on a length is for this length alone
+        return make()
+    state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
+    key = (device, past, keys, causal, cache is None, state)
+    if key not in told.contexts:
+        told.contexts[key] = make()
+    return told.contexts[key]
+
+
+def _context(
+    length: int,
+    device: torch.device,
+    past: int | Tensor,
+    keys: int,
+    uncached: bool,
+    forgetting: ForgettingLayer | None,
+    position_ids: Tensor | None,
+    told: Forward,
+    causal: bool,
+) -> PositionContext:
+    index = torch.arange(length, device=device) + past
+    padding = None if told.padding is None else told.padding.to(device)
+    if told.moved is not None:
+        positions = told.moved.to(device)
+    elif position_ids is not None:
+        positions = position_ids.to(device).long()
+    elif padding is not None:
+        positions = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    else:
+        positions = index[None]
+    complete = forgetting is None or not forgetting.gaps
+    contiguous = told.contiguous and complete and (told.keys is None or told.keys.run is not None)
+    positions, first = _first(positions, told, past, contiguous=told.contiguous)
+    real = padding
+    if uncached or told.moved is not None:
+        key_positions = positions
+    else:
+        columns = torch.arange(keys, device=device)
+        if forgetting is not None and not complete:
+            columns = forgetting.columns(length, device)
+            real = None if real is None else real[:, columns]
+        if told.keys is not None:
+            key_positions = told.keys.at(columns)
+        else:
+            key_positions = inferred_positions(padding, positions, past, columns)
+            if not told.contiguous:  # what is new stands where the caller says
+                start = past if complete else len(columns) - length
+                key_positions = _with_own(key_positions, positions, start)
+    memo = told.memos.setdefault(device, {})
+    coordinates = None if told.coordinates is None else told.coordinates.to(device)
+    return PositionContext(
+        positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
+    )
+
+
+def _first(positions: Tensor, told: Forward, past: int | Tensor, *, contiguous: bool) -> tuple[Tensor, int | None]:
+    """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
+    if not contiguous or positions.shape[1] == 0:
+        return positions, None
+    if traced():  # then positions are the model's own
+        return positions, past if isinstance(past, int) else None
+    if told.keys is not None and told.keys.run is not None and isinstance(past, int):
+        return positions[:1], told.keys.run + past
+    return one_row(positions) if positions.device.type == "cpu" else (positions, None)
+
+
+def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
+    """Positions ``[batch or 1, query]`` as one row if all samples have the same, and then the first of them."""
+    if len(positions) > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
+        return positions, None
+    return positions[:1], int(positions[0, 0])
+
+
+def says_nothing(mask: object, cache: Cache | None, layer: int | None, told: Forward | None) -> bool:
+    """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
+    if mask is None or told is None or not told.contiguous or not traced():
+        return False
+    return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
+
+
+def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:
+    """Tokens the cache holds before this call, and keys it will return after it."""
+    if cache is None:
+        return 0, length
+    keys, _ = cache.get_mask_sizes(length, layer)
+    past = cache.get_seq_length(layer)
+    # A static cache counts in a tensor that its update changes in place: take the value as it is now.
+    return (past.clone() if isinstance(past, Tensor) else past), keys
+
+
+def self_attention_cache(cache: Cache | None) -> Cache | None:
+    """The part of an encoder-decoder cache that belongs to self-attention; other caches as they are."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
+    """Positions of the new keys, from column ``start`` on, as their queries have them."""
+    rows, length = max(len(key_positions), len(positions)), positions.shape[1]
+    columns = torch.arange(length, device=positions.device) + start
+    everyone = key_positions.expand(rows, -1).clone()
+    return everyone.index_copy(1, columns, positions.expand(rows, -1).to(everyone.dtype))
+
+
+def in_steps_of_one(positions: Tensor) -> bool:
+    """Whether every row counts on by one; a trace cannot know."""
+    if traced():
+        return False  # a value cannot be looked at while tracing
+    if positions.shape[-1] == 1:
+        return True
+    return bool((positions[..., 1:] - positions[..., :-1] == 1).all())

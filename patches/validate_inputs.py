@@ -1,0 +1,154 @@
+"""Check token ids, embeddings and positions of a call of a base model before a kernel meets them.
+
+Shapes and dtypes are known without waiting for a device, and are always checked. Values are looked at on CPU only: on a
+GPU that would mean to wait for the device at every call, and a compiler's trace has none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.lengths import LONGEST
+from hf_posenc.core.tracing import traced
+from hf_posenc.errors import InvalidInput, shown
+
+ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
+
+
+def values_known(x: Tensor) -> bool:
+    """Whether the values of ``x`` can be looked at without waiting for a device."""
+    return x.device.type == "cpu" and x.numel() > 0 and not traced()
+
+
+def check_tokens(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool = False) -> Tensor:
+    """Token ids ``[batch, query]`` or embeddings ``[batch, query, width]`` of a call, whichever it has.
+
+    Raises:
+        InvalidInput: there are none, or both; they have another shape or dtype; or an id is not of this model.
+    """
+    if (ids is None) == (embeddings is None):
+        raise InvalidInput(
+            f"The call has {'neither' if ids is None else 'both'} input_ids and inputs_embeds. Pass one of the two."
+        )
+    name, tokens, axes = ("inputs_embeds", embeddings, 3) if ids is None else ("input_ids", ids, 2)
+    check_tensor(name, tokens)
+    if ids is not None and flattens and ids.ndim > axes:  # several texts a row, as for multiple choice
+        ids = tokens = ids.flatten(0, -2)
+    if tokens.ndim != axes:
+        raise InvalidInput(
+            f"{name} have the shape {tuple(tokens.shape)}. Pass [batch, tokens{', width' if axes == 3 else ''}]."
+        )
+    if tokens.shape[0] == 0 or tokens.shape[1] == 0:
+        raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
+    table = module.get_input_embeddings()  # type: ignore[operator]
+    table = getattr(table, "base_layer", table)  # PEFT keeps the model's own inside its layer
+    if ids is None:
+        _check_embeddings(tokens, getattr(table, "embedding_dim", None), getattr(table, "weight", None))
+    else:
+        _check_ids(tokens, getattr(table, "num_embeddings", None))
+    return tokens
+
+
+def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
+    if ids.dtype not in ID_TYPES:
+        raise InvalidInput(f"input_ids are {named(ids.dtype)} values, not token numbers. Pass input_ids.long().")
+    if vocabulary is None or not values_known(ids):
+        return
+    low, high = (int(end) for end in ids.aminmax())
+    if low < 0 or high >= vocabulary:
+        raise InvalidInput(
+            f"Token {low if low < 0 else high} is none of the {vocabulary} of this model. "
+            "Use the tokenizer it came with."
+        )
+
+
+def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> None:
+    if not embeddings.is_floating_point():
+        raise InvalidInput(
+            f"inputs_embeds are {named(embeddings.dtype)} values, not vectors. Pass token numbers as input_ids."
+        )
+    if width is not None and embeddings.shape[-1] != width:
+        raise InvalidInput(
+            f"inputs_embeds are {embeddings.shape[-1]} wide, and this model's embeddings {width}. "
+            "Pass vectors of that width."
+        )
+    if traced() or torch.is_autocast_enabled(embeddings.device.type):
+        return
+    weights = getattr(weight, "dtype", embeddings.dtype)
+    if weights.is_floating_point and torch.promote_types(embeddings.dtype, weights) != weights:
+        raise InvalidInput(
+            f"inputs_embeds are {named(embeddings.dtype)} numbers, and this model's weights {named(weights)}. "
+            f"Pass inputs_embeds.to(torch.{named(weights)})."
+        )
+
+
+def check_positions(positions: Any, tokens: Tensor) -> None:
+    """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch or 1, query]``.
+
+    Their order is free: who sees whom is decided by the order of the tokens, and distances may be negative.
+
+    Raises:
+        InvalidInput: they are not one a token, or no whole numbers.
+    """
+    if positions is None:
+        return
+    check_tensor("position_ids", positions)
+    batch, length = tokens.shape[:2]
+    if positions.ndim not in (2, 3) or positions.shape[-1] != length or positions.shape[-2] not in (1, batch):
+        raise InvalidInput(
+            f"position_ids have the shape {tuple(positions.shape)}, and there are {batch} rows of {length} tokens. "
+            "Pass one a token, [batch or 1, tokens]."
+        )
+    if positions.dtype is torch.bool:
+        raise InvalidInput("position_ids are truth values. Pass whole numbers, or this as attention_mask.")
+    if positions.is_complex():
+        raise InvalidInput(f"position_ids are {named(positions.dtype)} values. Pass whole numbers.")
+    if positions.ndim == 3:  # coordinates may be anything else
+        return
+    if positions.is_floating_point():
+        raise InvalidInput(
+            f"position_ids are {named(positions.dtype)} numbers, and tokens stand at whole positions. "
+            "Pass position_ids.long()."
+        )
+
+
+def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
+    """A caller's positions ``[batch or 1, query]``, those at padding not below 0: ``mask.cumsum(-1) - 1`` has them so.
+
+    Args:
+        positions: whole numbers.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+
+    Raises:
+        InvalidInput: the position of a real token lies outside 0 … 2³¹ − 1.
+    """
+    if not values_known(positions):
+        return positions
+    low, high = (int(end) for end in positions.aminmax())
+    if low < 0 and padding is not None:
+        real = padding[:, -positions.shape[1] :].to(positions.device)
+        positions = torch.where(real, positions, positions.clamp(min=0))
+        low = int(positions.min())
+    if low < 0:
+        raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
+    if high > LONGEST:
+        raise InvalidInput(f"Position {high} is beyond {LONGEST}, where angles lose their digits. Count from 0.")
+    return positions
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse an argument that is no tensor.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"{name} must be a torch.Tensor, got {shown(value)}. Pass torch.tensor(…).")
+
+
+def named(dtype: torch.dtype) -> str:
+    """A dtype without its module: ``"float16"``."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,76 @@
+"""The comparisons of this folder notice what they must: each control breaks one thing and expects a large gap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hf_posenc.attention.routes import regions_cpu
+from hf_posenc.core.regions import Band
+from hf_posenc.core.terms import Terms, ToeplitzBias
+
+from .formula import WINDOW, Problem, two_regions, wave
+
+LARGE = 1e-2  # a thousand times what the comparisons allow
+
+
+def told(problem: Problem, terms: Terms) -> Problem:
+    """The same problem, but the engine is told something else than the formula."""
+    problem.position = replace(problem.position, terms=lambda ctx, learned: terms)
+    return problem
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_mirrored_distance(causal: bool) -> None:
+    problem = Problem("toeplitz", causal=causal)
+    assert told(problem, Terms(bias=(ToeplitzBias(lambda d: wave(-d.float(), 4)),))).gap() > LARGE
+
+
+@pytest.mark.parametrize("kind", ["toeplitz", "window"])
+def test_dropped_causality(kind: str) -> None:
+    problem = Problem(kind)
+    blind = problem.but(causal=False)
+    assert float((blind.engine().double() - problem.expected()).abs().max()) > LARGE
+
+
+def test_detached_table() -> None:
+    problem = Problem("learned table", grad=True)
+    detached = problem.learned.detach()
+    told(problem, Terms(bias=(ToeplitzBias(lambda d: detached[:, d.clamp(-9, 9) + 9]),), logit_scale=0.8))
+    assert problem.gap() <= 1e-5
+    with pytest.raises(RuntimeError, match="appears to not have been used"):
+        problem.gradient_gaps()
+
+
+def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("two regions")
+    assert problem.gap() <= 1e-5
+    along_diagonal = regions_cpu.along_diagonal
+    wider = lambda number, band, *rest: along_diagonal(number, Band(0, WINDOW + 1), *rest)  # noqa: E731
+    monkeypatch.setattr(regions_cpu, "along_diagonal", wider)
+    assert problem.gap() > LARGE
+
+
+def test_boundary_off_by_one() -> None:
+    problem = Problem("two regions")
+    shifted = Terms(regions=two_regions(WINDOW + 1), logit_scale=1.1)
+    assert told(problem, shifted).gap() > LARGE
+
+
+def test_wrong_key_head() -> None:
+    problem = Problem("key bias", kv_heads=2)
+    problem.k = [k.flip(1) for k in problem.k]
+    flipped = problem.expected()
+    problem.k = [k.flip(1) for k in problem.k]
+    assert float((problem.engine().double() - flipped).abs().max()) > LARGE
+
+
+def test_forgotten_padding() -> None:
+    real = torch.ones(2, 29, dtype=torch.long)
+    real[0, :9] = 0
+    problem = Problem("key bias", real=real, mask_kind="bool")
+    exact = problem.expected()[:1, :, 9:]
+    problem.mask = lambda: None  # type: ignore[method-assign]
+    assert float((problem.engine()[:1, :, 9:].double() - exact).abs().max()) > LARGE

@@ -1,0 +1,204 @@
+"""How regions are cut for the kernel, and rows that turn by length: what only long texts reach."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import dispatch
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.routes import (
+    dense_blocks,
+    length_rotation_runs,
+    regions_cpu,
+    sliding_window,
+)
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.rotation.apply import table
+from hf_posenc.core.terms import RowRotation, Terms
+
+from .formula import mix
+
+pytestmark = pytest.mark.skipif(not flash_cpu.available(), reason="this torch has no CPU flash kernel to cut for")
+
+LENGTH = 3 * regions_cpu.BLOCK + 37
+LIMIT = 1e-5  # of float32, as in the rest of this folder
+CUT = {
+    "narrow band": (Band(None, 20), Band(20, None)),
+    "wide band": (Band(None, regions_cpu.BLOCK + 131), Band(regions_cpu.BLOCK + 131, None)),
+    "two bands": (Band(None, 100), Band(100, 500), Band(500, None)),
+    "chunks": (Band(None, 1, chunk=150), Band(1, 2, chunk=150), Band(2, None, chunk=150)),
+    "first keys": (Band(None, 300), Band(300, None, keys_until=9)),
+    "rows": (Band(rows_until=400), Band(rows_from=400)),
+}
+
+
+def sides(*shape: int, grad: bool = False) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, generator=draw).requires_grad_(grad) for _ in range(3)]
+
+
+def context(keys: int, queries: int, first: int = 0) -> PositionContext:
+    places = torch.arange(first, first + keys)[None]
+    return PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
+
+
+@pytest.mark.parametrize("start", [0, 3, 70, 150])
+@pytest.mark.parametrize("kind", CUT)
+def test_every_pair_once(kind: str, start: int) -> None:
+    """Of the region that holds it, and seen or hidden as causality has it, wherever the text begins."""
+    for number, band in enumerate(CUT[kind]):
+        count = torch.zeros(LENGTH, LENGTH, dtype=torch.long)
+        for part in regions_cpu.cut_of(band)(number, band, start, LENGTH, count.device):
+            seen = torch.ones(part.rows.stop - part.rows.start, part.keys.stop - part.keys.start)
+            if part.causal:
+                assert seen.shape[0] == seen.shape[1]
+                seen = seen.tril()
+            if part.mask is not None:
+                seen = seen * (part.mask[0, 0] == 0)
+            count[part.rows, part.keys] += seen.long()
+        i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+        assert torch.equal(count, (band.holds(i + start, j + start) & (j <= i)).long())
+
+
+@pytest.mark.parametrize("start", [0, 3, 70])
+@pytest.mark.parametrize("kind", CUT)
+def test_the_keys_of_one_row(kind: str, start: int) -> None:
+    """What a decoding row sees of a region is one run of keys, told without asking each."""
+    for band in CUT[kind]:
+        for row in range(0, LENGTH, 7):
+            j = torch.arange(row + 1)
+            seen = torch.zeros(row + 1, dtype=torch.bool)
+            run = regions_cpu.keys_of_row(band, start, row)
+            seen[run] = True
+            assert run.stop - run.start == seen.sum(), "an empty run is known by its ends"
+            assert torch.equal(seen, band.holds(torch.tensor(row + start), j + start)), (band, row)
+
+
+def test_what_all_rows_of_a_block_see_is_under_no_mask() -> None:
+    """A mask takes a sixth of the time: it belongs to the edges alone."""
+    band, unmasked = Band(5, 2 * regions_cpu.BLOCK + 40), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    for part in regions_cpu.along_diagonal(0, band, 0, LENGTH, unmasked.device):
+        if part.mask is None:
+            unmasked[part.rows, part.keys] = True
+    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+    seen = band.holds(i, j)
+    whole = [
+        slice(start, start + regions_cpu.BLOCK) for start in range(0, LENGTH - regions_cpu.BLOCK, regions_cpu.BLOCK)
+    ]
+    by_all = [(rows, seen[rows].all(0)) for rows in whole if seen[rows].all(0).sum() >= regions_cpu.BLOCK]
+    assert by_all
+    for rows, keys in by_all:
+        assert torch.equal(unmasked[rows].all(0), keys)
+
+
+@pytest.mark.parametrize("band", [Band(0, 200), Band(-30, 200), Band(None, 200), Band(3, 200)], ids=str)
+@pytest.mark.parametrize("queries", [LENGTH, 290])
+def test_a_window_touches_no_key_that_no_row_sees(band: Band, queries: int) -> None:
+    found = list(sliding_window.blocks_of_band(band, queries, LENGTH, torch.device("cpu")))
+    assert [rows.start for rows, _, _ in found] == [0, *(rows.stop for rows, _, _ in found[:-1])]
+    assert found[-1][0].stop == queries
+    places = torch.arange(LENGTH)
+    for rows, keys, mask in found:
+        i = places[LENGTH - queries :][rows, None]
+        held = band.holds(i, places) & ((places <= i) | (mask is not None))
+        assert [keys.start, keys.stop - 1] == [int(held.any(0).nonzero()[n]) for n in (0, -1)]
+        if mask is not None:
+            assert torch.equal(mask, held[:, keys])
+
+
+@pytest.mark.parametrize("queries", [LENGTH, 290, 7])
+@pytest.mark.parametrize("kind", CUT)
+def test_regions_on_a_text_and_on_its_last_rows(kind: str, queries: int) -> None:
+    """The last rows are a chunk of a long prompt: its keys are in the cache already."""
+    bands = CUT[kind]
+    q, k, v = zip(*(sides(2, 2, LENGTH, 8, grad=True) for _ in bands), strict=True)
+    q, k = [x[:, :, -queries:] * (1 + n) for n, x in enumerate(q)], [x[:, :1] for x in k]
+    value = v[0][:, :1]
+    terms = Terms(regions=tuple(map(Region, bands)))
+    call = Call(tuple(q), tuple(k), value, terms, context(LENGTH, queries), None, 8**-0.5)
+    assert dispatch.route(call) == "regions"
+    i, j = torch.arange(LENGTH - queries, LENGTH)[:, None], torch.arange(LENGTH)
+    exact = [[x.detach().double().requires_grad_() for x in some] for some in (q, k, [value])]
+    expected = mix(
+        exact[0], exact[1], exact[2][0], (j <= i)[None, None], scaling=8**-0.5,
+        claims=[band.holds(i, j)[None, None] for band in bands],
+    )  # fmt: skip
+    mixed = dispatch.attend(call)
+    assert float((mixed.double() - expected).detach().abs().max()) <= LIMIT
+    weight = torch.randn(mixed.shape, generator=torch.Generator().manual_seed(1))
+    ours = torch.autograd.grad((mixed * weight).sum(), [*q, *k, value])
+    theirs = torch.autograd.grad((expected * weight.double()).sum(), [x for some in exact for x in some])
+    for one, other in zip(ours, theirs, strict=True):
+        assert float((one.double() - other).abs().max() / other.abs().max().clamp(min=1e-9)) <= LIMIT
+
+
+def by_length(step: int) -> RowRotation:
+    frequencies = lambda n: tuple((50 / n) * 0.3**m for m in range(4))  # noqa: E731
+    return RowRotation(lambda p: p // step * step + step, lambda n: Rotation(frequencies(n)))
+
+
+@pytest.mark.parametrize("first", [0, 1_000_000])
+@pytest.mark.parametrize(("queries", "step"), [(300, 64), (140, 64), (20, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_runs_of_rows(queries: int, step: int, first: int, dtype: torch.dtype) -> None:
+    """Against the same terms through the general route, which asks for a mask and gets one that hides nothing."""
+    q, k, v = (x.to(dtype) for x in sides(2, 4, 300, 8))
+    leaves = [q[:, :, -queries:].requires_grad_(), k[:, :2].requires_grad_(), v[:, :2].requires_grad_()]
+    ctx = context(300, queries, first)
+    fast = Call((leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, None, 8**-0.5)
+    seen = ctx.query_positions[0, :, None] >= ctx.key_positions[0]
+    general = Call((leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, seen[None, None], 8**-0.5)
+    both = [dispatch.attend(call) for call in (fast, general)]
+    gradients = [torch.autograd.grad(mixed.float().square().sum(), leaves) for mixed in both]
+    # bfloat16 keeps eight bits, and the two ways round after different sums.
+    limit = LIMIT if dtype == torch.float32 else 5e-2
+    for one, other in zip((both[0], *gradients[0]), (both[1], *gradients[1]), strict=True):
+        assert float(((one - other).abs().max() / other.abs().max()).detach()) <= limit
+
+
+def test_runs_of_a_text_without_gaps_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held row by row in the general route they would take many times as long."""
+    q, k, v = sides(2, 2, 70, 8)
+    monkeypatch.setattr(dense_blocks, "attend_by_blocks", lambda call: pytest.fail("the general route"))
+    terms = Terms(rows=by_length(16))
+    dispatch.attend(Call((q,), (k,), v, terms, context(70, 70), None, 8**-0.5))
+    everyone = torch.ones(1, 1, 70, 70, dtype=torch.bool)
+    with pytest.raises(pytest.fail.Exception):  # control: a mask is no kernel's business
+        dispatch.attend(Call((q,), (k,), v, terms, context(70, 70), everyone, 8**-0.5))
+
+
+def test_runs_against_the_formula_in_steps() -> None:
+    q, k, v = sides(1, 2, 200, 8)
+    places, rotations = torch.arange(200), by_length(64)
+    call = Call((q,), (k,), v, Terms(rows=rotations), context(200, 200), None, 8**-0.5)
+    mixed = dispatch.attend(call)
+    for i in (0, 63, 64, 199):
+        angles = torch.tensor(rotations.rotation_of(i // 64 * 64 + 64).frequencies, dtype=torch.float64)
+
+        def turned(x: Tensor, at: Tensor, angles: Tensor = angles) -> Tensor:
+            whole = torch.complex(x[..., :4].double(), x[..., 4:].double()) * torch.exp(
+                1j * at.double()[:, None] * angles
+            )
+            return torch.cat((whole.real, whole.imag), dim=-1)
+
+        row = mix(
+            [turned(q[:, :, i : i + 1], places[i : i + 1])], [turned(k, places)], v.double(),
+            (places <= i)[None, None, None], scaling=8**-0.5,
+        )  # fmt: skip
+        assert float((mixed[:, :, i : i + 1] - row).abs().max()) <= LIMIT
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("length", [1, 64, 65, 1000])
+def test_steady_table_is_the_table(layout: str, length: int) -> None:
+    rotation = Rotation((1.0, 0.1, 0.003), layout)
+    ours = length_rotation_runs.steady_table(rotation, 999_999, length)
+    exact = table(rotation, torch.arange(999_999, 999_999 + length)[None])
+    for one, other in zip(ours, exact, strict=True):
+        assert one.shape == other.shape
+        assert float((one - other).abs().max()) <= 5e-7

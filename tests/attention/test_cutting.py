@@ -1,0 +1,212 @@
+"""Masks that are only padding or causality leave the fast routes open; masks that say more do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from hf_posenc.attention import dispatch
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.routes import key_bias, toeplitz_bias, unpadded
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import BlockBias, KeyBias, Terms
+
+from .formula import ALL, Problem, tokens
+
+LENGTH = 40
+KINDS = ("key bias", "toeplitz", "learned table", "two tables", "two regions", "chunks", "first keys", "window")
+MIXTURES = ("key bias, wave and window", "regions with a bias", "two tables", "sink", "two regions", "window")
+LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
+RIGHT = tokens([1] * 29 + [0] * 11, [1] * 40)
+HOLE = tokens([1] * 5 + [0] * 6 + [1] * 29, [1] * 40)
+DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
+needs_kernel = pytest.mark.skipif(not flash_cpu.available(), reason="this torch has no CPU flash operator with masks")
+
+
+class Padded(Problem):
+    """As it comes from a model, which knows its padding."""
+
+    def call(self) -> Call:
+        call = super().call()
+        real = None if self.real is None else self.real.bool()
+        return replace(call, ctx=replace(call.ctx, real_keys=real))
+
+
+def routes_taken(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    taken = []
+    real = dispatch.route
+    monkeypatch.setattr(dispatch, "route", lambda call: taken.append(real(call)) or taken[-1])
+    problem.engine()
+    return taken
+
+
+@needs_kernel
+@pytest.mark.parametrize("mask_kind", ["bool", "float"])
+@pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_is_cut_off(kind: str, real: torch.Tensor, mask_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = routes_taken(Padded(kind, queries=LENGTH, real=real, mask_kind=mask_kind), monkeypatch)
+    assert len(taken) == 2, "one call a sample"
+    assert "blocks" not in taken
+
+
+@pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
+@pytest.mark.parametrize("mask_kind", ["bool", "float"])
+def test_padding_of_an_encoder_is_cut_off(real: torch.Tensor, mask_kind: str) -> None:
+    """Runs are the real tokens, counted by hand."""
+    problem = Padded("toeplitz", queries=LENGTH, real=real, mask_kind=mask_kind, causal=False)
+    places = [row.nonzero()[:, 0].tolist() for row in real]
+    expected = [slice(places_of[0], places_of[-1] + 1) for places_of in places]
+    assert [(run.rows, run.keys) for run in unpadded.runs(problem.call())] == [(one, one) for one in expected]
+
+
+@pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_a_padded_batch(kind: str, real: torch.Tensor) -> None:
+    problem = Padded(kind, queries=LENGTH, real=real, mask_kind="bool")
+    ours, exact = problem.engine(), problem.expected()
+    assert torch.isfinite(ours).all()
+    assert (ours.double() - exact).masked_fill(~real.bool()[:, None, :, None], 0.0).abs().max() <= problem.limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_a_padded_batch(kind: str) -> None:
+    problem = Padded(kind, queries=LENGTH, real=RIGHT, mask_kind="bool", grad=True)
+    weight = torch.randn(problem.expected().shape) * RIGHT[:, None, :, None]
+    ours = torch.autograd.grad((problem.engine() * weight).sum(), problem.leaves)
+    exact = [t.detach().double().requires_grad_() for t in problem.leaves]
+    theirs = torch.autograd.grad((problem.expected(leaves=exact) * weight.double()).sum(), exact)
+    for one, two in zip(ours, theirs, strict=True):
+        assert (one.double() - two).abs().max() <= problem.limit * two.abs().max()
+
+
+@pytest.mark.parametrize("changes", [{"real": HOLE}, {"document": DOCUMENTS}], ids=["hole", "documents"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_that_says_more_stays(kind: str, changes: dict) -> None:
+    """Control: rows before the last document are real, and keys behind a hole stand closer than they are stored."""
+    problem = Padded(kind, queries=LENGTH, mask_kind="bool", **changes)
+    assert unpadded.runs(problem.call()) is None
+
+
+def test_one_pair_more_or_less_is_noticed() -> None:
+    problem = Problem("toeplitz", queries=LENGTH, mask_kind="bool")
+    call = problem.call()
+    mask = call.mask.expand(2, -1, -1, -1).clone()
+    assert unpadded.runs(replace(call, mask=mask)) is not None
+    for i, j in ((3, 2), (3, 4), (39, 0)):
+        other = mask.clone()
+        other[1, 0, i, j] ^= True
+        assert unpadded.runs(replace(call, mask=other)) is None
+
+
+@needs_kernel
+@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "learned table"])
+def test_a_chunk_behind_a_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers hands a causal mask over, as the kernel's own causality starts at the upper left."""
+    problem = Problem(kind, queries=LENGTH, keys=150, mask_kind="bool")
+    assert problem.gap() <= problem.limit
+    assert "blocks" not in routes_taken(problem, monkeypatch)
+
+
+@needs_kernel
+@pytest.mark.parametrize("changes", [{}, {"real": LEFT, "mask_kind": "bool"}, {"real": HOLE, "mask_kind": "float"}])
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_a_decoding_row_is_a_kernel_call(kind: str, changes: dict) -> None:
+    problem = Problem(kind, queries=1, keys=LENGTH, **changes)
+    with torch.no_grad():
+        assert problem.route() != "blocks"
+        assert problem.gap() <= problem.limit
+
+
+@needs_kernel
+@pytest.mark.parametrize("kind", [kind for kind in ALL if "content" in kind])
+@pytest.mark.parametrize("causal", [True, False])
+def test_content_without_gradient(kind: str, causal: bool) -> None:
+    problem = Problem(kind, queries=300, causal=causal)
+    with torch.no_grad():
+        assert problem.route() == "content"
+        assert problem.gap() <= problem.limit
+
+
+@needs_kernel
+@pytest.mark.parametrize("queries", [450, 300, 40])
+def test_content_beside_a_key_bias_behind_a_cache(queries: int) -> None:
+    """Several blocks of rows, which stand somewhere among the keys."""
+    keys, draw = 450, torch.Generator().manual_seed(0)
+    shapes = [(2, 4, queries, 8), (2, 2, keys, 8), (2, 2, keys, 8), (2, 4, keys)]
+    q, k, v, c = (torch.randn(*s, generator=draw) for s in shapes)
+    places = torch.arange(keys)[None]
+    ctx = PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
+    of_content = BlockBias(lambda block: torch.sin(0.3 * block.scores), reads_scores=True)
+    call = Call((q,), (k,), v, Terms(bias=(KeyBias(c), of_content), logit_scale=1.2), ctx, None, 0.3)
+    with torch.no_grad():
+        assert dispatch.route(call) == "content"
+        ours = dispatch.attend(call)
+    wide, every = q.double(), [t.double().repeat_interleave(2, 1) for t in (k, v)]
+    scores = wide @ every[0].mT * 0.3
+    logits = (scores + torch.sin(0.3 * scores) + c.double()[:, :, None]) * 1.2
+    logits = logits.masked_fill(places > places[:, keys - queries :].mT, -torch.inf)
+    assert (ours - logits.softmax(-1) @ every[1]).abs().max() <= 1e-5
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("queries", [300, 40])
+@pytest.mark.parametrize("kind", ["toeplitz", "learned table"])
+def test_many_rows_share_what_is_behind_them(
+    kind: str, queries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of long texts, on short ones; in bfloat16 it must round no more than the way of short ones."""
+    problem = Problem(kind, queries=queries, keys=300, dtype=dtype, grad=True)
+    limits = (problem.limit, problem.limit)
+    if dtype == torch.bfloat16:
+        limits = (1.1 * problem.gap() + 1e-3, 8 * torch.finfo(dtype).eps)
+    for name, value in {"LONG": 64, "TOGETHER": 96, "ROWS": 32}.items():
+        monkeypatch.setattr(toeplitz_bias, name, value)
+    assert problem.gap() <= limits[0]
+    assert max(problem.gradient_gaps()) <= limits[1]
+
+
+@needs_kernel
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("queries", [300, 70])
+def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of queries, keys, values and bias, against plain float64 autograd."""
+    if not short:
+        monkeypatch.setattr(key_bias, "SHORT", 0)
+        monkeypatch.setattr(key_bias, "ROWS", {True: 64, False: 150})
+    keys, draw = 300, torch.Generator().manual_seed(0)
+    shapes = [(2, 4, queries, 8), (2, kv_heads, keys, 8), (2, kv_heads, keys, 8), (2, 4, keys)]
+    q, k, v, c = (torch.randn(*s, generator=draw).requires_grad_() for s in shapes)
+    places = torch.arange(keys)[None]
+    ctx = PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
+    call = Call((q,), (k,), v, Terms(bias=(KeyBias(c),), logit_scale=1.2), ctx, None, 0.3)
+    assert dispatch.route(call) == "key bias"
+    steer = torch.randn(2, 4, queries, 8, generator=draw)
+    ours = torch.autograd.grad((dispatch.attend(call) * steer).sum(), (q, k, v, c))
+    leaves = [t.detach().double().requires_grad_() for t in (q, k, v, c)]
+    every = [t.repeat_interleave(4 // kv_heads, 1) for t in leaves[1:3]]
+    logits = (leaves[0] @ every[0].transpose(-1, -2) * 0.3 + leaves[3][:, :, None]) * 1.2
+    logits = logits.masked_fill(places > places[:, keys - queries :].mT, -torch.inf)
+    theirs = torch.autograd.grad(((logits.softmax(-1) @ every[1]) * steer).sum(), leaves)
+    for one, two in zip(ours, theirs, strict=True):
+        assert (one.double() - two).abs().max() <= 1e-5 * two.abs().max()
+
+
+def test_rectangles_cover_every_pair_once() -> None:
+    for queries, keys in ((5000, 5000), (1300, 6000), (600, 600), (1, 5000)):
+        seen = torch.zeros(queries, keys, dtype=torch.uint8)
+        for block, rectangles in toeplitz_bias._pieces(queries, keys, True):
+            assert all(block.start <= rows.start < rows.stop <= block.stop for rows, _ in rectangles)
+            for rows, columns in rectangles:
+                seen[rows, columns] += 1
+        visible = torch.ones(queries, keys, dtype=torch.bool).tril_(keys - queries)
+        assert bool((seen[visible] == 1).all())
+        assert int(seen.max()) == 1
+    starts = [block.start for block, _ in toeplitz_bias._pieces(5000, 5000, True)]
+    assert all(later > earlier for earlier, later in pairwise(starts))

@@ -1,0 +1,83 @@
+"""Without the private operator every call takes a public way, with the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hf_posenc.attention.kernels import flash_cpu
+
+from .formula import BOTH_WAYS, Problem
+from .test_prefill import FAST
+
+
+@pytest.fixture
+def no_private_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HF_POSENC_NO_PRIVATE_OPS", "1")
+    flash_cpu.available.cache_clear()
+    assert not flash_cpu.available()
+    yield
+    flash_cpu.available.cache_clear()
+
+
+@pytest.mark.usefixtures("no_private_ops")
+@pytest.mark.parametrize("queries", [150, 1])
+@pytest.mark.parametrize("kind", FAST)
+def test_causal(kind: str, queries: int) -> None:
+    problem = Problem(kind, queries=queries, keys=150)
+    assert problem.route() in ("blocks", "banded", "rows")
+    assert problem.gap() <= problem.limit
+
+
+@pytest.mark.usefixtures("no_private_ops")
+@pytest.mark.parametrize("kind", BOTH_WAYS)
+def test_bidirectional(kind: str) -> None:
+    problem = Problem(kind, queries=150, causal=False)
+    assert problem.gap() <= problem.limit
+
+
+@pytest.mark.usefixtures("no_private_ops")
+@pytest.mark.parametrize("kind", FAST)
+def test_gradients(kind: str) -> None:
+    problem = Problem(kind, queries=140 if kind != "rows" else 30, grad=True)
+    assert max(problem.gradient_gaps()) <= problem.limit
+
+
+def test_the_operator_is_used_where_it_is() -> None:
+    """Control: otherwise the tests above compare the public way with itself."""
+    if not flash_cpu.available():
+        pytest.skip("this torch has no CPU flash operator that takes a mask together with causality")
+    assert Problem("toeplitz").route() == "toeplitz"
+
+
+def reading_past(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *call: object, **more: object) -> tuple:
+    """The operator of torch 2.8: every query head reads a key head of its own number, in whatever memory that is."""
+    key, value = (t.as_strided(query.shape, t.stride(), t.storage_offset()) for t in (key, value))
+    return OPERATOR(query, key, value, *call, **more)
+
+
+OPERATOR = flash_cpu.forward
+
+
+def test_an_operator_without_shared_key_heads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_cpu, "forward", reading_past)
+    assert not flash_cpu.shares_key_heads()
+
+
+@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "two regions", "rows"])
+def test_an_operator_without_shared_key_heads_gets_one_for_each(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where memory behind the keys would have been read without an error."""
+    seen = []
+
+    def strict(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *call: object, **more: object) -> tuple:
+        seen.append(query.shape[1] == key.shape[1] == value.shape[1])
+        return OPERATOR(query, key, value, *call, **more)
+
+    monkeypatch.setattr(flash_cpu, "forward", strict)
+    monkeypatch.setattr(flash_cpu, "SHARES_KEY_HEADS", False)
+    problem = Problem(kind, queries=150, keys=150)
+    assert problem.gap() <= problem.limit
+    assert seen
+    assert all(seen)

@@ -1,0 +1,269 @@
+"""Linear biases and windows in FlashAttention's own package, which a module that computes its formula stands in for."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel, StaticCache
+
+from hf_posenc import patch_model
+from hf_posenc.attention.call import Call
+from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import EVERYTHING, Band
+from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
+from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.schemes.bias.alibi import ALiBi
+
+from .formula import Problem, one_for_each, slopes, tokens
+
+HEADS, WINDOW = 4, 7
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor:
+    """As documented: causality and distance from the lower right corner, ``[batch, token, head, dim]``."""
+    rows, keys, heads = q.shape[1], k.shape[1], q.shape[2]
+    query, key, value = (x.transpose(1, 2).double() for x in (q, k, v))
+    ahead = torch.arange(keys) - (torch.arange(rows)[:, None] + keys - rows)
+    scores = torch.einsum("bhid,bhjd->bhij", query, one_for_each(key, heads)) * softmax_scale
+    if alibi_slopes is not None:
+        assert alibi_slopes.dtype == torch.float32
+        assert alibi_slopes.shape == (heads,)
+        scores = scores - alibi_slopes[:, None, None].double() * ahead.abs()
+    left, right = window_size
+    right = 0 if causal else right
+    hidden = torch.zeros(rows, keys, dtype=torch.bool)
+    hidden |= (ahead > right) if right >= 0 else False
+    hidden |= (ahead < -left) if left >= 0 else False
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
+    return torch.einsum("bhij,bhjd->bihd", weights, one_for_each(value, heads)).to(q.dtype)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    alibi_slopes: Tensor | None = None,
+) -> Tensor:
+    """One text behind the other, ``[token, head, dim]``."""
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert max_seqlen_q == int(cu_seqlens_q.diff().max())
+    assert max_seqlen_k == int(cu_seqlens_k.diff().max())
+    settings = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size}
+    parts = []
+    ends_q, ends_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    for a, b, c, d in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+        one = flash_attn_func(q[None, a:b], k[None, c:d], v[None, c:d], alibi_slopes=alibi_slopes, **settings)
+        parts.append(one[0])
+    return torch.cat(parts)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("flash_attn")
+    module.flash_attn_func, module.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    return module
+
+
+def linear(ctx: PositionContext) -> tuple[KeyBias | ToeplitzBias, ...]:
+    steep = slopes(HEADS)
+    if ctx.causal:
+        return (KeyBias(steep[None, :, None] * ctx.key_positions[:, None].double(), steep),)
+    return (ToeplitzBias(lambda d: -steep.view(-1, *[1] * d.ndim) * d.abs(), steep),)
+
+
+def call_of(problem: Problem, *, bias: bool, window: bool) -> Call:
+    call = problem.call()
+    near = Band(0 if problem.causal else 1 - WINDOW, WINDOW)
+    terms = Terms(
+        bias=linear(call.ctx) if bias else (), visible=near if window else EVERYTHING, logit_scale=1.25
+    )  # fmt: skip
+    return replace(call, terms=terms)
+
+
+def expected(problem: Problem, *, bias: bool, window: bool) -> Tensor:
+    """Dense and in float64; rows that see nothing are zero."""
+    q, k, v = problem.q[0].double(), *(one_for_each(x.double(), HEADS) for x in (problem.k[0], problem.v))
+    distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) * problem.scaling
+    if bias:
+        scores = scores - slopes(HEADS, torch.float64)[:, None, None] * distance[:, None].abs()
+    seen = problem.seen()
+    if window:
+        seen = seen & (distance.abs() < WINDOW)[:, None]
+    weights = (scores * 1.25).masked_fill(~seen, -math.inf).softmax(-1).nan_to_num(0.0)
+    return weights @ v
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(("bias", "window"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(29, 29), (1, 29), (6, 29)])
+def test_plain_texts(queries: int, keys: int, causal: bool, bias: bool, window: bool) -> None:
+    if queries < keys and not causal:
+        pytest.skip("an encoder has no cache")
+    problem = Problem("plain", queries=queries, keys=keys, causal=causal)
+    mixed = flash_attn.attend(call_of(problem, bias=bias, window=window), None)
+    torch.testing.assert_close(mixed.double(), expected(problem, bias=bias, window=window), atol=1e-6, rtol=0)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("queries", [40, 1, 6])
+@pytest.mark.parametrize("left", [True, False])
+def test_padding(left: bool, queries: int, causal: bool) -> None:
+    if queries < 40 and not (causal and left):
+        pytest.skip("an encoder has no cache, and a text is continued behind its padding")
+    row = [0] * 11 + [1] * 29
+    real = tokens(row if left else row[::-1], [1] * 40)
+    problem = Problem("plain", queries=queries, keys=40, causal=causal, real=real)
+    mixed = flash_attn.attend(call_of(problem, bias=True, window=True), real)
+    exact = expected(problem, bias=True, window=True)
+    exact = exact.masked_fill(~real.bool()[:, None, -queries:, None], 0.0)
+    torch.testing.assert_close(mixed.double(), exact, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_alibi_says_it_is_linear(causal: bool) -> None:
+    geometry = Geometry(
+        heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=causal, trained_length=16, target_length=16
+    )
+    positions = torch.arange(9)[None]
+    for interpolate in (1.0, 2.0):
+        scheme = ALiBi(geometry, interpolate=interpolate)
+        bias = scheme.bias(PositionContext(positions, positions, causal, True))
+        assert bias.slopes is not None
+        steps = bias.values.diff(dim=-1)[0, :, 0] if isinstance(bias, KeyBias) else -bias.of_distance(torch.tensor(1))
+        torch.testing.assert_close(bias.slopes.double(), steps.double())
+
+
+def test_one_sided_alibi_does_not() -> None:
+    geometry = Geometry(
+        heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=False, trained_length=16, target_length=16
+    )
+    positions = torch.arange(9)[None]
+    assert (
+        ALiBi(geometry, bidirectional="asymmetric").bias(PositionContext(positions, positions, False, True)).slopes
+        is None
+    )
+
+
+def refusals() -> dict[str, Call]:
+    problem = Problem("plain")
+    plain = call_of(problem, bias=True, window=False)
+    trained = KeyBias(torch.zeros(1, HEADS, 29), slopes(HEADS).requires_grad_())
+    two = torch.cat([torch.arange(15), torch.arange(14)])[None]
+    packed = replace(plain.ctx, query_positions=two, key_positions=two, contiguous=False)
+    return {
+        "not linear in distance": Problem("toeplitz").call(),
+        "more than a linear bias": Problem("sink").call(),
+        "slopes that are being trained": replace(plain, terms=Terms(bias=(trained,))),
+        "of chunks": replace(plain, terms=replace(plain.terms, visible=Band(None, 1, chunk=5))),
+        "own key": replace(plain, terms=replace(plain.terms, visible=Band(2, 9))),
+        "packed": replace(plain, ctx=packed),
+    }
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("reason", refusals())
+def test_what_it_cannot_compute_is_refused(reason: str) -> None:
+    with pytest.raises(BackendCannotCarry, match=reason):
+        flash_attn.attend(refusals()[reason], None)
+
+
+def test_without_the_package() -> None:
+    if flash_attn.function("flash_attn_func") is not None:
+        pytest.skip("flash-attn is installed")
+    with pytest.raises(BackendCannotCarry, match="not installed"):
+        flash_attn.attend(call_of(Problem("plain"), bias=True, window=False), None)
+
+
+def tiny(name: str) -> PreTrainedModel:
+    """A model of two layers, random and always the same."""
+    torch.manual_seed(0)
+    shapes = {"vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": HEADS}
+    if name == "bert":
+        return BertModel(BertConfig(**shapes, intermediate_size=32)).eval()
+    return LlamaForCausalLM(LlamaConfig(**shapes, intermediate_size=32, num_key_value_heads=2)).eval()
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("scheme", ["alibi", ("window", {"size": WINDOW})])
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], name: str) -> None:
+    """The backend that transformers calls by that name, beside the one that computes the formula."""
+    if name == "bert" and scheme != "alibi":
+        pytest.skip("a window is a decoder's")
+    model = patch_model(tiny(name), scheme)
+    ids = torch.arange(60).view(2, 30) % 32
+    mask = torch.tensor([[0] * 7 + [1] * 23, [1] * 30]) if padded else torch.ones(2, 30, dtype=torch.long)
+    theirs = model(ids, attention_mask=mask)[0]
+    model.config._attn_implementation = "flash_attention_2"  # asked for by its name, the package itself is looked for
+    ours = model(ids, attention_mask=mask)[0]
+    assert float((ours - theirs)[mask.bool()].abs().max()) < 1e-5
+    if name == "llama" and not padded:
+        held = model(ids[:, :20], use_cache=True).past_key_values
+        last = model(ids[:, 20:21], past_key_values=held)[0]
+        assert float((last[:, 0] - theirs[:, 20]).abs().max()) < 1e-5
+
+
+@pytest.mark.usefixtures("package")
+@torch.no_grad()
+def test_whole_models_that_ask_for_more() -> None:
+    """What it cannot compute it refuses: other biases, and keys nobody has written yet."""
+    ids = torch.arange(30)[None]
+    model = patch_model(tiny("llama"), "t5")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(BackendCannotCarry, match="not linear"):
+        model(ids)
+    model = patch_model(tiny("llama"), "alibi")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(BackendCannotCarry, match="static cache"):
+        model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=64))
+
+
+@pytest.mark.parametrize(
+    ("band", "left", "right"),
+    [
+        (Band(), -1, -1),
+        (Band(None, 5), 4, -1),
+        (Band(0, 5), 4, 0),
+        (Band(-3, 5), 4, 3),
+        (Band(0, None), -1, 0),
+        (Band(0, 1), 0, 0),
+    ],
+    ids=str,
+)
+def test_windows_in_the_package_own_count(band: Band, left: int, right: int) -> None:
+    """It counts neighbours on each side, the row's own key not among them, and writes -1 for no bound."""
+    assert flash_attn.window_of(band) == (left, right)

@@ -1,0 +1,208 @@
+"""Flex attention, uncompiled on the CPU, against the formula and, in whole models, against sdpa."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import patch_model
+from hf_posenc.attention.kernels import flex, flex_block_mask
+from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
+from hf_posenc.core.context import PositionContext
+from hf_posenc.errors import BackendCannotCarry
+
+from .formula import ALL, BOTH_WAYS, Problem, tokens
+
+CARRIED = tuple(kind for kind in ALL if kind not in ("rows", "content", "sink", "values"))
+LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
+DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same arithmetic without minutes of C++ compilation, except where that is the point."""
+    stance = "default" if request.node.get_closest_marker("full") else "force_eager"
+    torch.compiler.reset()  # after a second shape it compiles for any length, and that C++ does not build on torch 2.13
+    with torch.compiler.set_stance(stance):
+        yield
+
+
+def block_mask(problem: Problem) -> BlockMask:
+    """Who sees whom, as transformers tells flex attention."""
+    seen = problem.seen().expand(problem.batch, 1, -1, -1)
+
+    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        return seen[b, 0, q, kv]
+
+    return create_block_mask(pair, problem.batch, None, problem.queries, problem.keys, device="cpu")
+
+
+def gap(problem: Problem) -> float:
+    mixed = flex.attend(problem.call(), block_mask(problem))
+    difference = (mixed.double() - problem.expected()).abs()
+    if problem.real is not None:  # rows of padding may hold anything finite
+        assert torch.isfinite(mixed).all()
+        difference = difference.masked_fill(~problem.real[:, -problem.queries :].bool()[:, None, :, None], 0.0)
+    return float(difference.max())
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kind", CARRIED)
+def test_causal(kind: str, kv_heads: int) -> None:
+    problem = Problem(kind, queries=150, kv_heads=kv_heads)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind in BOTH_WAYS])
+def test_bidirectional(kind: str) -> None:
+    problem = Problem(kind, queries=150, causal=False)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+def test_without_a_mask(kind: str) -> None:
+    problem = Problem(kind, queries=40)
+    mixed = flex.attend(problem.call(), None)
+    assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", ["toeplitz", "regions with a bias"])
+def test_positions_further_apart_than_the_text_is_long(kind: str) -> None:
+    """A caller's own may leave gaps; a table as long as the text would end too early."""
+    call = Problem(kind, queries=40).call()
+    spread = PositionContext(call.ctx.query_positions * 3, call.ctx.key_positions * 3, causal=True, contiguous=False)
+    call = replace(call, ctx=spread)
+    torch.testing.assert_close(flex.attend(call, None), attend_by_blocks(call), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(129, 129), (300, 300), (7, 300), (1, 257)])
+@pytest.mark.parametrize("kind", ["plain", "window", "two regions", "chunks"])
+def test_the_tiles_that_are_visited_hold_every_seen_pair(kind: str, queries: int, keys: int) -> None:
+    """Uncompiled, flex attention asks all pairs: a tile left out shows only here. Nothing is taken unasked either."""
+    call = Problem(kind, queries=queries, keys=keys).call()
+    i, j = call.ctx.query_positions[0, :, None], call.ctx.key_positions[0]
+    for region in call.terms.regions:
+        found = flex_block_mask.of_block_mask(flex.mask_of(call, None, region.band))
+        whole = torch.zeros(-(-queries // 128) * 128, -(-keys // 128) * 128, dtype=torch.bool)
+        whole[:queries, :keys] = region.band.holds(i, j) & call.terms.visible.holds(i, j) & (j <= i)
+        by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+        assert not (by_tile.any(3).any(1) & ~found.some[0, 0]).any()
+        assert not (found.every[0, 0] & ~by_tile.all(3).all(1)).any()
+
+
+@pytest.mark.parametrize(("queries", "unwritten"), [(1, 0), (7, 0), (1, 9), (7, 9)])
+@pytest.mark.parametrize("kind", CARRIED)
+def test_cache(kind: str, queries: int, unwritten: int) -> None:
+    problem = Problem(kind, queries=queries, keys=40, unwritten=unwritten)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+def test_left_padding(kind: str) -> None:
+    problem = Problem(kind, queries=40, real=LEFT)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+def test_packed_documents(kind: str) -> None:
+    problem = Problem(kind, queries=40, document=DOCUMENTS)
+    assert gap(problem) <= problem.limit
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (Problem("content"), "a bias that needs queries and keys"),
+        (Problem("rows"), "a rotation that differs by row"),
+        (Problem("sink"), "a learned sink"),
+        (Problem("values"), "what position adds to the values"),
+        (Problem("toeplitz", dropout=0.1), "dropout"),
+        (Problem("toeplitz", grad=True), "training on the CPU"),
+        (Problem("learned table", grad=True), "training on the CPU"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_it_cannot_carry_is_refused(problem: Problem, reason: str) -> None:
+    with pytest.raises(BackendCannotCarry, match=reason):
+        flex.attend(problem.call(), None)
+
+
+def test_a_learned_bias_alone_is_training_too() -> None:
+    problem = Problem("learned table", grad=True)
+    frozen = replace(
+        problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach()
+    )
+    with pytest.raises(BackendCannotCarry, match="training on the CPU"):
+        flex.attend(frozen, None)
+
+
+def test_a_kernel_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: object, **settings: object) -> None:
+        raise NotImplementedError("no backward here")
+
+    monkeypatch.setattr(flex, "kernel", lambda family: failing)
+    with pytest.raises(BackendCannotCarry, match="sdpa"):
+        flex.attend(Problem("toeplitz").call(), None)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
+@pytest.mark.parametrize("queries", [150, 1])
+@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window"])
+def test_compiled(kind: str, queries: int) -> None:
+    problem = Problem(kind, queries=queries, keys=150, head_dim=16)
+    mixed = flex.attend(problem.call(), None)
+    assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
+def test_compiled_regions_are_refused_on_the_cpu() -> None:
+    """A compiled call on the CPU cannot return the log-sum-exp that merges them."""
+    with pytest.raises(BackendCannotCarry, match="sdpa"):
+        flex.attend(Problem("two regions", head_dim=16).call(), None)
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "rerope", "yarn"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_llama_as_on_sdpa(scheme: str, padded: bool) -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    model = patch_model(LlamaForCausalLM(config).eval(), scheme, factor=4)
+    ids, mask = torch.randint(64, (2, 40)), LEFT if padded else None
+
+    def logits(backend: str) -> torch.Tensor:
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            first = model(ids[:, :-1], attention_mask=None if mask is None else mask[:, :-1], use_cache=True)
+            last = model(ids[:, -1:], attention_mask=mask, past_key_values=first.past_key_values)
+        both = torch.cat((first.logits, last.logits), dim=1)
+        return both if mask is None else both.masked_fill(~mask.bool()[..., None], 0.0)
+
+    torch.testing.assert_close(logits("flex_attention"), logits("sdpa"), atol=2e-5, rtol=0)
+
+
+def test_bert_as_on_sdpa() -> None:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    model = patch_model(BertModel(config).eval(), "alibi", factor=4)
+    ids, real = torch.randint(64, (2, 40)), LEFT.bool()[..., None]
+    outputs = {}
+    for backend in ("sdpa", "flex_attention"):
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            hidden = model(ids, attention_mask=LEFT).last_hidden_state
+        outputs[backend] = hidden.masked_fill(~real, 0.0)
+    torch.testing.assert_close(outputs["flex_attention"], outputs["sdpa"], atol=2e-5, rtol=0)

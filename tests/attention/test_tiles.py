@@ -1,0 +1,106 @@
+"""Tiles of flex attention's masks against all pairs, one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+from hf_posenc.attention.kernels import flex_block_mask
+from hf_posenc.core.regions import Band
+
+SIZE = (8, 16)
+BANDS = (
+    Band(),
+    Band(0, None),
+    Band(None, 30),
+    Band(-5, 30),
+    Band(20, 40),
+    Band(1, 3, chunk=7),
+    Band(rows_from=13, rows_until=44),
+    Band(9, None, keys_until=5),
+)
+POSITIONS = {
+    "in steps of one": torch.arange(67)[None],
+    "padded on the left": torch.stack((torch.arange(67), (torch.arange(67) - 11).clamp(min=0))),
+    "packed": torch.cat((torch.arange(30), torch.arange(37)))[None],
+}
+
+
+def pairs_of(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether some, and whether all pairs of each tile are seen; what is behind the end counts for neither."""
+    rows, keys = (-(-n // s) for n, s in zip(mask.shape[-2:], SIZE, strict=True))
+    cut = [[mask[:, a * 8 : a * 8 + 8, b * 16 : b * 16 + 16] for b in range(keys)] for a in range(rows)]
+    flags = [
+        torch.stack([torch.stack([f(t.flatten(1), 1) for t in row], 1) for row in cut], 1)
+        for f in (torch.any, torch.all)
+    ]
+    return flags[0], flags[1]
+
+
+@pytest.mark.parametrize("places", POSITIONS)
+@pytest.mark.parametrize("band", BANDS, ids=str)
+def test_of_a_band(band: Band, places: str) -> None:
+    """No seen pair is outside, no hidden one inside; in steps of one nothing is visited in vain."""
+    positions = POSITIONS[places]
+    found = flex_block_mask.of_band(band, positions, positions, SIZE)
+    some, every = pairs_of(band.holds(positions[:, :, None], positions[:, None, :]))
+    assert not (some & ~found.some[:, 0]).any()
+    assert not (found.every[:, 0] & ~every).any()
+    if places == "in steps of one" and band.chunk == 1 and band.keys_until is None:
+        assert torch.equal(found.some[:, 0], some)
+        assert torch.equal(found.every[:, 0], every)
+
+
+def test_of_a_tensor() -> None:
+    mask = torch.rand(2, 1, 67, 50, generator=torch.Generator().manual_seed(0)) < 0.02
+    mask[:, :, 16:24, 16:32] = True
+    found = flex_block_mask.of_tensor(mask, SIZE)
+    some, every = pairs_of(mask[:, 0])
+    assert torch.equal(found.some[:, 0], some)
+    assert found.every[0, 0, 2, 1]
+    assert not (found.every[:, 0] & ~every).any()
+
+
+def test_there_and_back() -> None:
+    """A block mask made here is the one torch makes by asking every pair."""
+    band, length = Band(-5, 150), 400
+    positions = torch.arange(length)[None]
+
+    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        return band.holds(q, kv)
+
+    ours = flex_block_mask.block_mask(flex_block_mask.of_band(band, positions, positions), pair, (length, length))
+    theirs = create_block_mask(pair, None, None, length, length, device="cpu")
+    assert ours.shape == theirs.shape
+    assert torch.equal(ours.to_dense(), theirs.to_dense())
+    assert torch.equal(flex_block_mask.of_block_mask(ours).every, flex_block_mask.of_block_mask(theirs).every)
+    assert torch.equal(ours.q_num_blocks + ours.full_q_num_blocks, theirs.q_num_blocks + theirs.full_q_num_blocks)
+
+
+def test_of_two_bands_nothing_is_visited_in_vain() -> None:
+    """A tile is visited where both may see, and asked no further where both see all."""
+    positions = POSITIONS["in steps of one"]
+    one, two = (flex_block_mask.of_band(band, positions, positions, SIZE) for band in (Band(0, None), Band(None, 20)))
+    i, j = positions[:, :, None], positions[:, None, :]
+    (some_one, every_one), (some_two, every_two) = (pairs_of(band.holds(i, j)) for band in (Band(0), Band(None, 20)))
+    both = one & two
+    assert torch.equal(both.some[:, 0], some_one & some_two)
+    assert torch.equal(both.every[:, 0], every_one & every_two)
+    assert not torch.equal(both.some, one.some), "control: each takes something away"
+    assert not torch.equal(both.some, two.some)
+
+
+@pytest.mark.parametrize("lengths", [(150, 700), (700, 150), (130, 130)])
+def test_of_a_block_mask_that_is_no_square(lengths: tuple[int, int]) -> None:
+    seen = torch.arange(lengths[0])[:, None] - torch.arange(lengths[1]) + 300 >= 0
+
+    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        return seen[q, kv]
+
+    found = flex_block_mask.of_block_mask(create_block_mask(pair, None, None, *lengths, device="cpu"))
+    whole = torch.zeros([-(-n // 128) * 128 for n in lengths], dtype=torch.bool)
+    whole[: lengths[0], : lengths[1]] = seen
+    by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+    assert torch.equal(found.some[0, 0], by_tile.any(3).any(1))
+    assert torch.equal(found.every[0, 0], by_tile.all(3).all(1))

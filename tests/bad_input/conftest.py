@@ -1,0 +1,37 @@
+"""Folders that are made once, and damaged in copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hf_posenc
+from hf_posenc.checks.tiny_models import host
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Patched and plain checkpoints, an adapter with its base, and a file."""
+    root = tmp_path_factory.mktemp("saved")
+    places = {name: root / name for name in ("llama", "gpt2", "plain", "shards", "adapter", "base", "file")}
+    hf_posenc.patch_model(host("llama"), "yarn", factor=2).save_pretrained(places["llama"])
+    hf_posenc.patch_model(host("gpt2"), "learned").save_pretrained(places["gpt2"])
+    host("llama").save_pretrained(places["plain"])
+    host("llama").save_pretrained(places["shards"], max_shard_size="50KB")
+    host("llama").save_pretrained(places["base"])
+    places["file"].write_text("a file")
+    places["words"] = root / "words.txt"
+    places["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
+    return places
+
+
+@pytest.fixture(scope="session")
+def with_adapter(saved: dict[str, Path]) -> dict[str, Path]:
+    """The same, and a PEFT adapter: PEFT takes seconds to import."""
+    from peft import LoraConfig
+
+    base = hf_posenc.patch_model(host("llama"), "kerple")
+    adapted = hf_posenc.get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    hf_posenc.save_peft_adapter(adapted, saved["adapter"])
+    return saved

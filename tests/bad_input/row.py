@@ -1,0 +1,72 @@
+"""A row of the table: a bad input, what refuses it, and what must be left as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import hf_posenc
+from hf_posenc import errors
+from hf_posenc.checks.tiny_models import host
+
+TWO_SENTENCES = re.compile(r"^\S.+[.?!)] \S.+[.?!)…]$", re.DOTALL)
+Errors = type[errors.PosEncError] | tuple[type[errors.PosEncError], ...]
+NAN, INF = float("nan"), float("inf")
+
+
+@dataclass
+class Scene:
+    """What a row acts on.
+
+    Attributes:
+        folder: empty; what a row prepares goes elsewhere, so that whatever lies here afterwards was written.
+        saved: folders made once: ``llama`` and ``gpt2`` patched, ``plain``, ``adapter`` and its ``base``.
+        desk: where a row makes its damaged copies.
+        model: the host the row names.
+    """
+
+    folder: Path
+    saved: dict[str, Path]
+    desk: Path
+    model: Any = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A bad input.
+
+    Attributes:
+        number: of the catalogue; rows of the same kind share one.
+        name: what is bad.
+        error: what refuses it.
+        says: a pattern: the option, the value, the range.
+        act: what is done.
+        host: the model it is done to, ``"llama"`` if nothing else is said; patched first with ``patch``.
+    """
+
+    number: int
+    name: str
+    error: Errors
+    says: str
+    act: Callable[[Scene], object]
+    host: str = "llama"
+    patch: tuple[str, dict[str, Any]] | None = None
+    marks: tuple[Any, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.name}"
+
+    def model(self) -> nn.Module:
+        """A fresh host."""
+        model = host(self.host)
+        return model if self.patch is None else hf_posenc.patch_model(model, self.patch[0], **self.patch[1])
+
+
+def patching(scheme: Any, **options: Any) -> Callable[[Scene], object]:
+    """``patch_model`` of the scene's model."""
+    return lambda scene: hf_posenc.patch_model(scene.model, scheme, **options)

@@ -1,0 +1,158 @@
+"""Rows 35 to 44 and 67 to 72 on the command line: an exit code, no traceback, nothing on stdout, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_posenc.cli import main
+
+START = ["-m", "starter:llama"]
+COMPARE = ["compare", *START, "-s", "yarn", "--out", "OUT"]
+TUNE = ["finetune", *START, "-s", "yarn", "-f", "2", "--out", "OUT"]
+# number and name: words, exit code, what is said
+WORDS: dict[str, tuple[list[str], int, str]] = {
+    "35 command": (["lst"], 2, "'list'"),
+    "35 flag": (["list", "--jsn"], 2, "--json"),
+    "35 scheme": (["info", "yarm"], 2, "'yarn'"),
+    "35 escape code": (["info", "\x1b[31myarn"], 2, r"\\x1b"),
+    "35 empty": (["info", ""], 2, "''"),
+    "35 topic": (["explain", "dgo"], 2, "dgo"),
+    "35 scheme of a picture": (["show", "yarm"], 2, "'yarm'"),
+    "35 task": (["eval", *START, "-t", "posenc_pl", "-l", "256"], 2, "posenc_ppl"),
+    "35 task of a comparison": ([*COMPARE, "-t", "posenc_pl"], 2, "posenc_ppl"),
+    "36 word": ([*COMPARE, "-l", "abc"], 2, "'abc'"),
+    "36 zero": ([*COMPARE, "-l", "0"], 2, "'0'"),
+    "36 negative": ([*COMPARE, "-l", "256,-1"], 2, "'-1'"),
+    "36 exponent": ([*COMPARE, "-l", "1e3"], 2, "'1e3'"),
+    "36 superscript": ([*COMPARE, "-l", "25²"], 2, "25"),
+    "36 depths": ([*COMPARE, "--depths", "nan"], 2, "from 0 to 1"),
+    "36 depth of two": ([*COMPARE, "--depths", "2"], 2, "from 0 to 1"),
+    "38 too short": (["eval", *START, "-l", "1"], 1, "no room"),
+    "39 out is a file": ([*COMPARE[:-1], "FILE"], 1, "cannot be a folder"),
+    "39 out in a file": ([*COMPARE[:-1], "FILE/x"], 1, "cannot be a folder"),
+    "39 eval into a folder": (["eval", *START, "--out", "FOLDER"], 2, "cannot be a file"),
+    "39 eval into a file": (["eval", *START, "--out", "FILE/x.json"], 2, "cannot be a file"),
+    "39 eval into a pipe": (["eval", *START, "--out", "PIPE"], 2, "cannot be a file"),
+    "39 picture into a pipe": (["show", "rope", "--out", "PIPE.svg"], 2, "cannot be a file"),
+    "39 export to a full folder": (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], 2, "not empty"),
+    "41 comma": (["eval", *START, "-s", "a,b"], 2, "'a,b'"),
+    "41 blank": ([*COMPARE[:-4], "-s", "ya rn", "--out", "OUT"], 2, "'ya rn'"),
+    "41 glob": ([*COMPARE[:-4], "-s", "yarn*", "--out", "OUT"], 2, r"yarn\*"),
+    "41 path": ([*COMPARE[:-4], "-s", "../x", "--out", "OUT"], 2, r"\.\./x"),
+    "41 none": ([*COMPARE[:-4], "-s", "", "--out", "OUT"], 2, "no scheme"),
+    "42 path": (["eval", "-m", "../absent"], 2, "absent"),
+    "42 file": (["check", "-m", "FILE", "-s", "yarn"], 2, "FILE"),
+    "42 starter": (["check", "-m", "starter:lama", "-s", "yarn"], 2, "'llama'"),
+    "42 empty folder": (["eval", "-m", "FOLDER"], 1, "cannot be loaded"),
+    "42 device": ([*COMPARE, "--device", "nope"], 1, "no device 'nope'"),
+    "42 device that is not there": ([*COMPARE, "--device", "cuda:77"], 1, "no device 'cuda:77'"),
+    "44 seed": ([*COMPARE, "--seed", "-1"], 2, "seed"),
+    "44 seed of eval": (["eval", *START, "--seed", "-1"], 2, "seed"),
+    "44 limit": ([*COMPARE, "--limit", "0"], 2, "limit"),
+    "44 samples": (["eval", *START, "--samples", "0"], 2, "samples"),
+    "44 learning rate": ([*TUNE, "--learning-rate", "nan"], 1, "learning_rate=nan"),
+    "44 method": ([*TUNE, "--method", "lroa"], 1, "'lroa'"),
+    "44 packing": ([*TUNE, "--packing", "joind"], 1, "'joind'"),
+    "44 rows too long": ([*TUNE, "--length", "99999"], 2, "99999"),
+    "3 factor": (["check", *START, "-s", "yarn", "-f", "0.5"], 2, "at least 1"),
+    "5 factor nan": (["check", *START, "-s", "yarn", "-f", "nan"], 2, "nan"),
+    "6 factor inf": (["check", *START, "-s", "yarn", "-f", "1e400"], 2, "inf"),
+    "53 option NaN": (["check", *START, "-s", "yarn", "-o", "beta_fast=NaN"], 2, "nan"),
+    "67 task file": (["eval", *START, "-t", "./x.yaml"], 1, "--trust-tasks"),
+    "67 no folder of tasks": ([*COMPARE, "--include-path", "absent", "--trust-tasks"], 2, "absent"),
+    "67 folder of tasks": ([*COMPARE, "--include-path", "FOLDER"], 1, "--trust-tasks"),
+    "68 task with a slash": ([*COMPARE, "-t", "a/b"], 1, "a/b"),
+    "68 long task": ([*COMPARE, "-t", "x" * 301], 2, "xxx…"),
+    "69 text absent": ([*COMPARE, "--text", "absent.txt"], 1, "absent.txt"),
+    "69 text empty": (["eval", *START, "-l", "256", "--text", "EMPTY"], 1, "got 0"),
+    "69 text blank": (["eval", *START, "-l", "256", "--text", "BLANK"], 1, "text"),
+    "69 text a pipe": (["eval", *START, "-l", "256", "--text", "PIPE"], 1, "pipe or a device"),
+    "69 text a device": (["eval", *START, "-l", "256", "--text", "/dev/zero"], 1, "pipe or a device"),
+    "69 text too short": (["eval", *START, "-l", "500000"], 1, "need 500080 tokens of text, got"),
+    "37 length": (["eval", *START, "-l", "999999999", "-t", "posenc_passkey"], 1, "999,999,999 tokens.+GiB.+Choose"),
+    "37 length of a probe": (["probe", *START, "-l", "999999999"], 1, "999,999,999 tokens.+GiB.+Choose"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "says"), WORDS.values(), ids=WORDS)
+def test_wrong_words(
+    words: list[str],
+    code: int,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text("x")
+    Path("EMPTY").touch()
+    Path("BLANK").write_text(" \n\n ")
+    os.mkfifo("PIPE")
+    os.mkfifo("PIPE.svg")
+    Path("FOLDER").mkdir()
+    Path("FULL").mkdir()
+    Path("FULL/x").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr()
+    assert ended.value.code == code, said.err
+    assert said.out == ""
+    assert re.search(says, said.err), said.err
+    assert "Traceback" not in said.err
+    assert all(c.isprintable() or c in "\n\t" for c in said.err)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [
+        {"COLUMNS": "20"},
+        {"LANG": "C", "LC_ALL": "C"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"TERM": "dumb"},
+        {"COLUMNS": "x"},
+        {"NO_COLOR": "1"},
+    ],
+    ids=str,
+)
+def test_row_43_terminals(surroundings: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "hf_posenc.cli", "list"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | surroundings, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"yarn" in done.stdout
+    assert b"Traceback" not in done.stderr
+
+
+def test_row_43_closed_stdout() -> None:
+    """``| head -1``."""
+    command = f"{sys.executable} -m hf_posenc.cli list --json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert done.stdout.strip() == b"["
+    assert b"Traceback" not in done.stderr
+    assert b"BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_row_43_streams_that_are_closed(closed: str) -> None:
+    command = f"{sys.executable} -m hf_posenc.cli list {closed}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == 0
+
+
+def test_row_40_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A run is not resumed with other settings; the difference is named."""
+    from hf_posenc.errors import CheckpointMismatch
+    from hf_posenc.training.resume import start_run
+
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "run.json").write_text(json.dumps({"steps": 3}))
+    with pytest.raises(CheckpointMismatch, match=r"steps=3.+4"):
+        start_run(tmp_path, {"steps": 4}, resume=True)
+    assert json.loads((tmp_path / "run.json").read_text()) == {"steps": 3}

@@ -1,0 +1,75 @@
+"""Every option of every scheme, by walking the registry: what no option may be is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hf_posenc
+from hf_posenc import errors
+from hf_posenc.checks.tiny_models import host
+from hf_posenc.schemes.registry import SchemeRecord, list_schemes
+
+from .row import INF, NAN, TWO_SENTENCES
+
+NO_OPTION: list[Any] = [
+    NAN,
+    INF,
+    -INF,
+    1e300,
+    5e-324,
+    10**30,
+    2**31,
+    10**400,
+    2 + 1j,
+    object(),
+    b"x",
+    {"a": 1},
+    {1},
+    "x" * 1000,
+    [NAN],
+    [[[[[1]]]]],
+    "\x1b[31m",
+    "nan",
+    -5,
+]
+MODELS = {name: host(name) for name in ("llama", "gpt2", "bert")}
+BUILT_IN = [record for record in list_schemes() if record.options and record.target.startswith("hf_posenc.")]
+
+
+@pytest.mark.parametrize("record", BUILT_IN, ids=lambda record: record.name)
+def test_no_option(record: SchemeRecord) -> None:
+    model = MODELS[record.models[0]]
+    for name, (kind, _) in record.options.items():
+        for value in NO_OPTION:
+            if value == -5 and kind in ("number", "number or None"):  # any sign will do
+                continue
+            if isinstance(value, str) and kind == "text":  # the name of another scheme
+                continue
+            with pytest.raises(errors.PosEncError) as caught:
+                hf_posenc.patch_model(model, record.name, **{name: value})
+            told = str(caught.value)
+            assert isinstance(caught.value, (errors.OptionOutOfRange, errors.UnknownOption)), (name, value, told)
+            assert name in told
+            assert TWO_SENTENCES.match(told), told
+            assert not hf_posenc.is_patched(model)
+
+
+@pytest.mark.parametrize("record", BUILT_IN, ids=lambda record: record.name)
+def test_truth_is_no_number(record: SchemeRecord) -> None:
+    model = MODELS[record.models[0]]
+    for name, (kind, _) in record.options.items():
+        if "True or False" not in kind:
+            with pytest.raises(errors.OptionOutOfRange, match=name):
+                hf_posenc.patch_model(model, record.name, **{name: True})
+
+
+@pytest.mark.parametrize("option", [("cope", "npos"), ("learned", "num_positions"), ("rel_bias", "max_distance")])
+def test_no_room(option: tuple[str, str]) -> None:
+    """Two thousand million rows are refused before they are allocated."""
+    scheme, name = option
+    model = MODELS["gpt2"]
+    with pytest.raises(errors.OptionOutOfRange, match=f"{name}=2147483647.+GiB"):
+        hf_posenc.patch_model(model, scheme, **{name: 2**31 - 1})
+    assert not hf_posenc.is_patched(model)

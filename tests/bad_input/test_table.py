@@ -1,0 +1,87 @@
+"""Every bad input of the table: its own error, two sentences, an exit code, nothing written, the model bit-equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from hf_posenc import errors
+from hf_posenc.checks.forward import text
+from hf_posenc.checks.life_cycle import differences, traces
+from hf_posenc.checks.tiny_models import TRAINED
+from hf_posenc.cli.errors import FAILED, USAGE, end
+
+from . import adapters, api, asking, calls, config, hosts, weights, wrapped
+from .row import TWO_SENTENCES, Row, Scene
+
+
+def parameters(rows: Iterable[Row]) -> list[object]:
+    """Rows as pytest has them."""
+    return [pytest.param(row, id=str(row), marks=row.marks) for row in rows]
+
+
+def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything that must be so after a bad input."""
+    scene.folder.mkdir()
+    capsys.readouterr()
+    with pytest.raises(row.error, match=row.says) as caught:
+        row.act(scene)
+    told = str(caught.value)
+    assert isinstance(caught.value, errors.PosEncError)
+    assert TWO_SENTENCES.match(told), told
+    assert len(told) < 2000, told
+    assert all(c.isprintable() or c == "\n" for c in told), told
+    with pytest.raises(SystemExit) as ended:
+        end(caught.value)
+    assert ended.value.code in (FAILED, USAGE)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Error: ")
+    assert "Traceback" not in said.err
+    assert list(scene.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *hosts.rows(), *wrapped.rows()]))
+def test_model_is_as_it_was(
+    row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = row.model()
+    before = traces(model, text(model, TRAINED))
+    refused(row, Scene(tmp_path / "out", saved, tmp_path, model), capsys)
+    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+
+
+@pytest.mark.parametrize("row", parameters(asking.rows()))
+def test_measuring_and_training_are_refused(
+    row: Row,
+    saved: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is asked for is read before the model is touched, and before anything is written."""
+    pytest.importorskip("lm_eval")
+    monkeypatch.chdir(tmp_path)
+    model = row.model()
+    before = traces(model, text(model, TRAINED))
+    refused(row, Scene(tmp_path / "out", saved, tmp_path, model), capsys)
+    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+
+
+@pytest.mark.parametrize("row", parameters([*config.rows(), *weights.rows()]))
+def test_checkpoint_is_refused(
+    row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(row, Scene(tmp_path / "out", saved, tmp_path), capsys)
+
+
+@pytest.mark.parametrize("row", parameters(adapters.rows()))
+def test_adapter_is_refused(
+    row: Row, with_adapter: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = row.model()
+    before = traces(model, text(model, TRAINED))
+    refused(row, Scene(tmp_path / "out", with_adapter, tmp_path, model), capsys)
+    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")

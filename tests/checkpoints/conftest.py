@@ -1,0 +1,123 @@
+"""Tiny models with uneven attention, and what they say of one text."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+from hf_posenc.checks.case import Pair, widest
+
+TRAINED, FACTOR = 16, 4
+WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=TRAINED, initializer_range=WIDE, bos_token_id=1,
+            eos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> PreTrainedModel:
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=TRAINED, initializer_range=WIDE, bos_token_id=1,
+            eos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def bert() -> PreTrainedModel:
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+            max_position_embeddings=TRAINED, initializer_range=WIDE,
+        )
+    )  # fmt: skip
+
+
+HOSTS = {"llama": llama, "gpt2": gpt2, "bert": bert}
+
+
+@pytest.fixture
+def host() -> Callable[[str], PreTrainedModel]:
+    """The same weights at every call."""
+
+    def make(kind: str) -> PreTrainedModel:
+        torch.manual_seed(0)
+        return HOSTS[kind]().eval()
+
+    return make
+
+
+@pytest.fixture
+def answer() -> Callable[[nn.Module], Tensor]:
+    """Logits (or hidden states) at every position of one text as long as the target."""
+    ids = torch.randint(5, 64, (2, FACTOR * TRAINED), generator=torch.Generator().manual_seed(1))
+
+    @torch.no_grad()
+    def of(model: nn.Module, length: int | None = None) -> Tensor:
+        return model.eval()(ids[:, :length])[0]
+
+    return of
+
+
+@pytest.fixture
+def stir() -> Callable[[nn.Module], None]:
+    """Give every trainable or positional parameter another value, as training would."""
+
+    @torch.no_grad()
+    def of(model: nn.Module) -> None:
+        generator = torch.Generator().manual_seed(2)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad or "posenc" in name:
+                parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+
+    return of
+
+
+ONE_A_HOOK = [
+    ("llama", "yarn"), ("llama", "alibi"), ("llama", "binary"), ("llama", "cable"), ("llama", "dca"),
+    ("llama", "deberta"), ("llama", "drope"), ("llama", "dynamic_ntk"), ("llama", "llama4_temp"),
+    ("llama", "lm_infinite"), ("llama", "none"), ("llama", "shaw"), ("llama", "sinks"), ("llama", "ssmax"),
+    ("llama", "window"), ("llama", "xpos"), ("llama", "t5"),
+    ("gpt2", "learned"), ("gpt2", "learned_hier"), ("gpt2", "pose"), ("gpt2", "longrope"), ("gpt2", "fox"),
+    ("bert", "t5"), ("bert", "learned_hier"), ("bert", "dynamic_ntk"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    """One scheme for every hook."""
+    return [widest(kind, scheme) for kind, scheme in ONE_A_HOOK]
+
+
+@pytest.fixture
+def elsewhere(tmp_path) -> Callable[[str], None]:
+    """Run a program in a fresh process, in the test's folder."""
+
+    def run(program: str) -> None:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    return run

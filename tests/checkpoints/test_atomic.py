@@ -1,0 +1,51 @@
+"""An interrupted write leaves the old file and nothing beside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from hf_posenc.core.files.atomic import write_bytes, write_json
+from hf_posenc.core.files.staged import staged
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+def test_the_old_file_survives_a_failure_at_any_step(step, tmp_path, monkeypatch) -> None:
+    path = tmp_path / "new" / "file"
+    write_bytes(path, b"old")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match="No space"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+    monkeypatch.undo()
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are POSIX's")
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_pipe_is_not_replaced(through_a_link, tmp_path) -> None:
+    """Nor is a device: as root, ``/dev/null`` would be an ordinary file from then on."""
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "pipe"
+    if through_a_link:
+        path = tmp_path / "link"
+        path.symlink_to(tmp_path / "pipe")
+    with pytest.raises(OSError, match="device or a pipe"):
+        write_bytes(path, b"new")
+    with pytest.raises(OSError, match="device or a pipe"), staged(tmp_path) as beside:
+        (beside / path.name).write_bytes(b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert path.is_symlink() == through_a_link
+
+
+def test_json_is_utf8_and_ends_its_last_line(tmp_path) -> None:
+    write_json(tmp_path / "a.json", {"θ": 1})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n "θ": 1\n}\n'

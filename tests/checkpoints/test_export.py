@@ -1,0 +1,125 @@
+"""Plain checkpoints: what transformers computes from them without this package is what the patched model computes."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc import export_native, patch_model
+from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.errors import NotExpressible, NotPatched, OnlyWithinTrainedLength
+
+EXPRESSIBLE = [
+    ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("ntk_parts", {}), ("yarn", {}),
+    ("yarn", {"beta_fast": 16.0, "truncate": False, "attention_factor": 1.3}), ("llama3", {}),
+    ("proportional", {"p": 0.5}),
+]  # fmt: skip
+TEXT = torch.randint(3, 96, (1, 3 * TRAINED), generator=torch.Generator().manual_seed(0))
+
+
+WITHOUT = """
+import sys; sys.modules["hf_posenc"] = None
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+for folder in Path(".").glob("*"):
+    if folder.is_dir():
+        model, texts = AutoModelForCausalLM.from_pretrained(folder).eval(), load_file("texts.safetensors")
+        in_turn = sorted(texts, key=lambda name: texts[name].shape[1])  # its dynamic NTK remembers longer texts
+        save_file({name: model(texts[name]).logits.detach() for name in in_turn}, folder / "logits.safetensors")
+"""
+LENGTHS = {"trained": TRAINED, "beyond": 3 * TRAINED, "target": 4 * TRAINED}
+TEXTS = {name: torch.cat((TEXT, TEXT.flip(1)), 1)[:, :length].clone() for name, length in LENGTHS.items()}
+BY_LENGTH = [("longrope", {}), ("dynamic_ntk", {}), ("dynamic_ntk", {"multiplier": 2.0, "granularity": 8})]
+
+
+def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_path) -> None:
+    monkeypatch.delitem(ROPE_INIT_FUNCTIONS, "proportional", raising=False)
+    with pytest.raises(NotExpressible, match="does not know the RoPE type 'proportional' yet"):
+        export_native(patch_model(host("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
+
+
+def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
+    """Without this package, at the trained and at the target length; by-length schemes at the trained one only."""
+    save_file(TEXTS, tmp_path / "texts.safetensors")
+    models = {}
+    for number, (scheme, options) in enumerate([*EXPRESSIBLE, *BY_LENGTH]):
+        if scheme == "proportional" and scheme not in ROPE_INIT_FUNCTIONS:
+            continue  # earlier releases of transformers do not have it; `export_native` says so
+        model = models[f"{number}-{scheme}"] = patch_model(host("llama"), scheme, factor=4, **options)
+        by_length = (scheme, options) in BY_LENGTH
+        with pytest.warns(OnlyWithinTrainedLength, match="32 tokens") if by_length else nullcontext():
+            parameters = export_native(model, tmp_path / f"{number}-{scheme}")
+        config = json.loads((tmp_path / f"{number}-{scheme}" / "config.json").read_text())
+        assert "position_scheme" not in config
+        assert config["max_position_embeddings"] == (TRAINED if scheme == "dynamic_ntk" else 4 * TRAINED)
+        assert config["rope_parameters"]["rope_type"] == parameters["rope_type"]
+    elsewhere(WITHOUT)
+    for folder, model in models.items():
+        stored = load_file(tmp_path / folder / "logits.safetensors")
+        by_length = folder.partition("-")[2] in ("longrope", "dynamic_ntk")
+        with torch.no_grad():
+            for name, text in TEXTS.items():
+                apart = (stored[name] - model(text).logits).abs().max().item()
+                if by_length and name != "trained":
+                    assert apart > 0.1, (folder, name, apart)  # control: the warning says the truth
+                else:
+                    assert apart < 1e-4, (folder, name, apart)  # frequencies are float32 there, float64 here
+            if folder.partition("-")[2] != "dynamic_ntk":  # it is the host itself up to the trained length
+                assert (host("llama")(TEXTS["trained"]).logits - stored["trained"]).abs().max() > 0.01  # control
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "self_extend", "yarn+logn", "longrope+logn", "xpos", "sinks"])
+def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
+    model = patch_model(host("llama"), scheme, factor=4)
+    with pytest.raises(NotExpressible, match="save_pretrained"):
+        export_native(model, tmp_path / "plain")
+    assert not (tmp_path / "plain").exists()
+
+
+@pytest.mark.parametrize("options", [{"layout": "interleaved"}, {"rotary_dim": 8}, {"on_v": True}])
+def test_options_that_change_the_rotation_are_seen(options: dict, tmp_path) -> None:
+    with pytest.raises(NotExpressible):
+        export_native(patch_model(host("llama"), "rope", factor=4, **options), tmp_path / "plain")
+
+
+def test_layers_and_unpatched_models(tmp_path) -> None:
+    with pytest.raises(NotExpressible):
+        export_native(patch_model(host("llama"), "irope", factor=4), tmp_path)
+    with pytest.raises(NotExpressible):
+        export_native(patch_model(host("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
+    with pytest.raises(NotPatched):
+        export_native(host("llama"), tmp_path)
+
+
+WRONG = {
+    "another temperature": {"attention_factor": 1.01},
+    "another factor": {"factor": 3.9},
+    "another base": {"rope_theta": 10_100.0},
+    "another ramp": {"beta_fast": 8.0, "beta_slow": 0.01},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_written_is_held_against_the_scheme(wrong: str, tmp_path, monkeypatch) -> None:
+    """A scheme whose `native` says something else than it does, as a release of transformers may read it."""
+    from hf_posenc.schemes.rotary.yarn import Yarn
+
+    honest = Yarn.native
+    export_native(patch_model(host("llama"), "yarn", factor=4), tmp_path / "honest")
+    monkeypatch.setattr(Yarn, "native", lambda self: honest(self) | WRONG[wrong])
+    with pytest.raises(NotExpressible, match="another rotation"):
+        export_native(patch_model(host("llama"), "yarn", factor=4), tmp_path / "plain")
+    assert not (tmp_path / "plain").exists()
+
+
+def test_how_a_model_generates_travels_with_it(tmp_path) -> None:
+    model = patch_model(host("llama"), "yarn", factor=4)
+    model.generation_config.temperature, model.generation_config.do_sample = 0.25, True
+    export_native(model, tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.25

@@ -1,0 +1,153 @@
+"""A Python that never saw the models loads them and gets the same numbers: one scheme for every hook."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from packaging.version import Version
+from safetensors.torch import save_file
+from transformers.integrations.peft import MIN_PEFT_VERSION
+
+from hf_posenc import patch_model
+from hf_posenc.checks.case import Pair
+from hf_posenc.checks.forward import read, text
+from hf_posenc.checks.tiny_models import host
+from hf_posenc.patching.patch import scheme_of
+from hf_posenc.schemes.base import has
+
+peft = pytest.importorskip("peft", reason="half of the models are PEFT adapters; they need the extra `train`")
+
+HOOKS = (
+    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
+)
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}  # processes may sum in another order
+
+READER = """
+import json
+from pathlib import Path
+import torch, transformers
+import hf_posenc
+from hf_posenc.checks.forward import read
+from safetensors.torch import load_file
+
+def compare(model, folder, limit):
+    stored = load_file(folder / "asked.safetensors")
+    gap = (read(model, stored["tokens"]) - stored["read"]).abs().max().item()
+    assert gap <= limit, (str(folder), gap)
+
+jobs = json.loads(Path("jobs.json").read_text())
+for job in jobs:
+    compare(hf_posenc.from_pretrained(job["folder"], **job["load"]), Path(job["folder"]), job["limit"])
+hf_posenc.enable_auto()
+for job in jobs:
+    for auto in job["auto"]:
+        model = getattr(transformers, auto).from_pretrained(job["folder"], **job["load"])
+        assert hf_posenc.is_patched(model), (job, auto)
+        if auto.endswith("LM"):
+            compare(model.eval(), Path(job["folder"]), job["limit"])
+"""
+
+
+def test_there_is_one_for_every_hook(pairs) -> None:
+    schemes = [scheme_of(pair.apply(pair.fresh())) for pair in pairs]
+    assert {hook for scheme in schemes for hook in HOOKS if has(scheme, hook)} == set(HOOKS)
+
+
+def test_numbers_are_equal(pairs, elsewhere, tmp_path) -> None:
+    """Types, shards and device maps are dealt out among the schemes; Auto classes load them after `enable_auto`."""
+    jobs = []
+    heads = {
+        "llama": ["AutoModelForCausalLM", "AutoModel", "AutoModelForSequenceClassification"],
+        "gpt2": ["AutoModelForCausalLM", "AutoModel", "AutoModelForTokenClassification"],
+        "bert": ["AutoModelForMaskedLM", "AutoModel", "AutoModelForQuestionAnswering"],
+    }
+    for number, pair in enumerate(pairs):
+        dtype = list(ROUNDING)[number % 3]
+        model = pair.apply(pair.fresh()).to(dtype)
+        folder = f"{pair.model_name}-{pair.scheme_name}"
+        model.save_pretrained(tmp_path / folder, **({"max_shard_size": "40KB"} if number % 2 else {}))
+        tokens = text(model, pair.length(pair.trained + 9, model)).contiguous()
+        save_file({"tokens": tokens, "read": read(model, tokens)}, tmp_path / folder / "asked.safetensors")
+        load = [{}, {"device_map": "cpu"}, {"device_map": "auto"}][number % 3]
+        auto = heads[pair.model_name][: 3 if number % 4 == 0 else 1]
+        jobs.append({"folder": folder, "load": load, "limit": ROUNDING[dtype], "auto": auto})
+        assert bool(list((tmp_path / folder).glob("model-*"))) == bool(number % 2)
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    elsewhere(READER)
+
+
+ADAPTERS = """
+import json
+from pathlib import Path
+import hf_posenc
+from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.forward import read
+from safetensors.torch import load_file
+
+for job in json.loads(Path("jobs.json").read_text()):
+    folder = Path(job["folder"])
+    stored = load_file(folder / "asked.safetensors")
+    for base in ("plain", "patched"):
+        model = host(job["kind"])
+        if base == "patched":
+            hf_posenc.patch_model(model, job["scheme"], **job["options"])
+        model = hf_posenc.load_peft_adapter(model, folder, patch="apply" if base == "plain" else "refuse")
+        gap = (read(model, stored["tokens"]) - stored["read"]).abs().max().item()
+        assert gap <= 1e-4, (str(folder), base, gap)
+"""
+PROJECTIONS = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "bert": ["query", "value"]}
+
+
+def lora(kind: str) -> peft.LoraConfig:
+    return peft.LoraConfig(r=2, target_modules=PROJECTIONS[kind], fan_in_fan_out=kind == "gpt2")
+
+
+def patch_then_peft(pair: Pair):
+    return peft.get_peft_model(patch_model(pair.fresh(), pair.scheme, **pair.options), lora(pair.model_name))
+
+
+def peft_then_patch(pair: Pair):
+    return patch_model(peft.get_peft_model(pair.fresh(), lora(pair.model_name)), pair.scheme, **pair.options)
+
+
+def patch_then_add(pair: Pair):
+    model = patch_model(pair.fresh(), pair.scheme, **pair.options)
+    model.add_adapter(lora(pair.model_name))
+    return model
+
+
+def add_then_patch(pair: Pair):
+    model = pair.fresh()
+    model.add_adapter(lora(pair.model_name))
+    return patch_model(model, pair.scheme, **pair.options)
+
+
+ORDERS = [patch_then_peft, peft_then_patch]
+if Version(peft.__version__) >= Version(MIN_PEFT_VERSION):  # transformers refuses to add adapters of an older PEFT
+    ORDERS += [patch_then_add, add_then_patch]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT reads what transformers has renamed
+def test_adapters_saved_by_others_are_equal(pairs, elsewhere, tmp_path) -> None:
+    """PEFT and transformers save them, in every order of patch and adapter; no function of this package is called."""
+    jobs = []
+    generator = torch.Generator().manual_seed(0)
+    for number, pair in enumerate(pairs):
+        for order in (ORDERS[number % len(ORDERS)], ORDERS[(number + 1) % len(ORDERS)]):
+            model = order(pair).eval()
+            with torch.no_grad():
+                for name, weight in model.named_parameters():
+                    if "lora_" in name or "posenc." in name:
+                        weight += 0.1 * torch.randn(weight.shape, generator=generator)
+            folder = f"{pair}-{order.__name__}"
+            model.save_pretrained(tmp_path / folder)
+            tokens = text(model, pair.length(pair.trained + 9, model)).contiguous()
+            save_file({"tokens": tokens, "read": read(model, tokens)}, tmp_path / folder / "asked.safetensors")
+            jobs.append({"folder": folder, "kind": pair.model_name, "scheme": pair.scheme, "options": pair.options})
+            with pytest.raises(KeyError, match="hf_posenc"):
+                peft.PeftModel.from_pretrained(host(pair.model_name), tmp_path / folder)
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    elsewhere(ADAPTERS)

@@ -1,0 +1,223 @@
+"""A checkpoint that needs this package cannot be loaded without it, by any door; with it, nothing is to be noticed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_posenc import (
+    disable_auto,
+    enable_auto,
+    from_pretrained,
+    is_patched,
+    patch_model,
+    unpatch_model,
+)
+from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.patching.stored.config_guard import (
+    GUARD,
+    guard,
+    guarded,
+    unguard,
+)
+from hf_posenc.starters.loading import starter_path
+
+WITHOUT = """
+import sys; sys.modules["hf_posenc"] = None
+import json
+from pathlib import Path
+import transformers
+from transformers import AutoTokenizer, LlamaForCausalLM, pipeline
+
+def refused(load, *args, **kwargs):
+    try:
+        load(*args, **kwargs)
+    except Exception as error:
+        assert "hf_posenc" in str(error), error
+    else:
+        raise AssertionError((load, args, "was not refused"))
+
+for folder in map(str, Path(".").glob("patched-*")):
+    kind = folder.split("-")[1]
+    llm = "AutoModelForMaskedLM" if kind == "bert" else "AutoModelForCausalLM"
+    own = {"llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM"}[kind]
+    config = {"llama": "LlamaConfig", "gpt2": "GPT2Config", "bert": "BertConfig"}[kind]
+    for name in (llm, own, "AutoModel", "AutoConfig", config, "AutoModelForSequenceClassification"):
+        refused(getattr(transformers, name).from_pretrained, folder)
+    refused(pipeline, "fill-mask" if kind == "bert" else "text-generation", model=folder)
+    refused(getattr(transformers, own).from_pretrained, folder, num_hidden_layers=2)
+    want, got = AutoTokenizer.from_pretrained(f"plain-{kind}"), AutoTokenizer.from_pretrained(folder)
+    text = "The dog chased another dog."
+    assert type(want) is type(got) and want(text).input_ids == got(text).input_ids
+    content = json.loads(Path(folder, "config.json").read_text())
+    kept = content.pop("position_scheme_guard")
+    Path(folder, "config.json").write_text(json.dumps({**content, **dict(kept)}))
+    if kind == "llama":  # control: nothing else refuses it
+        LlamaForCausalLM.from_pretrained(folder)
+"""
+
+
+def test_no_door_is_open(host, elsewhere, tmp_path) -> None:
+    """Auto classes, concrete classes, configurations, pipelines; tokenizers load as ever."""
+    for kind, scheme in (("llama", "yarn"), ("llama", "t5"), ("gpt2", "alibi"), ("bert", "alibi")):
+        model = host(kind)
+        folders = tmp_path / f"plain-{kind}", tmp_path / f"patched-{kind}-{scheme}"
+        model.save_pretrained(folders[0])
+        patch_model(model, scheme, factor=4).save_pretrained(folders[1])
+        for file in starter_path(kind).glob("tokenizer*"):
+            for folder in folders:
+                shutil.copy(file, folder)
+    elsewhere(WITHOUT)
+
+
+def test_without_the_guard_it_would_look_healthy(host, answer, tmp_path) -> None:
+    """Control: what the guard prevents. Earlier versions wrote no guard, and these checkpoints still load here."""
+    model = patch_model(host("llama"), "yarn", factor=4)
+    model.save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(unguard(content, "here")))
+    assert (answer(LlamaForCausalLM.from_pretrained(tmp_path)) - answer(model)).abs().max() > 0.1
+    assert torch.equal(answer(from_pretrained(tmp_path)), answer(model))
+
+
+def test_a_live_configuration_is_as_usual(host, answer) -> None:
+    model = patch_model(host("llama"), "yarn", factor=4)
+    config = model.config
+    assert isinstance(config, LlamaConfig)
+    assert (config.model_type, config.num_hidden_layers) == ("llama", 2)
+    assert config.to_dict()["model_type"] == "llama"
+    assert GUARD not in config.to_json_string()
+    assert type(AutoModelForCausalLM.from_config(host("llama").config)) is LlamaForCausalLM
+    assert type(AutoModelForCausalLM.from_config(config)) is LlamaForCausalLM  # found by the name of the class
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(twin.config) is type(config)
+        assert twin.config.to_dict() == config.to_dict()
+        assert torch.equal(answer(twin), answer(model))
+
+
+def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(host, tmp_path) -> None:
+    def written(name: str) -> bool:
+        return GUARD in json.loads((tmp_path / name / "config.json").read_text())
+
+    model = patch_model(host("gpt2"), "alibi", factor=4)
+    model.save_pretrained(tmp_path / "saved")
+    copy.deepcopy(model).save_pretrained(tmp_path / "copy")
+    model.config.save_pretrained(tmp_path / "config")
+    loaded = from_pretrained(tmp_path / "saved")
+    loaded.save_pretrained(tmp_path / "again")
+    arguments = TrainingArguments(str(tmp_path / "run"), use_cpu=True, report_to="none")
+    Trainer(loaded, arguments).save_model(str(tmp_path / "trainer"))
+    for name in ("saved", "copy", "config", "again", "trainer"):
+        assert written(name), name
+    unpatch_model(loaded).save_pretrained(tmp_path / "unpatched")
+    assert not written("unpatched")
+    assert not (tmp_path / "unpatched" / "README.md").exists()
+    assert not is_patched(GPT2LMHeadModel.from_pretrained(tmp_path / "unpatched"))
+
+
+def test_after_enable_auto_configurations_load_too(host, tmp_path) -> None:
+    patch_model(host("bert"), "alibi", factor=4).save_pretrained(tmp_path)
+    enable_auto()
+    try:
+        config = AutoConfig.from_pretrained(tmp_path)
+    finally:
+        disable_auto()
+    assert (config.model_type, config.num_hidden_layers) == ("bert", 2)
+    with pytest.raises(ValueError, match="hf_posenc"):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+PATCHED = {"model_type": "llama", "num_hidden_layers": 2, "position_scheme": {"format": 1}}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        *(
+            "llama",
+            {"model_type": "llama"},
+            ["llama"],
+            [["model_type"]],
+            [["model_type", 3]],
+            [[["model_type"], "llama"]],
+        ),
+        *([["num_hidden_layers", "2"]], [["num_hidden_layers", True]], [["auto_map", "evil.Model"]]),
+    ],
+)
+def test_a_damaged_guard_is_refused(kept) -> None:
+    with pytest.raises(CheckpointMismatch, match="Save the patched model again"):
+        unguard({**PATCHED, GUARD: kept}, "here")
+
+
+def test_guarding_is_undone_exactly_and_done_once() -> None:
+    assert unguard(guard(PATCHED), "here") == PATCHED
+    assert guard(guard(PATCHED)) == guard(PATCHED)
+    assert guard({"model_type": "llama"}) == {"model_type": "llama"}
+    assert guarded(guarded(LlamaConfig)) is guarded(LlamaConfig)
+
+
+def test_the_readme_says_how_to_load_and_keeps_what_else_it_says(host, tmp_path) -> None:
+    model = patch_model(host("llama"), "yarn+logn", factor=4)
+    model.save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\n")
+    assert "yarn+logn" in card
+    assert "hf_posenc.from_pretrained" in card
+    (tmp_path / "README.md").write_text("# Mine\n\nnaïve\n" + card.partition("---\n\n")[2] + "\nthe end\n", "utf-8")
+    unpatch_model(model)
+    patch_model(model, "pi", factor=4).save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# Mine\n\nnaïve\n")
+    assert card.endswith("the end\n")
+    assert "yarn" not in card
+    assert card.count("## How to load this") == 1
+
+
+class FakeHub:
+    """What `push_to_hub` calls, and a copy of what it would have sent."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+    def create_repo(self, repo_id: str, **kwargs):
+        return type("Url", (), {"repo_id": repo_id})()
+
+    def create_branch(self, *args, **kwargs) -> None: ...
+
+    def create_commit(self, repo_id: str, operations, **kwargs):
+        for operation in operations:
+            file = self.store / operation.path_in_repo
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(operation.path_or_fileobj, file)
+
+
+def test_what_is_pushed_is_what_was_patched(host, answer, stir, monkeypatch, tmp_path) -> None:
+    from huggingface_hub import ModelCard
+    from transformers.utils import hub
+
+    fake = FakeHub(tmp_path / "hub")
+    monkeypatch.setattr(hub, "hf_api", lambda *_, **__: fake, raising=False)
+    for name in ("create_repo", "create_branch", "create_commit"):  # functions of the module in earlier releases
+        monkeypatch.setattr(hub, name, getattr(fake, name), raising=False)
+    monkeypatch.setattr(hub, "create_and_tag_model_card", lambda *_, **__: ModelCard("# A card\n"))
+    model = patch_model(host("llama"), "t5", factor=4)
+    stir(model)
+    model.push_to_hub("someone/model")
+    assert torch.equal(answer(from_pretrained(tmp_path / "hub")), answer(model))
+    with pytest.raises(ValueError, match="hf_posenc"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "hub")

@@ -1,0 +1,245 @@
+"""A PEFT adapter carries its scheme, whatever the order of patch and PEFT, and is refused on any other base."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hf_posenc import (
+    describe,
+    enable_auto,
+    from_pretrained,
+    is_patched,
+    patch_model,
+    scheme_of,
+    unpatch_model,
+)
+from hf_posenc.checkpoints.auto import disable_auto
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
+from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+
+FACTOR = 4
+PROJECTIONS = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "bert": ["query", "value"]}
+PER_LAYER = ("t5", {"share_layers": False})
+
+
+def config(kind: str, **more) -> peft.LoraConfig:
+    return peft.LoraConfig(r=2, target_modules=PROJECTIONS[kind], fan_in_fan_out=kind == "gpt2", **more)
+
+
+def patch_first(model, kind: str, scheme):
+    return get_peft_model(patch_model(model, scheme, factor=FACTOR), config(kind))
+
+
+def peft_first(model, kind: str, scheme):
+    return patch_model(peft.get_peft_model(model, config(kind)), scheme, factor=FACTOR)
+
+
+def posenc_in_peft(model, kind: str, scheme):
+    return get_peft_model(patch_model(model, scheme, factor=FACTOR), config(kind, modules_to_save=["posenc"]))
+
+
+@pytest.fixture
+def adapter(host, stir, answer, tmp_path):
+    """A trained adapter in a folder, and what its model answers."""
+
+    def make(kind="llama", scheme="yarn", order=patch_first):
+        model = order(host(kind), kind, scheme)
+        stir(model)
+        save_peft_adapter(model, tmp_path / "adapter")
+        return tmp_path / "adapter", answer(model)
+
+    return make
+
+
+@pytest.mark.parametrize("order", [patch_first, peft_first, posenc_in_peft], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("kind", "scheme"), [("llama", "t5"), ("llama", PER_LAYER), ("gpt2", "t5"), ("bert", "t5")], ids=str
+)
+def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, host, answer) -> None:
+    folder, want = adapter(kind, scheme, order)
+    on_plain = load_peft_adapter(host(kind), folder, patch="apply")
+    assert torch.equal(answer(on_plain), want)
+    on_patched = load_peft_adapter(patch_model(host(kind), scheme, factor=FACTOR), folder)
+    assert torch.equal(answer(on_patched), want)
+
+
+def test_peft_alone_refuses_them_and_would_lose_them(host, answer, adapter) -> None:
+    """Control: what `test_learned_positions_travel_in_every_order` compares does depend on the side-car."""
+    folder, want = adapter("llama", "t5", peft_first)
+    with pytest.raises(KeyError, match=r"use hf_posenc\.load_peft_adapter"):
+        peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
+    rewrite("adapter_config.json", lambda c: c.update(peft_type="LORA"))(folder)
+    alone = peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
+    assert (answer(alone) - want).abs().max() > 0.1
+    alone = peft.PeftModel.from_pretrained(host("llama"), folder)  # no scheme at all, and no word of it
+    assert (answer(alone) - want).abs().max() > 0.1
+
+
+def test_from_pretrained_patches_the_base_as_the_adapter_says(host, answer, adapter, tmp_path) -> None:
+    folder, want = adapter("llama", "yarn")
+    host("llama").save_pretrained(tmp_path / "base")
+    assert torch.equal(answer(from_pretrained(tmp_path / "base", peft_adapter=folder)), want)
+    assert torch.equal(answer(from_pretrained(tmp_path / "base", scheme="yarn", factor=4, peft_adapter=folder)), want)
+    with pytest.raises(CheckpointMismatch, match="'pi' was asked for"):
+        from_pretrained(tmp_path / "base", scheme="pi", factor=4, peft_adapter=folder)
+    content = json.loads((folder / "adapter_config.json").read_text())
+    content["base_model_name_or_path"] = str(tmp_path / "base")
+    (folder / "adapter_config.json").write_text(json.dumps(content))
+    assert torch.equal(answer(from_pretrained(folder)), want)  # an adapter's folder names its base
+
+
+def test_merging_and_unloading_keep_the_scheme(host, answer, stir, adapter, tmp_path) -> None:
+    folder, want = adapter("llama", "t5", posenc_in_peft)
+    merged = load_peft_adapter(host("llama"), folder, patch="apply").merge_and_unload()
+    assert describe(merged).scheme == "t5"
+    assert (answer(merged) - want).abs().max() < 1e-4  # W + BA is summed in another order than Wx + B(Ax)
+    merged.save_pretrained(tmp_path / "merged")
+    assert torch.equal(answer(from_pretrained(tmp_path / "merged")), answer(merged))
+    plain = patch_model(host("llama"), "yarn", factor=FACTOR)
+    model = get_peft_model(plain, config("llama"))
+    before = answer(model)
+    stir(model)
+    assert not torch.equal(answer(model), before)
+    assert torch.equal(answer(model.unload()), before)
+
+
+def other_scheme(model):
+    return patch_model(model, "pi", factor=FACTOR)
+
+
+def other_length(model):
+    return patch_model(model, "yarn", factor=2 * FACTOR)
+
+
+def other_option(model):
+    return patch_model(model, "yarn", factor=FACTOR, beta_fast=16.0)
+
+
+def no_scheme(model):
+    return model
+
+
+@pytest.mark.parametrize("base", [other_scheme, other_length, other_option, no_scheme], ids=lambda f: f.__name__)
+def test_any_other_base_is_refused_or_patched_on_request(base, host, answer, adapter) -> None:
+    folder, want = adapter("llama", "yarn")
+    model = base(host("llama"))
+    before = answer(model)
+    with pytest.raises(PeftAdapterMismatch, match=r"trained under scheme 'yarn' \(trained 16, target 64\)"):
+        load_peft_adapter(model, folder)
+    assert torch.equal(answer(model), before)
+    assert torch.equal(answer(load_peft_adapter(model, folder, patch="apply")), want)
+
+
+def test_an_adapter_without_a_scheme(host, answer, stir, tmp_path) -> None:
+    model = get_peft_model(host("llama"), config("llama"))
+    stir(model)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path)), answer(model))
+    with pytest.raises(PeftAdapterMismatch, match="without a scheme"):
+        load_peft_adapter(patch_model(host("llama"), "yarn", factor=FACTOR), tmp_path)
+    host("llama").save_pretrained(tmp_path / "base")
+    asked = from_pretrained(tmp_path / "base", scheme="yarn", factor=FACTOR, peft_adapter=tmp_path)  # said outright
+    assert torch.equal(answer(asked), answer(patch_model(model, "yarn", factor=FACTOR)))
+
+
+def test_another_base_length_is_refused_even_on_request(host, adapter) -> None:
+    folder, _ = adapter("llama", "yarn")
+    longer = host("llama")
+    longer.config.max_position_embeddings = 32
+    with pytest.raises(PeftAdapterMismatch, match="16 positions, and this one has 32"):
+        load_peft_adapter(longer, folder, patch="apply")
+    assert not is_patched(longer)
+
+
+def test_a_loaded_adapter_saves_its_scheme_again_and_no_other(host, answer, adapter, tmp_path) -> None:
+    folder, want = adapter("llama", "t5")
+    model = load_peft_adapter(host("llama"), folder, patch="apply")
+    model.save_pretrained(tmp_path / "again")
+    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path / "again", patch="apply")), want)
+    unpatch_model(model)
+    model.save_pretrained(tmp_path / "again")
+    assert not list((tmp_path / "again").glob("position_scheme*"))
+
+
+def test_training_reaches_position_parameters_inside_peft(host) -> None:
+    model = posenc_in_peft(host("llama"), "llama", "t5")
+    model(torch.arange(5, 45)[None]).logits.square().sum().backward()
+    gradient = scheme_of(model).table.weight.grad
+    assert gradient is not None
+    assert gradient.abs().max() > 0
+
+
+def rewrite(name, change):
+    def damage(folder) -> None:
+        content = json.loads((folder / name).read_text())
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+
+    return damage
+
+
+def drop_half(folder) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[::2]), folder / "adapter_model.safetensors")
+
+
+def not_finite(folder) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    next(iter(weights.values())).fill_(float("nan"))
+    save_file(weights, folder / "adapter_model.safetensors")
+
+
+def flip_a_bit(folder) -> None:
+    data = bytearray((folder / "position_scheme.safetensors").read_bytes())
+    data[-3] ^= 1
+    (folder / "position_scheme.safetensors").write_bytes(bytes(data))
+
+
+DAMAGE = {
+    "side-car cut": lambda f: (f / "position_scheme.json").write_text('{"format": 1, "sch'),
+    "side-car a list": lambda f: (f / "position_scheme.json").write_text("[]"),
+    "side-car not text": lambda f: (f / "position_scheme.json").write_bytes(b"\xff\xfe\x00"),
+    "side-car too deep": lambda f: (f / "position_scheme.json").write_text("[" * 100_000),
+    "side-car too large": lambda f: (f / "position_scheme.json").write_text(" " * (1 << 21)),
+    "side-car of a newer format": rewrite("position_scheme.json", lambda c: c.update(format=2)),
+    "parameters flipped": flip_a_bit,
+    "parameters missing": lambda f: (f / "position_scheme.safetensors").unlink(),
+    "parameters not listed": rewrite("position_scheme.json", lambda c: c.pop("parameters_sha256")),
+    "configuration cut": lambda f: (f / "adapter_config.json").write_text("{"),
+    "a module to import": rewrite("adapter_config.json", lambda c: c.update(auto_mapping={"parent_library": "evil"})),
+    "another module to import": rewrite("adapter_config.json", lambda c: c.update(megatron_core="evil")),
+    "half of the weights": drop_half,
+    "weights not finite": not_finite,
+    "weights cut": lambda f: (f / "adapter_model.safetensors").write_bytes(b"\x08\x00"),
+    "no safetensors": lambda f: (f / "adapter_model.safetensors").rename(f / "adapter_model.bin"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # PEFT's own word, besides our error
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_folders_are_refused(damage, host, adapter) -> None:
+    folder, _ = adapter("llama", "t5")
+    damage(folder)
+    with pytest.raises(PeftAdapterMismatch) as caught:
+        load_peft_adapter(host("llama"), folder, patch="apply")
+    assert str(caught.value).rstrip().endswith(".")
+
+
+def test_auto_classes_send_such_an_adapter_to_us(host, adapter, tmp_path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder, _ = adapter("llama", "yarn")
+    host("llama").save_pretrained(tmp_path / "base")
+    rewrite("adapter_config.json", lambda c: c.update(base_model_name_or_path=str(tmp_path / "base")))(folder)
+    enable_auto()
+    try:
+        with pytest.raises(PeftAdapterMismatch, match=r"Use hf_posenc\.from_pretrained"):
+            AutoModelForCausalLM.from_pretrained(folder)
+    finally:
+        disable_auto()

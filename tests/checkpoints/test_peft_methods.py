@@ -1,0 +1,174 @@
+"""What else PEFT offers: DoRA, IA³, prompts and prefixes, several adapters at once, and `Trainer`."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainingArguments
+
+from hf_posenc import (
+    describe,
+    from_pretrained,
+    load_peft_adapter,
+    patch_model,
+)
+from hf_posenc import get_peft_model as with_scheme
+from hf_posenc.checks.case import Pair
+from hf_posenc.checks.tiny_models import host as contract_model
+from hf_posenc.errors import PeftAdapterMismatch
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+
+FACTOR, VIRTUAL, TRAINED = 4, 4, 32
+TWO = ["q_proj", "v_proj"]
+METHODS = {
+    "dora": lambda: peft.LoraConfig(r=2, target_modules=TWO, use_dora=True),
+    "ia3": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "prompt": lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL),
+    "prefix": lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL),
+}
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "t5"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_comes_back(method, scheme, host, answer, stir, tmp_path) -> None:
+    model = with_scheme(patch_model(host("llama"), scheme, factor=FACTOR), METHODS[method]())
+    stir(model)
+    want = answer(model)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(KeyError, match="hf_posenc"):
+        peft.PeftModel.from_pretrained(host("llama"), tmp_path)
+    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path, patch="apply")), want)
+    copy.deepcopy(model).save_pretrained(tmp_path / "copy")
+    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path / "copy", patch="apply")), want)
+
+
+@pytest.mark.parametrize("method", ["prompt", "prefix"])
+def test_a_scheme_put_under_a_prompt_is_saved_too(method, host, answer, stir, tmp_path) -> None:
+    """In this order PEFT's own model is known, and nothing of this package needs to save it."""
+    model = patch_model(peft.get_peft_model(host("llama"), METHODS[method]()), "yarn", factor=FACTOR)
+    stir(model)
+    peft.PeftModel.save_pretrained(model, str(tmp_path))
+    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path, patch="apply")), answer(model))
+
+
+def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
+    """A contract model before which strong virtual tokens stand."""
+    model = contract_model(kind)
+    if scheme is not None:
+        Pair(kind, scheme, factor=FACTOR).apply(model)
+    model = peft.get_peft_model(model, METHODS[method]()).eval()
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)))
+    return model
+
+
+@torch.no_grad()
+def padded_and_alone(model: nn.Module, virtual: int) -> tuple[float, float]:
+    """How far a left-padded row is from the row alone: its logits, and the scores of four generated tokens."""
+    generator = torch.Generator().manual_seed(1)
+    short, long = (torch.randint(3, 96, (1, length), generator=generator) for length in (20, 27))
+    batch, pads = torch.cat((nn.functional.pad(short, (7, 0)), long)), 7
+    mask = torch.ones_like(batch)
+    mask[0, :pads] = 0
+    rows: list[Tensor] = []
+    scores: list[Tensor] = []
+    for ids, kept in ((batch, mask), (short, torch.ones_like(short))):
+        rows.append(model(input_ids=ids, attention_mask=kept).logits[0, virtual:][-20:])
+        made = model.generate(
+            input_ids=ids, attention_mask=kept, max_new_tokens=4, do_sample=False, pad_token_id=0, output_scores=True,
+            return_dict_in_generate=True,
+        )  # fmt: skip
+        scores.append(torch.stack([step[0] for step in made.scores]))
+    return tuple((one - two).abs().max().item() for one, two in (rows, scores))  # type: ignore[return-value]
+
+
+ROUNDING = 1e-4  # of logits of about 1
+SCHEMES = ["rope", "yarn", "alibi", "none", "t5", "dynamic_ntk", "dca", "sinks", "cope", "shaw", "sinusoidal", "xpos"]
+SCHEMES += ["rerope", "self_extend", "longrope", "fox", "lm_infinite", "string"]  # keys wider than one head
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("method", ["prompt", "prefix"])
+def test_left_padding_behind_virtual_tokens_changes_nothing(method, scheme) -> None:
+    logits, scores = padded_and_alone(adapted(scheme, method), VIRTUAL if method == "prompt" else 0)
+    assert logits <= ROUNDING
+    assert scores <= ROUNDING
+
+
+def test_transformers_own_llama_is_not_so_careful() -> None:
+    """Control: positions counted through the padding, which is between the virtual tokens and the text."""
+    logits, _ = padded_and_alone(adapted(None, "prefix"), 0)
+    assert logits > 0.1
+
+
+def lora(**more) -> peft.LoraConfig:
+    return peft.LoraConfig(r=2, target_modules=TWO, **more)
+
+
+def test_several_adapters_on_one_base(host, answer, stir, tmp_path) -> None:
+    wanted = {}
+    for name in ("one", "two"):
+        model = with_scheme(patch_model(host("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
+        stir(model)
+        if name == "two":
+            model.base_model.model.model.posenc.modules_to_save["default"].table.weight.data.mul_(2)
+        wanted[name] = answer(model)
+        model.save_pretrained(tmp_path / name)
+    both = load_peft_adapter(host("llama"), tmp_path / "one", patch="apply", adapter_name="one")
+    both = load_peft_adapter(both, tmp_path / "two", adapter_name="two")
+    for name in ("two", "one"):
+        both.set_adapter(name)
+        assert torch.equal(answer(both), wanted[name])
+    with pytest.raises(PeftAdapterMismatch, match="called 'two' already"):
+        load_peft_adapter(both, tmp_path / "two", adapter_name="two")
+    both.save_pretrained(tmp_path / "both")
+    for name in ("one", "two"):
+        again = load_peft_adapter(host("llama"), tmp_path / "both" / name, patch="apply")
+        assert torch.equal(answer(again), wanted[name])
+
+
+def test_a_second_adapter_of_another_scheme_or_other_shared_positions(host, stir, tmp_path) -> None:
+    for name, scheme in (("t5", "t5"), ("pi", "pi")):
+        model = with_scheme(patch_model(host("llama"), scheme, factor=FACTOR), lora())
+        stir(model)
+        model.save_pretrained(tmp_path / name)
+    base = with_scheme(patch_model(host("llama"), "t5", factor=FACTOR), lora())
+    with pytest.raises(PeftAdapterMismatch, match="trained under scheme 'pi'"):
+        load_peft_adapter(base, tmp_path / "pi", adapter_name="second", patch="apply")
+    with pytest.raises(PeftAdapterMismatch, match="on a base of its own"):
+        load_peft_adapter(base, tmp_path / "t5", adapter_name="second")
+
+
+def test_trainer_saves_the_scheme_and_resumes(host, answer, tmp_path) -> None:
+    rows = [{"input_ids": torch.arange(5, 29), "labels": torch.arange(5, 29)}] * 4
+
+    def train(steps: int, **how) -> nn.Module:
+        model = peft.get_peft_model(patch_model(host("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
+        arguments = TrainingArguments(
+            str(tmp_path), max_steps=steps, save_steps=2, per_device_train_batch_size=1, use_cpu=True, report_to="none",
+            learning_rate=1e-2, disable_tqdm=True, seed=0, lr_scheduler_type="constant",
+        )  # fmt: skip
+        Trainer(model, arguments, train_dataset=rows).train(**how)
+        return model
+
+    through = train(4)
+    loaded = load_peft_adapter(host("llama"), tmp_path / "checkpoint-4", patch="apply")
+    assert torch.equal(answer(loaded), answer(through))
+    resumed = train(4, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert torch.allclose(answer(resumed), answer(through), atol=1e-4)
+
+
+@pytest.mark.parametrize("merge", ["merge_and_unload", "unload"])
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk"])
+def test_merged_or_unloaded_models_are_saved_with_their_scheme(merge, scheme, host, answer, stir, tmp_path) -> None:
+    model = peft.get_peft_model(patch_model(host("llama"), scheme, factor=FACTOR), lora())
+    stir(model)
+    bare = getattr(model, merge)()
+    assert describe(bare).scheme == scheme
+    bare.save_pretrained(tmp_path)
+    assert torch.equal(answer(from_pretrained(tmp_path)), answer(bare))

@@ -1,0 +1,98 @@
+"""Quantised bases: projections are called, never read, and nothing of them is cast or moved."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.checks.tiny_models import host as contract_model
+
+
+class PackedLinear(nn.Module):
+    """A linear layer as quantisers leave it: the weight is packed bytes of another shape, and only `forward` knows."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.scale = linear.weight.abs().max().item() / 127
+        packed = (linear.weight / self.scale).round().to(torch.int8).view(torch.uint8).reshape(-1, 1)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.bias = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.view(torch.int8).reshape(self.out_features, self.in_features)
+        return nn.functional.linear(x, weight.to(x.dtype) * self.scale)
+
+
+def pack(model: nn.Module) -> nn.Module:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and "lm_head" not in name:
+                setattr(parent, name, PackedLinear(child))
+    return model
+
+
+class Unpacked(nn.Linear):
+    """The same numbers in an ordinary layer."""
+
+    def __init__(self, packed: PackedLinear) -> None:
+        super().__init__(packed.in_features, packed.out_features, bias=False)
+        self.weight.data = packed.weight.view(torch.int8).reshape(self.weight.shape) * packed.scale
+
+
+def unpack(model: nn.Module) -> nn.Module:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, PackedLinear):
+                setattr(parent, name, Unpacked(child))
+    return model
+
+
+def test_quantised_projections_are_called_and_never_read(pairs) -> None:
+    """Every hook: a scheme on packed weights computes what it computes on the same weights unpacked."""
+    for pair in pairs:
+        if pair.model_name != "llama":
+            continue
+        packed = pack(pair.fresh())
+        before = {name: weight.clone() for name, weight in packed.named_parameters() if weight.dtype == torch.uint8}
+        twin = unpack(copy.deepcopy(packed))
+        for model in (packed, twin):
+            torch.manual_seed(0)  # some schemes draw their parameters
+            pair.apply(model)
+        assert before
+        assert all(torch.equal(weight, packed.get_parameter(name)) for name, weight in before.items())
+        assert all(weight.is_floating_point() for name, weight in packed.named_parameters() if "posenc" in name), pair
+        ids = torch.randint(3, 96, (1, 40), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            gap = (packed(ids).logits - twin(ids).logits).abs().max().item()
+        assert gap <= 1e-5, (pair, gap)
+
+
+def test_bitsandbytes() -> None:
+    """A scheme of every route on its 4-bit layers: it has an effect, weights stay packed, and unpatching undoes it."""
+    bnb = pytest.importorskip("bitsandbytes", reason="no dependency of this package; it quantises where installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ids = torch.randint(3, 96, (1, 40), generator=torch.Generator().manual_seed(0)).to(device)
+    for scheme in ("yarn", "t5", "rerope", "deberta", "dynamic_ntk"):
+        model = contract_model("llama")
+        for layer in model.model.layers:
+            for name, linear in list(layer.self_attn.named_children()):
+                small = bnb.nn.Linear4bit(linear.in_features, linear.out_features, bias=False, quant_type="nf4")
+                small.load_state_dict(linear.state_dict())
+                setattr(layer.self_attn, name, small)
+        model = model.to(device).eval()
+        with torch.no_grad():
+            plain = model(ids).logits
+        packed = {name: weight.clone() for name, weight in model.named_parameters() if weight.dtype == torch.uint8}
+        patch_model(model, scheme, factor=4)
+        assert packed
+        assert all(torch.equal(weight, model.get_parameter(name)) for name, weight in packed.items())
+        with torch.no_grad():
+            assert (model(ids).logits - plain).abs().max() > 0.01
+        unpatch_model(model)
+        with torch.no_grad():
+            assert torch.equal(model(ids).logits, plain)

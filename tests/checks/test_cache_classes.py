@@ -1,0 +1,255 @@
+"""Every cache class of the installed transformers is in one of two lists: read right, or refused in words.
+
+The classes come from `transformers.cache_utils` itself, so that a new one fails here until somebody has decided it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, cache_utils
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
+
+from hf_posenc.checks import Pair
+from hf_posenc.checks.forward import (
+    distance,
+    in_pieces,
+    read,
+    text,
+)
+from hf_posenc.checks.generation import generated, missed
+from hf_posenc.checks.tiny_models import LAYERS, TRAINED, host
+from hf_posenc.errors import BackendCannotCarry, InvalidInput, UnknownKeys
+
+LENGTH = TRAINED + 9
+SIZES = [TRAINED // 2, 1, 1, 7, 1, 1, TRAINED // 2 - 2]
+SHORT = 8  # a window that the text outgrows
+
+CORE = [("llama", scheme) for scheme in ("yarn", "alibi", "rerope", "dynamic_ntk", "sinks", "fox")]
+OTHERS = [
+    *(("llama", scheme) for scheme in ("t5", "dca", "window", "shaw", "deberta", "cope", "xpos")),
+    *(("gpt2", "alibi"), ("gpt2", "longrope"), ("bert_decoder", "t5")),
+]
+BY_HOOK = [pytest.param(CORE, id="core"), pytest.param(OTHERS, id="others", marks=pytest.mark.full)]
+Maker = Callable[[Any], Cache]
+Pairs = list[tuple[str, str]]
+
+
+def layered(name: str, **settings: Any) -> Maker:
+    """A cache of layers of one class."""
+    return lambda _: Cache(layers=[getattr(cache_utils, name)(**settings) for _ in range(LAYERS)])
+
+
+class LosslessLayer(cache_utils.QuantizedLayer):
+    """A quantised layer as its backends have it, but for the rounding."""
+
+    def __init__(self) -> None:
+        super().__init__(residual_length=6)
+
+    def _quantize(self, tensor: Tensor, axis: int) -> Tensor:
+        return tensor.clone()
+
+    def _dequantize(self, q_tensor: Tensor) -> Tensor:
+        return q_tensor
+
+
+STATIC, WIDE = {"max_cache_len": LENGTH}, {"sliding_window": LENGTH + 1}
+RIGHT: dict[str, Maker] = {
+    "Cache": layered("DynamicLayer"),
+    "DynamicCache": lambda config: DynamicCache(config=config),
+    "StaticCache": lambda config: StaticCache(config=config, max_cache_len=LENGTH),
+    "EncoderDecoderCache": lambda _: EncoderDecoderCache(DynamicCache(), DynamicCache()),
+    "MtpCache": lambda config: cache_utils.MtpCache(config=config),
+    "DFlashCache": lambda config: cache_utils.DFlashCache(config=config),
+    "DynamicLayer": layered("DynamicLayer"),
+    "DynamicIndexedLayer": layered("DynamicIndexedLayer"),
+    "StaticLayer": layered("StaticLayer", **STATIC),
+    "StaticIndexedLayer": layered("StaticIndexedLayer", **STATIC),
+    "QuantizedLayer": lambda _: Cache(layers=[LosslessLayer() for _ in range(LAYERS)]),
+    "LinearAttentionAndFullAttentionLayer": layered("LinearAttentionAndFullAttentionLayer"),
+    "LinearAttentionAndStaticFullAttentionLayer": layered("LinearAttentionAndStaticFullAttentionLayer", **STATIC),
+}
+WITHIN_THE_WINDOW: dict[str, dict[str, int]] = {
+    "DynamicSlidingWindowLayer": {},
+    "StaticSlidingWindowLayer": STATIC,
+    "LinearAttentionAndSlidingWindowAttentionLayer": {},
+    "LinearAttentionAndStaticSlidingWindowAttentionLayer": STATIC,
+}
+REFUSED: dict[str, Maker] = {
+    "LinearAttentionLayer": layered("LinearAttentionLayer"),
+    "DummyLayer": layered("DummyLayer"),
+}
+ROUNDED = {"QuantizedCache", "Fp8QuantizedLayer"}  # right up to their own rounding, see the test of it
+BACKENDS = {"QuantoQuantizedLayer": "optimum", "HQQQuantizedLayer": "hqq"}
+ABSTRACT = {"CacheLayerMixin", "LinearAttentionCacheLayerMixin", "BaseQuantizedLayer"}
+NO_CACHE = {"KVSharingDict"}  # what layers of some models share within one forward pass
+
+INSTALLED = {
+    cls.__name__
+    for cls in vars(cache_utils).values()
+    if inspect.isclass(cls) and cls.__module__ == cache_utils.__name__
+} - (ABSTRACT | NO_CACHE)
+
+
+@lru_cache(maxsize=len(CORE + OTHERS))
+def patched(family: str, scheme: str) -> tuple[Pair, PreTrainedModel, Tensor, Tensor]:
+    """A patched model, a text and what is read of it without a cache."""
+    pair = Pair(family, scheme, factor=4)
+    model = pair.apply(pair.fresh())
+    tokens = text(model, pair.length(LENGTH, model))
+    return pair, model, tokens, read(model, tokens)
+
+
+def gap(family: str, scheme: str, make: Maker) -> tuple[float, float]:
+    """How far a text read in pieces is from the text read at once, and how far it may be."""
+    pair, model, tokens, whole = patched(family, scheme)
+    return distance(in_pieces(model, tokens, make(model.config), SIZES), whole)[0], pair.limit("cache")
+
+
+def test_every_class_is_decided() -> None:
+    lists = [set(RIGHT), set(WITHIN_THE_WINDOW), set(REFUSED), ROUNDED, set(BACKENDS)]
+    assert set().union(*lists) >= INSTALLED, INSTALLED - set().union(*lists)
+    assert sum(map(len, lists)) == len(set().union(*lists)), "a class is in two lists"
+
+
+@pytest.mark.parametrize("pairs", BY_HOOK)
+@pytest.mark.parametrize("name", sorted(set(RIGHT) & INSTALLED))
+def test_right(name: str, pairs: Pairs) -> None:
+    for family, scheme in pairs:
+        if (name, scheme) == ("QuantizedLayer", "fox"):
+            continue  # refused below
+        value, limit = gap(family, scheme, RIGHT[name])
+        assert value <= limit, (family, scheme, value)
+
+
+@pytest.mark.parametrize("pairs", BY_HOOK)
+@pytest.mark.parametrize("name", sorted(set(WITHIN_THE_WINDOW) & INSTALLED))
+def test_sliding_layers_are_right_until_they_drop_keys(name: str, pairs: Pairs) -> None:
+    wide = layered(name, **WIDE, **WITHIN_THE_WINDOW[name] and {"max_cache_len": LENGTH + 1})
+    narrow = layered(name, sliding_window=SHORT, **WITHIN_THE_WINDOW[name])
+    for family, scheme in pairs:
+        value, limit = gap(family, scheme, wide)
+        assert value <= limit, (family, scheme, value)
+        with pytest.raises(InvalidInput, match=f"is a {name} that has dropped keys"):
+            gap(family, scheme, narrow)
+
+
+@torch.no_grad()
+def test_dropped_keys_show() -> None:
+    """Control: the host itself goes on, and reads another text."""
+    model = host("llama")
+    tokens = text(model, LENGTH)
+    narrow = layered("DynamicSlidingWindowLayer", sliding_window=SHORT)(model.config)
+    assert distance(in_pieces(model, tokens, narrow, SIZES), read(model, tokens))[0] > 0.1
+
+
+@pytest.mark.parametrize("pairs", BY_HOOK)
+@pytest.mark.parametrize("name", sorted(set(REFUSED) & INSTALLED))
+def test_refused(name: str, pairs: Pairs) -> None:
+    for family, scheme in pairs:
+        with pytest.raises(InvalidInput, match=f"is a {name}, which holds no keys"):
+            gap(family, scheme, REFUSED[name])
+
+
+@pytest.mark.skipif("Fp8QuantizedLayer" not in INSTALLED, reason="this transformers has no quantised cache of its own")
+@pytest.mark.parametrize("pairs", BY_HOOK)
+def test_quantised_caches_lose_no_more_than_without_a_patch(pairs: Pairs) -> None:
+    """Keys of eight bits: a scheme's bias, or the several rotations of a key, must not make it worse."""
+
+    def fp8(config: Any) -> Cache:
+        return cache_utils.QuantizedCache("fp8", config)
+
+    model = host("llama")
+    tokens = text(model, LENGTH)
+    stock, _ = distance(in_pieces(model, tokens, fp8(model.config), SIZES), read(model, tokens))
+    assert stock > 0.01  # it does round
+    for family, scheme in pairs:
+        if scheme in ("fox", "cope"):
+            continue  # the one is refused below; the other's places are sums over the keys, and of their rounding
+        value, _ = gap(family, scheme, fp8)
+        assert value < 3 * stock, (family, scheme, value)
+
+
+@pytest.mark.parametrize("scheme", ["fox", "cable"])
+def test_gates_in_a_quantised_cache_are_refused(scheme: str) -> None:
+    with pytest.raises(BackendCannotCarry, match=f"'{scheme}' stores gates beside the keys"):
+        gap("llama", scheme, RIGHT["QuantizedLayer"])
+
+
+@pytest.mark.parametrize("name", sorted(set(BACKENDS) & INSTALLED))
+def test_quantised_by_a_package(name: str) -> None:
+    """Their own storage; the layer that both build on is tested above with one that loses nothing."""
+    if find_spec(BACKENDS[name]) is None:
+        pytest.skip(f"{BACKENDS[name]} is not installed")
+    value, _ = gap("llama", "alibi", layered(name))
+    assert value < 1.0
+
+
+@pytest.mark.parametrize(("family", "scheme"), CORE)
+def test_made_from_tensors(family: str, scheme: str) -> None:
+    """As data parallelism gathers caches: nobody notes whose keys they are, which is said; all of them are there."""
+    pair, model, tokens, whole = patched(family, scheme)
+    half = 6  # fewer than any scheme drops
+    with torch.no_grad():
+        first = model(tokens[:, :half], use_cache=True).past_key_values
+    gathered = DynamicCache([(layer.keys, layer.values) for layer in first.layers])
+    with pytest.warns(UnknownKeys, match=f"{half} tokens"):
+        rest = read(model, tokens[:, half:], past_key_values=gathered)
+    assert distance(rest, whole[:, half:])[0] <= pair.limit("cache")
+
+
+@pytest.mark.parametrize("cache", [((torch.zeros(1), torch.zeros(1)),), "dynamic", {}], ids=["tuple", "text", "dict"])
+def test_what_is_no_cache(cache: Any) -> None:
+    _, model, tokens, _ = patched("llama", "alibi")
+    with pytest.raises(InvalidInput, match="past_key_values must be a Cache of transformers"):
+        read(model, tokens, past_key_values=cache)
+
+
+def test_rows_and_room() -> None:
+    _, model, tokens, _ = patched("llama", "alibi")
+    held = RIGHT["DynamicCache"](model.config)
+    read(model, tokens[:, :5].repeat(3, 1), past_key_values=held)
+    with pytest.raises(InvalidInput, match="holds 3 rows, and the call has 1"):
+        read(model, tokens[:, 5:6], past_key_values=held)
+    small = StaticCache(config=model.config, max_cache_len=10)
+    read(model, tokens[:, :8], past_key_values=small)
+    with pytest.raises(InvalidInput, match="room for 10 tokens, and holds 8 before 3 new ones"):
+        read(model, tokens[:, 8:11], past_key_values=small)
+    assert read(model, tokens[:, 8:10], past_key_values=small).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [*ALL_CACHE_IMPLEMENTATIONS, "paged"])
+def test_names_that_generate_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    if name == "paged":
+        pytest.skip("it is generate_batch, which tests/checks/test_continuous.py measures")
+    if "offloaded" in name and not torch.cuda.is_available():
+        pytest.skip("transformers offloads from a GPU")
+    settings: dict[str, Any] = {"cache_implementation": name}
+    if name == "quantized":
+        pytest.skip("measured above, class by class")
+    for scheme in ("yarn", "alibi", "rerope", "dynamic_ntk", "sinks"):
+        _, model, tokens, _ = patched("llama", scheme)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of names that are no longer in use
+            found = generated(model, tokens[:, :TRAINED], **settings, disable_compile=True)
+        assert missed(model, found, TRAINED) <= 1e-4, scheme
+
+
+def test_the_table_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+    rows = [line for line in page.partition("## Caches")[2].partition("\n## ")[0].splitlines() if line.startswith("|")]
+    said = {name: row.split("|")[2].strip() for row in rows for name in INSTALLED if f"`{name}`" in row.split("|")[1]}
+    assert {name for name, verdict in said.items() if verdict.startswith("right")} >= set(RIGHT) & INSTALLED
+    assert {name for name, verdict in said.items() if verdict.startswith("refused")} == set(REFUSED) & INSTALLED
+    assert set(said) == INSTALLED

@@ -1,0 +1,166 @@
+"""Continuous batching beyond what its law draws: shared pages, forks, padding, windows, pages kept between batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.configuration_utils import CompileConfig, ContinuousBatchingConfig
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.checks.case import stir
+from hf_posenc.checks.continuous_batching import NEW, batched, missed_in_batch
+from hf_posenc.checks.forward import text
+from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
+from hf_posenc.patches.cache.paged import requests_of
+from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
+from hf_posenc.patching.patch import scheme_of
+
+pytest.importorskip("psutil")
+
+SCHEMES = ["yarn", "alibi", "dca", "dynamic_ntk", "sinks", "shaw"]
+PAGE = "page_size" if hasattr(ContinuousBatchingConfig(), "page_size") else "block_size"
+SMALL: dict[str, Any] = {PAGE: 8, "num_blocks": 64}
+CLOSE = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+
+
+def patched(scheme: str) -> PreTrainedModel:
+    model = patch_model(host("llama"), scheme, factor=4)
+    stir(model)
+    return model
+
+
+def prompts_of(model: PreTrainedModel) -> list[list[int]]:
+    """Texts of which two begin alike, for more than a page."""
+    first, second = (text(model, TRAINED + 3, seed=seed)[0].tolist() for seed in (0, 1))
+    return [first, first[:-5] + second[:2], second[:7], second[:1]]
+
+
+def worst(model: PreTrainedModel, prompts: list[list[int]], results: list[Any]) -> float:
+    return max(missed_in_batch(model, prompt, result) for prompt, result in zip(prompts, results, strict=True))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_requests_share_pages(scheme: str) -> None:
+    model = patched(scheme)
+    prompts = prompts_of(model)
+    assert worst(model, prompts, batched(model, prompts, **SMALL)) < CLOSE
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "dca"])
+def test_padding_is_no_token(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are padded to sizes of which there are few where they are to be compiled."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    model = patched(scheme)
+    prompts = prompts_of(model)
+    sizes = {"q_padding_interval_size": 16, "kv_padding_interval_size": 32}
+    results = batched(model, prompts, varlen_compile_config=CompileConfig(), **SMALL, **sizes)
+    assert worst(model, prompts, results) < CLOSE
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "dca"])
+def test_eager_models(scheme: str) -> None:
+    model = patched(scheme)
+    model.set_attn_implementation("eager")
+    prompts = prompts_of(model)
+    assert worst(model, prompts, batched(model, prompts)) < CLOSE
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "dca"])
+def test_a_request_can_be_forked(scheme: str) -> None:
+    model = patched(scheme)
+    prompt = prompts_of(model)[0]
+    best = GenerationConfig(
+        do_sample=True, top_k=1, num_return_sequences=3, max_new_tokens=NEW, eos_token_id=-1, pad_token_id=0
+    )
+    (alone,) = batched(model, [prompt])
+    config = ContinuousBatchingConfig(max_batch_tokens=24, **SMALL)
+    results = model.generate_batch([prompt], generation_config=best, continuous_batching_config=config)
+    assert [result.generated_tokens for result in results.values()] == [alone.generated_tokens] * 3
+
+
+def test_pages_of_another_scheme_are_forgotten() -> None:
+    """Pages of finished requests are kept for texts that begin alike, in a manager that outlives the batch."""
+    model = host("llama")
+    prompt = prompts_of(model)[0]
+
+    def again() -> float:
+        plain = GenerationConfig(do_sample=False, max_new_tokens=NEW, eos_token_id=-1, pad_token_id=0)
+        config = ContinuousBatchingConfig(max_batch_tokens=24, return_logprobs=True, **SMALL)
+        kept = {"generation_config": plain, "continuous_batching_config": config, "persistent_manager": True}
+        return worst(model, [prompt], list(model.generate_batch([prompt], **kept).values()))
+
+    assert again() < CLOSE
+    patch_model(model, "alibi", factor=4)
+    assert again() < CLOSE
+    assert again() < CLOSE
+    unpatch_model(model)
+    assert again() < CLOSE
+    model.destroy_cached_continuous_batching_manager()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "error", "words"),
+    [("fox", BackendCannotCarry, "no room"), ("cable", BackendCannotCarry, "no room"),
+     ("norm01", NeedsWholeText, "length of their text")],
+)  # fmt: skip
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_refused_in_the_thread_that_asks(scheme: str, error: type[Exception], words: str, backend: str) -> None:
+    model = patched(scheme)
+    model.set_attn_implementation(backend)
+    with pytest.raises(error, match=words):
+        batched(model, prompts_of(model))
+    assert model.config._attn_implementation == backend
+
+
+def test_undone_with_the_patch() -> None:
+    model = unpatch_model(patched("fox"))
+    prompts = prompts_of(model)
+    assert worst(model, prompts, batched(model, prompts)) < CLOSE
+
+
+def test_a_sliding_window_is_refused() -> None:
+    model = patched("alibi")
+    model.config.sliding_window = 16
+    with pytest.raises(BackendCannotCarry, match="sliding window"):
+        batched(model, prompts_of(model))
+
+
+def test_graphs_and_other_backends_are_refused() -> None:
+    scheme = scheme_of(patched("alibi"))
+    with pytest.raises(BackendCannotCarry, match="use_cuda_graph=False"):
+        check_scheme(scheme, "sdpa", windowed=False, graphs=True)
+    with pytest.raises(BackendCannotCarry, match="auto_switch_to_flash=False"):
+        check_scheme(scheme, "flash_attention_3", windowed=False, graphs=False)
+    for plain in ("yarn", "xpos"):  # what the host's own function computes, it computes anywhere
+        check_scheme(scheme_of(patched(plain)), "flash_attention_3", windowed=True, graphs=True)
+
+
+def test_positions_of_somebody_else_are_refused() -> None:
+    borders = torch.tensor([0, 3, 5, 5])
+    scheme = scheme_of(patched("alibi"))
+    call = {"cu_seq_lens_q": borders, "cu_seq_lens_k": {"full_attention": torch.tensor([0, 3, 9, 9])}}
+    first, second = requests_of(scheme, torch.tensor([[0, 1, 2, 4, 5, 0, 0]]), call)
+    assert (first.start, first.rows, first.keys) == (0, slice(0, 3), slice(0, 3))
+    assert (second.start, second.rows, second.keys) == (4, slice(3, 5), slice(3, 9))
+    with pytest.raises(InvalidInput, match="goes on at position 7 after 4 cached"):
+        requests_of(scheme, torch.tensor([[0, 1, 2, 7, 8]]), call)
+
+
+def test_marked_pages_of_another_patch_are_refused() -> None:
+    class Pages:
+        pass
+
+    pages: Any = Pages()
+    mark_pages(pages, {"scheme": "alibi"})
+    mark_pages(pages, {"scheme": "alibi"})
+    with pytest.raises(InvalidInput, match="another scheme"):
+        mark_pages(pages, {"scheme": "t5"})

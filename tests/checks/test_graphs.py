@@ -1,0 +1,60 @@
+"""Graphs of patched models: what they read that no law asks for, against the unpatched model's or the eager reading."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import checks
+from hf_posenc.checks import Pair
+from hf_posenc.checks.forward import distance, text
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.terms import RowRotation
+from hf_posenc.errors import NotTraceable
+from hf_posenc.patching.patch import scheme_of
+
+SCHEMES = ("yarn", "alibi", "shaw", "dynamic_ntk")
+
+
+class Masked(nn.Module):
+    """A model as a function of tokens and their mask."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_trace_reads_padding_it_was_not_made_of(scheme: str) -> None:
+    """The trace saw a mask of ones; what it writes down must be the mask, and not what the mask said."""
+    with Pair("llama", scheme, factor=4).patched() as model, torch.no_grad():
+        tokens, mask = text(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
+        traced = torch.jit.trace(Masked(model), (tokens, mask), check_trace=False)
+        others = text(model, 20, rows=2, seed=1)
+        padded = mask.clone()
+        padded[0, :6] = 0
+        unpadded = model(input_ids=others, attention_mask=mask, use_cache=False).logits
+        wanted = model(input_ids=others, attention_mask=padded, use_cache=False).logits
+        assert distance(traced(others, padded), wanted, padded.bool())[0] <= 1e-4
+        assert distance(unpadded, wanted, padded.bool())[0] > 1e-2, "the mask says nothing here"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_strict_export(scheme: str) -> None:
+    """The other tracer of torch.export, which reads Python's bytecode."""
+    gap = checks.exported_equals_eager(Pair("llama", scheme, factor=4), strict=True)
+    assert not gap.broken, gap
+
+
+def test_rotations_of_whole_numbers_are_refused_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheme of somebody else may have a row rotation without frequencies of tensors."""
+    with Pair("llama", "dynamic_ntk", factor=4).patched() as model, torch.no_grad():
+        rows = RowRotation(lambda positions: positions + 1, lambda length: Rotation((1.0 / length,) * 8))
+        monkeypatch.setattr(type(scheme_of(model)), "row_rotation", lambda self: rows)
+        with pytest.raises(NotTraceable, match="frequencies_of"):
+            torch.export.export(Masked(model), (text(model, 8), torch.ones(1, 8, dtype=torch.long)), strict=False)

@@ -1,0 +1,167 @@
+"""Every head class of every family: patched, it runs past the trained length, moves, and comes back bit-equal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertLMHeadModel,
+    BertModel,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    GPT2DoubleHeadsModel,
+    GPT2ForQuestionAnswering,
+    GPT2ForSequenceClassification,
+    GPT2ForTokenClassification,
+    GPT2LMHeadModel,
+    GPT2Model,
+    LlamaForCausalLM,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+    LlamaModel,
+    PreTrainedModel,
+)
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.models.bert.modeling_bert import BertCrossAttention, BertSelfAttention
+
+from hf_posenc.checks.forward import text
+from hf_posenc.checks.life_cycle import differences, traces
+from hf_posenc.checks.tiny_models import (
+    HOSTS,
+    TRAINED,
+    host,
+    sharpen,
+)
+from hf_posenc.patches.bert import PositionedBertSelfAttention
+from hf_posenc.patching.patch import describe, patch_model, unpatch_model
+
+CLASSES: dict[str, list[type[PreTrainedModel]]] = {
+    "llama": [
+        *(LlamaModel, LlamaForCausalLM, LlamaForSequenceClassification, LlamaForQuestionAnswering),
+        LlamaForTokenClassification,
+    ],
+    "gpt2": [
+        *(GPT2Model, GPT2LMHeadModel, GPT2DoubleHeadsModel, GPT2ForSequenceClassification, GPT2ForTokenClassification),
+        GPT2ForQuestionAnswering,
+    ],
+    "bert": [
+        *(BertModel, BertForMaskedLM, BertForPreTraining, BertForNextSentencePrediction, BertForTokenClassification),
+        *(BertForSequenceClassification, BertForQuestionAnswering, BertForMultipleChoice),
+    ],
+    "bert_decoder": [BertModel, BertLMHeadModel],
+}
+HEADS = [(name, cls) for name, classes in CLASSES.items() for cls in classes]
+
+
+def with_head(name: str, cls: type[PreTrainedModel]) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = host(name).config
+        config.pad_token_id = 0
+        model = cls(config).eval()
+        sharpen(model)
+        return model
+
+
+def tensors_of(model: PreTrainedModel, length: int) -> list[Tensor]:
+    """Everything the model gives for a batch of one; multiple choice reads its batch as choices."""
+    tokens = text(model, length)
+    choices = isinstance(model, (BertForMultipleChoice, GPT2DoubleHeadsModel))
+    with torch.no_grad():
+        out = model(input_ids=tokens[:, None] if choices else tokens, use_cache=False)
+    return [value for value in out.values() if isinstance(value, Tensor)]
+
+
+@pytest.mark.parametrize(("name", "cls"), HEADS, ids=lambda value: getattr(value, "__name__", value))
+def test_head(name: str, cls: type[PreTrainedModel]) -> None:
+    model = with_head(name, cls)
+    before, stock = traces(model, text(model, TRAINED)), tensors_of(model, TRAINED)
+    assert patch_model(model, "alibi", factor=4) is model
+    assert describe(model).touched
+    moved = [bool((one - two).abs().max() > 1e-3) for one, two in zip(tensors_of(model, TRAINED), stock, strict=True)]
+    assert all(moved), moved
+    assert all(value.isfinite().all() for value in tensors_of(model, 4 * TRAINED))
+    unpatch_model(model)
+    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bert_decoder"])
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "none", "sinusoidal", "t5"])
+def test_hosts_with_a_table_read_past_it(name: str, scheme: str) -> None:
+    model = patch_model(host(name), scheme, factor=8)
+    assert model.config.max_position_embeddings == 8 * TRAINED
+    assert all(value.isfinite().all() for value in tensors_of(model, 8 * TRAINED))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert_decoder"])
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5"])
+def test_generate_equals_reading_without_a_cache(name: str, scheme: str) -> None:
+    """Greedy generation from a left-padded batch, across the trained length, against the argmax of plain calls."""
+    model = patch_model(host(name), scheme, factor=4)
+    model.config.pad_token_id = 0
+    prompt = text(model, TRAINED - 3, rows=2)
+    mask = torch.ones_like(prompt)
+    mask[1, :5], prompt[1, :5] = 0, 0
+    out = model.generate(
+        prompt, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None
+    )
+    for row, start in ((0, 0), (1, 5)):
+        with torch.no_grad():
+            logits = model(input_ids=out[row : row + 1, start:], use_cache=False).logits[0]
+        best = logits.argmax(-1)[-9:-1]
+        assert torch.equal(best, out[row, -8:])
+
+
+def encoder_decoder(decoder: str) -> EncoderDecoderModel:
+    """A BERT encoder and a decoder that looks at it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        right = HOSTS[decoder]().config
+        right.add_cross_attention = right.is_decoder = True
+        left = BertConfig(**{**host("bert").config.to_dict(), "is_decoder": False})
+        config = EncoderDecoderConfig.from_encoder_decoder_configs(left, right)
+        config.decoder_start_token_id = config.pad_token_id = 0
+        model = EncoderDecoderModel(config=config).eval()
+        sharpen(model)
+        return model
+
+
+@pytest.mark.parametrize("decoder", ["bert_decoder", "gpt2"])
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_cross_attention_is_left_alone(decoder: str, part: str) -> None:
+    model = encoder_decoder(decoder)
+    source, target = text(model.encoder, 20), text(model.decoder, 12, seed=1)
+    call = {"input_ids": source, "decoder_input_ids": target}
+    with torch.no_grad():
+        before = model(**call, use_cache=False).logits
+        patch_model(getattr(model, part), "alibi", factor=2)
+        after = model(**call, use_cache=False).logits
+        cached, kept = [], None
+        for column in target.split(1, dim=1):
+            out = model(input_ids=source, decoder_input_ids=column, past_key_values=kept, use_cache=True)
+            cached.append(out.logits)
+            kept = out.past_key_values
+    assert isinstance(kept, EncoderDecoderCache)
+    assert (after - before).abs().max() > 1e-2
+    assert (torch.cat(cached, dim=1) - after).abs().max() < 1e-4
+    types = {type(module) for module in model.modules()}
+    assert (BertCrossAttention in types) == (decoder == "bert_decoder")
+    assert (PositionedBertSelfAttention in types) == (part == "encoder" or decoder == "bert_decoder")
+    if decoder == "gpt2":
+        crossing = [m for m in model.decoder.modules() if getattr(m, "is_cross_attention", False)]
+        assert crossing
+        assert not any(type(m).__name__.startswith("Positioned") for m in crossing)
+    unpatch_model(getattr(model, part))
+    with torch.no_grad():
+        assert torch.equal(model(**call, use_cache=False).logits, before)
+    assert BertSelfAttention in {type(module) for module in model.modules()}

@@ -1,0 +1,56 @@
+"""The contract's models are sharp enough to show a broken law: scores of deviation 3, logits of deviation 1."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.checks.forward import read, text
+from hf_posenc.checks.tiny_models import (
+    HEADS,
+    HOSTS,
+    TRAINED,
+    WIDTH,
+    host,
+)
+
+
+def projections(name: str, model: nn.Module) -> list[tuple[nn.Module, int, nn.Module, int]]:
+    """Modules that make queries and keys, and which third of their output that is."""
+    if name == "llama":
+        return [(layer.self_attn.q_proj, 0, layer.self_attn.k_proj, 0) for layer in model.model.layers]
+    if name == "gpt2":
+        return [(block.attn.c_attn, 0, block.attn.c_attn, 1) for block in model.transformer.h]
+    return [(layer.attention.self.query, 0, layer.attention.self.key, 0) for layer in model.bert.encoder.layer]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_scores_and_logits_have_the_deviation_of_trained_models(name: str) -> None:
+    model = host(name)
+    seen: dict[nn.Module, Tensor] = {}
+    for query, _, key, _ in projections(name, model):
+        for module in {query, key}:
+            module.register_forward_hook(lambda module, _, out: seen.__setitem__(module, out))
+    logits = read(model, text(model, TRAINED, rows=4))
+    assert 0.5 < logits.std() < 2.0
+    for query, q_part, key, k_part in projections(name, model):
+        q = seen[query][..., q_part * WIDTH : (q_part + 1) * WIDTH].unflatten(-1, (HEADS, -1))
+        k = seen[key][..., k_part * WIDTH : (k_part + 1) * WIDTH].unflatten(-1, (-1, WIDTH // HEADS))
+        k = k.repeat_interleave(HEADS // k.shape[-2], dim=-2)
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(WIDTH / HEADS)
+        assert 2.0 < scores.std() < 4.5
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_two_copies_are_equal_and_apart(name: str) -> None:
+    one, two = host(name), host(name)
+    tokens = text(one, 8)
+    before = read(two, tokens)
+    assert torch.equal(read(one, tokens), before)
+    with torch.no_grad():
+        for weight in one.parameters():
+            weight.zero_()
+    assert torch.equal(read(two, tokens), before)

@@ -1,0 +1,67 @@
+"""Rotation against complex numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from hf_posenc.core.geometry import Layout, Rotation
+from hf_posenc.core.rotation.apply import rotate, table, waves
+
+FREQUENCIES = (1.0, 0.3, 0.01)
+
+
+def by_complex(x: Tensor, rotation: Rotation, positions: Tensor) -> Tensor:
+    """Each pair as one complex number times e^(i ω p), float64."""
+    out = x.detach().double().clone()
+    n = len(rotation.frequencies)
+    for m, frequency in enumerate(rotation.frequencies):
+        one, two = (m, m + n) if rotation.layout == "half" else (2 * m, 2 * m + 1)
+        angle = positions.double()[:, None, :] * frequency
+        turned = torch.complex(out[..., one], out[..., two]) * torch.exp(1j * angle)
+        out[..., one], out[..., two] = turned.real, turned.imag
+    return out
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("head_dim", [6, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_complex_numbers(layout: Layout, head_dim: int, dtype: torch.dtype) -> None:
+    """Per-sample, fractional and large positions; channels behind the rotated ones stay."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 5, 3, head_dim, generator=draw).to(dtype).transpose(1, 2)
+    rotation = Rotation(FREQUENCIES, layout)
+    positions = torch.tensor([[0, 1, 2, 3, 100_000], [7, 7, 8, 9, 10]]) / 2
+    turned = rotate(x, rotation, table(rotation, positions))
+    assert turned.dtype == dtype
+    limit = 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps * float(x.abs().max())
+    assert float((turned.double() - by_complex(x, rotation, positions)).abs().max()) <= limit
+    assert torch.equal(turned[..., 6:], x[..., 6:])
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_the_gradient_is_turned_back(layout: Layout) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 2, 5, 10, generator=draw, requires_grad=True)
+    rotation, positions = Rotation(FREQUENCIES, layout), torch.arange(5)[None]
+    weight = torch.randn(x.shape, generator=draw)
+    (gradient,) = torch.autograd.grad((rotate(x, rotation, table(rotation, positions)) * weight).sum(), x)
+    assert float((gradient.double() - by_complex(weight, rotation, -positions)).abs().max()) <= 1e-6
+
+
+def test_transformers() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 5, 6, generator=draw)
+    rotation, positions = Rotation(FREQUENCIES), torch.arange(5)[None]
+    cos, sin = (torch.cat((t, t), -1) for t in waves(rotation, positions))
+    theirs, _ = apply_rotary_pos_emb(x, x, cos, sin)
+    torch.testing.assert_close(rotate(x, rotation, table(rotation, positions)), theirs)
+
+
+def test_the_input_is_left_alone() -> None:
+    x = torch.ones(1, 1, 3, 6)
+    rotation = Rotation(FREQUENCIES)
+    rotate(x, rotation, table(rotation, torch.arange(3)[None]))
+    assert torch.equal(x, torch.ones(1, 1, 3, 6))

@@ -1,0 +1,101 @@
+"""Tables kept between forward passes: the same numbers, made once, of bounded size, and part of no copy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import patch_model
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import AT_ONCE, Table, waves
+from hf_posenc.core.rotation.cache import AHEAD, LARGEST, Tables
+
+
+class Counted:
+    """A table of squares that counts how often it is made."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, int]] = []
+
+    def __call__(self, positions: Tensor) -> Table:
+        self.made.append((int(positions[0, 0]), int(positions[0, -1]) + 1))
+        rows = positions[:, None, :, None].double() ** 2
+        return rows, -rows
+
+
+CPU = torch.device("cpu")
+
+
+def test_decoding_makes_a_table_in_hundreds_of_steps() -> None:
+    tables, make = Tables(), Counted()
+    for step in range(5, 5 + 2 * AHEAD):
+        square, minus = tables.rows("use", step, 1, CPU, make)
+        assert square.flatten().tolist() == [step**2]
+        assert minus.flatten().tolist() == [-(step**2)]
+    assert len(make.made) == 2
+
+
+def test_uses_and_places_are_kept_apart() -> None:
+    tables, make = Tables(), Counted()
+    assert tables.rows("one", 0, 4, CPU, make)[0].flatten().tolist() == [0, 1, 4, 9]
+    assert tables.rows("one", 1, 2, CPU, make)[0].flatten().tolist() == [1, 4]
+    assert tables.rows("one", 7, 1, CPU, make)[0].flatten().tolist() == [49]
+    assert tables.rows("two", 3, 1, CPU, lambda p: (-p[:, None, :, None],) * 2)[0].flatten().tolist() == [-3]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    tables, make = Tables(), Counted()
+    for _ in range(2):
+        tables.rows("use", 0, LARGEST + 1, CPU, make)
+    assert len(make.made) == 2
+    assert tables.runs == {}
+
+
+def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
+    tables = Tables()
+    with torch.inference_mode():
+        tables.rows("use", 0, 3, CPU, Counted())
+    turn, _ = tables.rows("use", 0, 3, CPU, Counted())
+    x = torch.ones(3, requires_grad=True)
+    (x * turn.flatten()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0, 1, 4]
+
+
+@pytest.mark.parametrize("scheme", ["rope", "yarn", "self_extend", "xpos", "longrope"])
+def test_a_second_pass_gives_the_same(scheme: str) -> None:
+    """Other lengths and places in between do not confuse what is kept."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, vocab_size=16,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    model = patch_model(LlamaForCausalLM(config).eval(), scheme, factor=4)
+    ids = torch.arange(96)[None] % 16
+    with torch.no_grad():
+        first = model(ids).logits
+        shifted = model(ids[:, :40], position_ids=torch.arange(40)[None] + 50).logits
+        model.generate(ids[:, :50], max_new_tokens=4, do_sample=False, pad_token_id=0)
+        assert torch.equal(model(ids).logits, first)
+        assert torch.equal(model(ids[:, :40], position_ids=torch.arange(40)[None] + 50).logits, shifted)
+        apart = copy.deepcopy(model)
+        assert "kept_tables" not in apart.model.layers[0].self_attn.scheme.__dict__
+        assert torch.equal(apart(ids).logits, first)
+    scheme_of_first = model.model.layers[0].self_attn.scheme
+    assert b"kept_tables" not in pickle.dumps(scheme_of_first)
+
+
+def test_a_million_positions_in_bounded_steps() -> None:
+    """Cut at any place, against float64 at the ends and the cuts."""
+    rotation = Rotation((1.0, 0.37))
+    places = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
+    cos, sin = waves(rotation, places)
+    for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, -1):
+        angle = places[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
+        assert torch.allclose(cos[0, row].double(), angle.cos(), atol=1e-7)
+        assert torch.allclose(sin[0, row].double(), angle.sin(), atol=1e-7)

@@ -1,0 +1,195 @@
+"""A benchmark as a whole, on a device that has time and memory of its own making."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hf_posenc.errors import (
+    AlreadyPatched,
+    LengthContradiction,
+    OptionOutOfRange,
+    UnknownScheme,
+)
+from hf_posenc.insight.bench import (
+    Cell,
+    Measured,
+    bench,
+    random_model,
+)
+from hf_posenc.insight.bench import (
+    run as measuring,
+)
+from hf_posenc.insight.bench.report import remarks, table, to_dict
+from hf_posenc.insight.bench.timing import Elapsed
+from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
+from hf_posenc.patching.patch import patch_model
+
+
+class Metered:
+    """A device that counts what torch is asked to do: seconds are operations, bytes those of the largest tensor."""
+
+    torch = torch.device("cpu")
+    name = "metered"
+    left: int | None = None
+
+    def clock(self, run: Callable[[], None]) -> Elapsed:
+        from hf_posenc.insight.properties.cost import Counter
+
+        with Counter() as counter:
+            run()
+        return Elapsed(float(counter.operations), float(counter.operations))
+
+    def peak(self, run: Callable[[], None]) -> int:
+        from hf_posenc.insight.properties.cost import Counter
+
+        with Counter() as counter:
+            run()
+        return 4 * counter.largest
+
+    def free(self) -> int | None:
+        return self.left
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+
+
+def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: Any) -> list[Cell]:
+    return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
+
+
+def test_cells_come_in_order_with_all_that_they_are_compared_with(model: PreTrainedModel) -> None:
+    cells = measured(model, "yarn,alibi", [32, 48], cases=("prefill", "decode", "train"))
+    asked = [
+        (case, n, scheme) for case in ("prefill", "decode", "train") for n in (32, 48) for scheme in ("yarn", "alibi")
+    ]
+    assert [(cell.case, cell.length, cell.scheme) for cell in cells] == asked
+    for cell in cells:
+        assert cell.state == "done"
+        assert set(cell.models) == {UNPATCHED, PATCHED, NAIVE}
+        assert all(len(found.times) == 2 for found in cell.models.values())
+        assert cell.tokens == (1 if cell.case == "decode" else cell.length)
+
+
+def test_a_naive_form_is_seen_to_hold_all_scores(model: PreTrainedModel) -> None:
+    """Control: a subject that is known to be fat must be called that."""
+    for cell in measured(model, "alibi", [512]):
+        assert cell.models[NAIVE].memory >= 2 * 512**2 * 4
+        assert cell.models[PATCHED].memory < 2 * 512**2 * 4
+        assert cell.memory_ratio(NAIVE) < 0.5
+        assert cell.time_ratio(NAIVE).median < 1.0
+
+
+def test_a_slow_subject_is_seen_to_be_slow(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: the same prefill three times over."""
+    real = measuring.CASES["prefill"]
+
+    class Thrice(real):  # type: ignore[misc,valid-type]
+        def call(self) -> None:
+            for _ in range(3 if "Positioned" in str(self.model) else 1):
+                super().call()
+
+    honest = measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median
+    monkeypatch.setitem(measuring.CASES, "prefill", Thrice)
+    assert measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median == pytest.approx(3 * honest, rel=1e-6)
+
+
+def test_a_naive_form_that_would_not_fit_is_not_run_and_that_is_said(model: PreTrainedModel) -> None:
+    small = Metered()
+    small.left = 2**20
+    cell = measured(model, "yarn", [2048], device=small)[0]
+    assert not cell.models[NAIVE].times
+    assert cell.time_ratio(NAIVE) is None
+    assert cell.time_ratio(UNPATCHED) is not None
+    assert "GiB" in remarks([cell])[0]
+    assert table([cell], "prefill")[1][0][-2:] == ["—", "—"]
+
+
+def test_a_refused_scheme_is_a_cell_and_the_others_go_on() -> None:
+    bert = random_model((1, 32, 2, 2), "bert", 64, torch.float32)
+    refused, done = measured(bert, "sinks,alibi", [32])
+    assert (refused.state, done.state) == ("refused", "done")
+    assert "sinks" in refused.why_not
+    assert "refused" in remarks([refused])[0]
+
+
+def test_an_error_on_the_way_is_a_cell(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(measuring.CASES["prefill"]):  # type: ignore[misc,name-defined]
+        def call(self) -> None:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setitem(measuring.CASES, "prefill", Broken)
+    (cell,) = measured(model, "yarn", [32])
+    assert (cell.state, cell.why_not) == ("failed", "RuntimeError: out of memory")
+
+
+def test_who_stops_has_what_is_finished(model: PreTrainedModel) -> None:
+    class Impatient(Metered):
+        samples = 0
+
+        def clock(self, run: Callable[[], None]) -> Elapsed:
+            self.samples += 1
+            if self.samples > 6:  # one before, and two rounds, of the first cell's two models
+                raise KeyboardInterrupt
+            return super().clock(run)
+
+    cells = bench(model, "yarn,pi", [32], device=Impatient(), rounds=2, against=(UNPATCHED,))
+    assert next(cells).scheme == "yarn"
+    with pytest.raises(KeyboardInterrupt):
+        next(cells)
+
+
+def test_threads_are_as_before(model: PreTrainedModel) -> None:
+    before = torch.get_num_threads()
+    for _ in bench(model, "yarn", [32], device=Metered(), rounds=1, threads=before + 1, against=()):
+        assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"lengths": []}, OptionOutOfRange), ({"lengths": [1]}, OptionOutOfRange), ({"rounds": 0}, OptionOutOfRange),
+        ({"batch": 0}, OptionOutOfRange), ({"cases": ("reading",)}, OptionOutOfRange),
+        ({"against": ("flex",)}, OptionOutOfRange), ({"schemes": "unscaled"}, OptionOutOfRange),
+        ({"schemes": "yarm"}, UnknownScheme), ({"factor": 0.5}, LengthContradiction),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_asked_for_wrongly(model: PreTrainedModel, wrong: dict[str, Any], error: type[Exception]) -> None:
+    asked = {"schemes": "yarn", "lengths": [32], **wrong}
+    with pytest.raises(error):  # before anything is timed
+        bench(model, asked.pop("schemes"), asked.pop("lengths"), **asked)
+
+
+def test_models_that_cannot_be_timed_so() -> None:
+    with pytest.raises(OptionOutOfRange, match="no cache"):
+        bench(random_model((1, 32, 2, 2), "bert", 64, torch.float32), "rope", [32], cases=("decode",))
+    with pytest.raises(AlreadyPatched):
+        bench(patch_model(random_model((1, 32, 2, 2), "llama", 64, torch.float32), "yarn", factor=2), "yarn", [32])
+
+
+def test_the_table_and_the_json_say_the_same() -> None:
+    walls = {UNPATCHED: (1.0, 2.0, 4.0), PATCHED: (1.5, 2.0, 8.0), NAIVE: (3.0, 8.0, 16.0)}
+    models = {
+        role: Measured(tuple(Elapsed(x, x) for x in values), memory)
+        for (role, values), memory in zip(walls.items(), (2**20, 3 * 2**20, 2**23), strict=True)
+    }
+    cell = Cell("yarn", "prefill", 512, 512, "done", models)
+    heads, (line,) = table([cell], "prefill")
+    shown = dict(zip(heads, line, strict=True))
+    assert shown["ms"] == "2000"
+    assert shown["tokens/s"] == "256"
+    assert shown["time / unpatched"] == "1.5 (1.25–1.75)"
+    assert shown["time / naive"] == "0.5 (0.375–0.5)"
+    assert (shown["MiB"], shown["MiB / unpatched"], shown["MiB / naive"]) == ("3.0", "3.00", "0.38")
+    (found,) = to_dict([cell], {"seed": 0})["cells"]
+    assert found["over"][UNPATCHED]["time"] == {"median": 1.5, "low": 1.25, "high": 1.75}
+    assert found["models"][PATCHED]["wall_seconds"] == [1.5, 2.0, 8.0]
+    assert table([replace(cell, case="decode")], "decode")[0][2] == "ms/token"

@@ -1,0 +1,73 @@
+"""Peaks of memory, of work whose peak is known. In a process each: an allocator remembers what others asked of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hf_posenc.insight.bench import memory
+
+MIB = 2**20
+SLACK = 4 * MIB  # pages of Python's own, and of what torch loads at first use
+MEASURES = [
+    pytest.param(
+        "high_water",
+        marks=pytest.mark.skipif(not memory.has_high_water(), reason="the kernel has no such mark"),
+    ),
+    "allocated",
+]
+
+PROGRAM = """
+import json, sys, torch
+from hf_posenc.insight.bench import memory
+torch.set_num_threads(1)
+measure = getattr(memory, sys.argv[1])
+
+def holds(mib):
+    torch.ones(mib * 2**20 // 4)
+
+def one_after_the_other():
+    for _ in range(4):
+        holds(48)
+
+def together():
+    kept = [torch.ones(12 * 2**20) for _ in range(3)]
+    del kept
+
+def small():
+    kept = [torch.ones(4096) for _ in range(2048)]
+    del kept
+
+work = {
+    "64 MiB": lambda: holds(64), "nothing": lambda: None, "one after the other": one_after_the_other,
+    "together": together, "small": small,
+}
+measure(lambda: holds(8))  # what torch loads at first use
+small()
+print(json.dumps({name: measure(run) for name, run in work.items()}))
+"""
+
+
+def measured(measure: str) -> dict[str, int]:
+    run = subprocess.run([sys.executable, "-c", PROGRAM, measure], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_known_peak(measure: str) -> None:
+    peaks = measured(measure)
+    assert peaks.pop("nothing") <= SLACK, "control: what is free again before is not counted"
+    # Small blocks stay with the allocator when they are freed, and would hide that they are used again.
+    known = {"64 MiB": 64, "one after the other": 48, "together": 144, "small": 32}
+    assert peaks.keys() == known.keys()
+    assert {name: peak / MIB for name, peak in peaks.items() if abs(peak - known[name] * MIB) > SLACK} == {}
+
+
+def test_without_a_high_water_mark_torch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "has_high_water", lambda: False)
+    assert memory.peak(lambda: torch.ones(4 * MIB)) == 16 * MIB

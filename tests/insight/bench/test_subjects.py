@@ -1,0 +1,139 @@
+"""The models that are compared: what they share, what they compute, and that the naive one is the same function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hf_posenc import is_patched
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.insight.bench.cases import Decode, Prefill, Train
+from hf_posenc.insight.bench.naive_rerotation import Rerotating
+from hf_posenc.insight.bench.random_models import random_model
+from hf_posenc.insight.bench.variants import (
+    NAIVE,
+    PATCHED,
+    UNPATCHED,
+    subject,
+)
+from hf_posenc.schemes.entry import Entry, entries_of
+
+TRAINED, LENGTH = 32, 100
+
+
+def made(kind: str = "llama", heads: int = 4) -> PreTrainedModel:
+    """Sharp enough that positions show."""
+    model = random_model((2, 64, heads, 2 if kind == "llama" else heads), kind, TRAINED, torch.float32)
+    for name, weight in model.named_parameters():
+        if any(part in name for part in ("q_proj", "k_proj", "c_attn.weight", "query.weight", "key.weight")):
+            weight.data *= 10
+    return model
+
+
+def tokens(length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(0, 1024, (1, length), generator=torch.Generator().manual_seed(1))
+
+
+def entry(scheme: str) -> Entry:
+    return entries_of(scheme)[0]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+def test_the_unpatched_one_is_the_model_and_runs_beyond_its_table(kind: str) -> None:
+    model = made(kind)
+    same = subject(model, UNPATCHED, entry("alibi"), LENGTH, 8 * TRAINED)
+    ids = tokens()
+    with torch.no_grad():
+        short = ids[:, :TRAINED]
+        torch.testing.assert_close(same(short).logits, model(short).logits, rtol=0, atol=1e-6)
+        assert same(ids).logits.isfinite().all()
+    assert model.config.max_position_embeddings == TRAINED
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("role", [UNPATCHED, PATCHED, NAIVE])
+def test_weights_are_shared_and_gradients_are_not(kind: str, role: str) -> None:
+    model = made(kind)
+    other = subject(model, role, entry("alibi"), LENGTH, 8 * TRAINED)
+    mine = {p.data_ptr() for p in model.parameters()}
+    own = [p for name, p in other.named_parameters() if p.data_ptr() not in mine]
+    assert sum(p.numel() for p in own) <= LENGTH * 64  # a longer table at most
+    Train(other, tokens()).call()
+    assert any(p.grad is not None for p in other.parameters())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert not is_patched(model)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "self_extend", "dynamic_ntk"])
+def test_the_naive_one_reads_the_same(scheme: str) -> None:
+    model = made()
+    logits = []
+    for role in (PATCHED, NAIVE):
+        other = subject(model, role, entry(scheme), LENGTH, 8 * TRAINED)
+        with torch.no_grad():
+            logits.append(other(tokens()).logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rotates"),
+    [
+        ("self_extend", True), ("rerope", True), ("dca", True), ("string", True), ("self_extend+logn", True),
+        ("yarn", False), ("alibi", False), ("sinks", False), ("fox", False),
+    ],
+)  # fmt: skip
+def test_the_naive_one_decodes_the_same_and_turns_all_keys_where_they_move(scheme: str, rotates: bool) -> None:
+    model, ids = made(), tokens()
+    logits = []
+    for role in (PATCHED, NAIVE):
+        other = subject(model, role, entry(scheme), LENGTH, 8 * TRAINED, decodes=True)
+        decode = Decode(other, ids)
+        for _ in range(2):  # a cache that a step has written to must go on telling the truth
+            decode.reset()
+            decode.call()
+        with torch.inference_mode():
+            logits.append(other(decode.token, past_key_values=decode.cache, use_cache=True).logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
+    naive = [module for module in other.modules() if isinstance(module, Rerotating)]
+    assert bool(naive) == rotates
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk", "sinks"])
+@pytest.mark.parametrize("role", [UNPATCHED, PATCHED])
+def test_every_round_of_decoding_starts_alike(scheme: str, role: str) -> None:
+    decode = Decode(subject(made(), role, entry(scheme), LENGTH, 8 * TRAINED), tokens())
+    found = []
+    for calls in (1, 5, 2):
+        decode.reset()
+        assert decode.cache.get_seq_length() == LENGTH
+        with torch.inference_mode():
+            decode.call()
+            assert decode.cache.get_seq_length() == LENGTH + 1
+            found.append([layer.keys.clone() for layer in decode.cache.layers])
+            for _ in range(calls):
+                decode.call()
+    for again in found[1:]:
+        for one, other in zip(found[0], again, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert decode.held() > 0
+
+
+def test_a_cache_of_known_size_is_held() -> None:
+    decode = Decode(subject(made(), UNPATCHED, entry("yarn"), LENGTH, TRAINED), tokens())
+    decode.reset()
+    assert decode.held() == 2 * 2 * 2 * 16 * LENGTH * 4  # layers, keys and values, key-value heads, channels, float32
+
+
+def test_prefill_of_an_encoder_is_without_its_head() -> None:
+    model = made("bert")
+    assert Prefill(model, tokens(TRAINED)).model is model.bert
+    assert Prefill(made("gpt2"), tokens(TRAINED)).more == {"use_cache": True, "logits_to_keep": 1}
+
+
+@pytest.mark.parametrize("shape", [(1, 10, 4, 2), (1, 64, 4, 3)])
+def test_shapes_that_make_no_model(shape: tuple[int, int, int, int]) -> None:
+    with pytest.raises(OptionOutOfRange, match="shape has"):
+        random_model(shape, "llama", 64, torch.float32)
+    with pytest.raises(OptionOutOfRange, match="key-value"):
+        random_model((1, 64, 4, 2), "gpt2", 64, torch.float32)

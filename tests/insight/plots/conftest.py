@@ -1,0 +1,26 @@
+"""Schemes to look at, on a small host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from hf_posenc.insight.plots.models import Shapes
+from hf_posenc.insight.plots.target import Subject
+
+Look = Callable[..., Subject]
+
+
+@pytest.fixture
+def look() -> Iterator[Look]:
+    """``look("yarn", factor=4)``: the scheme on a host of 4 heads × 8 channels, width 16, trained at 32 tokens."""
+    with ExitStack() as stack:
+
+        def at(scheme: Any, options: dict[str, Any] | None = None, *, kind: Any = None, **lengths: Any) -> Subject:
+            shapes = Shapes(kind=kind, heads=4, head_dim=8, width=16, layers=2, trained_length=32)
+            return stack.enter_context(shapes.subject(scheme, options, **lengths))
+
+        yield at

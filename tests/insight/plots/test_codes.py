@@ -1,0 +1,115 @@
+"""Codes, hands, products, steps and paths against the papers' formulas in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
+from hf_posenc.insight.plots import codes
+
+WIDTH, HEAD_DIM = 16, 8
+
+
+def omega(dims: int, base: float = 1e4) -> list[float]:
+    return [base ** (-2 * m / dims) for m in range(dims // 2)]
+
+
+def test_the_code_is_the_papers(look: Callable) -> None:
+    expected = [[f(p * w) for w in omega(WIDTH) for f in (math.sin, math.cos)] for p in range(5, 25)]
+    assert torch.allclose(
+        codes.codes(look("sinusoidal"), 20, start=5).double(), torch.tensor(expected).double(), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_the_code_of_a_rotation_is_where_its_hands_point(look: Callable, layout: str) -> None:
+    code = codes.codes(look("rope", {"layout": layout}), 9)[7].double()
+    cos, sin = ([f(7 * w) for w in omega(HEAD_DIM)] for f in (math.cos, math.sin))
+    expected = [*cos, *sin] if layout == "half" else [x for pair in zip(cos, sin, strict=True) for x in pair]
+    assert torch.allclose(code, torch.tensor(expected).double(), atol=1e-6)
+
+
+def test_binary_252_as_in_the_texts(look: Callable) -> None:
+    code = codes.codes(look("binary", {"width": 8, "msb_first": True}), 1, start=252)
+    assert code[0, :8].tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
+
+
+def test_a_kept_table_is_read(look: Callable) -> None:
+    subject = look("learned", kind="gpt2")
+    assert torch.equal(codes.codes(subject, 32), subject.table)
+    with pytest.raises(PositionOutOfTable):
+        codes.codes(subject, 33)
+
+
+def test_what_has_no_code_says_so(look: Callable) -> None:
+    assert not codes.has_code(look("alibi"))
+    with pytest.raises(OptionOutOfRange, match="no code"):
+        codes.codes(look("alibi"), 4)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "dims"),
+    [
+        ("sinusoidal", {}, WIDTH), ("sinusoidal", {"layout": "concat"}, WIDTH), ("rope", {"layout": "half"}, HEAD_DIM),
+        ("rope", {"layout": "interleaved"}, HEAD_DIM),
+    ],
+)  # fmt: skip
+def test_hands_turn_by_their_frequency(look: Callable, scheme: str, options: dict, dims: int) -> None:
+    turned = codes.turned(look(scheme, options), 6, start=90)
+    expected = torch.tensor([[p * w % (2 * math.pi) for w in omega(dims)] for p in range(90, 96)])
+    assert torch.allclose(turned, expected.double(), atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", [("sinusoidal", {"kind": "sin"}), ("learned", {}), ("binary", {})])
+def test_what_is_no_clock_has_no_hands(look: Callable, scheme: tuple) -> None:
+    assert codes.turned(look(*scheme), 6) is None
+
+
+def test_products_are_those_of_the_paper_and_even(look: Callable) -> None:
+    found = codes.products(look("sinusoidal"), 41, origin=20)
+    expected = [sum(math.cos((p - 20) * w) for w in omega(WIDTH)) / (WIDTH / 2) for p in range(41)]
+    assert torch.allclose(found, torch.tensor(expected).double(), atol=1e-5)
+    assert torch.allclose(found, found.flip(0), atol=1e-5)
+
+
+def test_products_of_sines_alone_depend_on_where_they_stand(look: Callable) -> None:
+    """Control: no function of the distance, and not even."""
+    found = codes.products(look("sinusoidal", {"kind": "sin"}), 41, origin=20)
+    assert (found - found.flip(0)).abs().max() > 0.1
+
+
+def test_steps_jump_in_binary_from_7_to_8_and_nowhere_else_so_far(look: Callable) -> None:
+    steps = codes.steps(look("binary"), 9)
+    flips = [bin(p ^ (p + 1)).count("1") for p in range(8)]
+    assert torch.allclose(steps.square(), torch.tensor(flips).double())
+    assert flips[6:] == [1, 4]
+    even = codes.steps(look("sinusoidal"), 9)
+    assert torch.allclose(even, even[:1].expand(8), atol=1e-5)
+
+
+def test_the_path_of_one_hand_is_a_circle(look: Callable) -> None:
+    subject = look("sinusoidal", {"schedule": "custom", "frequencies": [2 * math.pi / 10] + [1e-12] * 7})
+    plane, shares = codes.path(subject, 10)
+    assert torch.allclose(plane.norm(dim=1), torch.ones(10).double(), atol=1e-5)
+    assert sum(shares) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(look: Callable) -> None:
+    """All five digits of 0 … 31 vary alike: LAPACKs differ in which basis of that space they return."""
+    plane, shares = codes.path(look("binary", {"values": "pm1"}), 32)
+    assert shares == pytest.approx((0.2, 0.2), abs=1e-9)
+    assert len({tuple(point) for point in plane.round(decimals=6).tolist()}) == 32
+    other = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    size, towards = torch.ones(5).double(), torch.arange(5).double()
+    one, two = (codes.among_ties(towards, size, basis, 0) for basis in (torch.eye(5).double(), other))
+    assert torch.allclose(one, two)
+
+
+def test_a_path_needs_no_second_direction(look: Callable) -> None:
+    plane, shares = codes.path(look("integer"), 8)
+    assert shares[0] == pytest.approx(1.0)
+    assert plane[:, 1].abs().max() < 1e-6

@@ -1,0 +1,88 @@
+"""Schemes inside a model: its table, its projections, what a checkpoint learned; and the model afterwards as before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hf_posenc
+from hf_posenc.errors import OptionOutOfRange, OutsideModel, SchemeNotDefined
+from hf_posenc.insight.plots import codes, numbers
+from hf_posenc.insight.plots.models import Model, Shapes
+from hf_posenc.insight.plots.pair_scores import pairs_of
+from hf_posenc.patching.patch import is_patched
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> torch.nn.Module:
+    return hf_posenc.load_starter("gpt2")[0]
+
+
+def test_a_models_own_table_is_what_is_looked_at(gpt2: torch.nn.Module) -> None:
+    before = {name: weight.clone() for name, weight in gpt2.state_dict().items()}
+    own, learned = numbers("unscaled,learned", "code", model=gpt2, length=50)
+    assert torch.equal(own.numbers["code"], gpt2.transformer.wpe.weight[:50])
+    assert torch.equal(learned.numbers["code"], own.numbers["code"])
+    assert not is_patched(gpt2)
+    assert all(torch.equal(weight, before[name]) for name, weight in gpt2.state_dict().items())
+
+
+def test_also_where_looking_failed(gpt2: torch.nn.Module) -> None:
+    with pytest.raises(SchemeNotDefined), Model(gpt2).subject("self_extend"):
+        pass
+    with pytest.raises(ZeroDivisionError), Model(gpt2).subject("alibi"):
+        raise ZeroDivisionError
+    assert not is_patched(gpt2)
+
+
+def test_a_scheme_that_reads_projections_needs_a_model(gpt2: torch.nn.Module) -> None:
+    with pytest.raises(OutsideModel, match="--model"):
+        numbers("deberta", "bias", shapes=Shapes(heads=4, head_dim=8, width=16))
+    found = numbers("deberta", "bias", model=gpt2, length=12)[0].numbers["bias"]
+    first, second = found[0, 5, 3], found[0, 9, 7]
+    assert torch.allclose(first, second)  # all tokens are alike: the distance alone counts
+    assert found.nan_to_num().abs().max() > 0
+
+
+def test_what_a_patched_model_has_learned_is_looked_at() -> None:
+    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
+    scheme = hf_posenc.scheme_of(model)
+    with torch.no_grad():
+        scheme.table.weight[0] = 5.0  # type: ignore[union-attr, index, operator]
+    bias = numbers("unscaled", "bias", model=model, length=8)[0].numbers["bias"]
+    assert bias[:, 4, 4].tolist() == [5.0] * len(bias)
+    assert is_patched(model)
+
+
+def test_without_a_model_a_learned_scheme_is_as_it_starts_and_always_the_same() -> None:
+    state = torch.random.get_rng_state()
+    with Shapes().subject("learned") as one, Shapes().subject("learned") as other:
+        first, second = codes.codes(one, 64), codes.codes(other, 64)
+    assert torch.equal(first, second)
+    assert float(first.std()) == pytest.approx(0.02, rel=0.05)  # and not torch's own N(0, 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_scheme_chooses_the_kind_of_host_it_is_defined_for() -> None:
+    with Shapes(trained_length=16).subject("learned_hier", factor=4) as subject:
+        assert subject.reads_table
+        assert codes.codes(subject, 64).shape == (64, 128)
+    with Shapes().subject("rope+logn") as subject:
+        assert subject.geometry.rotary is not None
+
+
+def test_layers_may_differ() -> None:
+    def scores(layer: int) -> torch.Tensor:
+        with Shapes(layers=4).subject("irope", layer=layer) as subject:
+            return pairs_of(subject, 9).scores()[0, 8]
+
+    assert torch.allclose(scores(3), torch.ones(9))  # every fourth layer has no positions
+    assert scores(0).min() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("shapes", "layer"), [({"heads": 0}, 0), ({"head_dim": 7}, 0), ({"layers": 2}, 2)], ids=["heads", "odd", "layer"]
+)
+def test_shapes_that_cannot_be(shapes: dict, layer: int) -> None:
+    with pytest.raises(OptionOutOfRange), Shapes(**shapes).subject("rope", layer=layer):
+        pass

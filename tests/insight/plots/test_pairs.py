@@ -1,0 +1,188 @@
+"""Distances, masks, biases and scores against the papers' formulas, pair by pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.errors import OutsideModel
+from hf_posenc.insight.plots import pair_scores
+from hf_posenc.insight.plots.models import Shapes
+from hf_posenc.insight.plots.pair_scores import pairs_of
+from hf_posenc.schemes.registry import list_schemes
+
+TRAINED, LENGTH, D = 32, 96, 8
+OMEGA = [1e4 ** (-2 * m / D) for m in range(D // 2)]
+
+
+def table(of_pair: Callable[[int, int], float], length: int = LENGTH, *, causal: bool = True) -> Tensor:
+    """A function of (query, key) at every pair; NaN above the diagonal."""
+    hidden = math.nan
+    return torch.tensor(
+        [[of_pair(i, j) if j <= i or not causal else hidden for j in range(length)] for i in range(length)]
+    ).double()
+
+
+def same(found: Tensor, expected: Tensor, **limits: float) -> bool:
+    return torch.allclose(found.double(), expected.double(), equal_nan=True, **limits)
+
+
+def dca(i: int, j: int, chunk: int = 24, local: int = 4) -> int:
+    stride = chunk - local
+    back, place = i // stride - j // stride, i % stride
+    query = place if back == 0 else min(place + stride, chunk) if back == 1 else min(2 * stride - 1, chunk)
+    return query - j % stride
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "distance"),
+    [
+        ("rope", {}, lambda i, j: i - j),
+        ("rerope", {"window": 10}, lambda i, j: min(i - j, 10)),
+        ("leaky_rerope", {"window": 10, "k": 4.0}, lambda i, j: i - j if i - j < 10 else 10 + (i - j - 10) / 4),
+        ("self_extend", {"window": 12, "group": 5}, lambda i, j: i - j if i - j < 12 else i // 5 - j // 5 + 10),
+        ("string", {"shift": 11, "local": 3}, lambda i, j: i - j if i - j < 11 else i - j - 11 + 3),
+        ("dca", {"chunk": 24, "local": 4}, dca),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, distance: Callable) -> None:
+    found = pairs_of(look(scheme, options, factor=3), LENGTH).distances()
+    assert same(found, table(distance), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "sees"),
+    [
+        ("rope", {}, lambda i, j: True),
+        ("window", {"size": 9}, lambda i, j: i - j < 9),
+        ("window", {"size": 9, "sinks": 2}, lambda i, j: i - j < 9 or j < 2),
+        ("sinks", {"sinks": 3, "recent": 9}, lambda i, j: i - j < 9 or j < 3),
+        ("lm_infinite", {"n_global": 3, "n_local": 9}, lambda i, j: i - j < 9 or j < 3),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_who_sees_whom(look: Callable, scheme: str, options: dict, sees: Callable) -> None:
+    found = pairs_of(look(scheme, options, factor=3), LENGTH).seen()
+    assert found.tolist() == [[j <= i and sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]
+
+
+def test_an_encoder_sees_both_sides(look: Callable) -> None:
+    found = pairs_of(look("window", {"size": 4}, kind="bert"), 16).seen()
+    assert found.tolist() == [[abs(i - j) < 4 for j in range(16)] for i in range(16)]
+
+
+def test_regions_are_numbered_and_cover_what_is_seen(look: Callable) -> None:
+    found = pairs_of(look("sinks", {"sinks": 3, "recent": 9}, factor=3), 40)
+    assert same(found.regions(), table(lambda i, j: 0.0 if i - j < 9 else 1.0 if j < 3 else math.nan, 40))
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_alibi_adds_its_slopes(look: Callable, kind: str) -> None:
+    found = pairs_of(look("alibi", kind=kind), 40).bias()
+    for h in range(4):
+        slope = 2.0 ** (-8 * (h + 1) / 4)
+        assert same(found[h], table(lambda i, j, m=slope: -m * abs(i - j), 40, causal=kind == "llama"), atol=1e-5)
+
+
+def test_t5_reads_its_table(look: Callable) -> None:
+    subject = look("t5", {"num_buckets": 8, "max_distance": 20})
+    weights = subject.scheme.table.weight
+
+    def bucket(n: int) -> int:
+        return n if n < 4 else min(7, 4 + math.floor(4 * math.log(n / 4) / math.log(20 / 4) + 1e-9))
+
+    found = pairs_of(subject, 40).bias()
+    assert same(found[2], table(lambda i, j: float(weights[bucket(i - j), 2]), 40), atol=1e-6)
+
+
+def test_scores_of_rope_are_a_mean_of_cosines(look: Callable) -> None:
+    found = pairs_of(look("rope"), 48).scores()[0]
+    assert same(found, table(lambda i, j: sum(math.cos((i - j) * w) for w in OMEGA) / len(OMEGA), 48), atol=1e-5)
+
+
+def test_scores_of_xpos_fade(look: Callable) -> None:
+    fading = [(w, (2 * m + 0.4 * D) / (1.4 * D)) for m, w in enumerate(OMEGA)]
+    found = pairs_of(look("xpos", {"scale_base": 16.0}), 96).scores()[0]
+    expected = table(lambda i, j: sum(math.cos((i - j) * w) * z ** ((i - j) / 16) for w, z in fading) / len(OMEGA))
+    assert same(found, expected, atol=1e-5)
+
+
+def test_every_row_of_dynamic_ntk_turns_by_its_own_length(look: Callable) -> None:
+    found = pairs_of(look("dynamic_ntk"), LENGTH).scores()[0]
+
+    def score(i: int, j: int) -> float:
+        base = 1e4 * max(1.0, (i + 1) / TRAINED) ** (D / (D - 2))
+        return sum(math.cos((i - j) * base ** (-2 * m / D)) for m in range(D // 2)) / (D // 2)
+
+    assert same(found, table(score), atol=1e-5)
+    assert not same(found, table(lambda i, j: score(LENGTH - 1, j + LENGTH - 1 - i)), atol=1e-2)  # one length for all
+
+
+def test_temperatures(look: Callable) -> None:
+    logn = pair_scores.temperatures(look("logn", factor=3), LENGTH)
+    expected = [max(1.0, math.log(n) / math.log(TRAINED)) for n in range(1, LENGTH + 1)]
+    assert logn[0].tolist() == pytest.approx(expected, rel=1e-6)
+    yarn = pair_scores.temperatures(look("yarn", factor=4), 3)
+    assert yarn[0].tolist() == pytest.approx([(0.1 * math.log(4) + 1) ** 2] * 3)
+
+
+def test_patches_of_an_image_see_rows_and_columns(look: Callable) -> None:
+    found = pair_scores.patch_scores(look("rope_nd"), 5, 7, 2, 3)
+    fast = [100.0 ** (-2 * m / 4) for m in range(2)]
+    expected = [
+        [(sum(math.cos((y - 2) * w) for w in fast) + sum(math.cos((x - 3) * w) for w in fast)) / 4 for x in range(7)]
+        for y in range(5)
+    ]
+    assert torch.allclose(found, torch.tensor(expected), atol=1e-5)
+    text = pair_scores.patch_scores(look("rope"), 5, 7, 2, 3)  # control: line by line, the patch above is 7 tokens away
+    assert float(text[1, 3]) == pytest.approx(sum(math.cos(7 * w) for w in OMEGA) / 4, abs=1e-5)
+    assert (text - found).abs().max() > 0.1
+
+
+def test_values_of_shaw_are_the_rows_of_its_table(look: Callable) -> None:
+    subject = look("shaw", {"max_distance": 4, "values": True})
+    found = pairs_of(subject, 10).value_rows(9)
+    rows_of_table = [max(-4, j - 9) + 4 for j in range(10)]
+    assert torch.allclose(found, subject.scheme.of_value.weight[rows_of_table])
+
+
+NAMES = [record.name for record in list_schemes()]
+SHAPES = Shapes(heads=4, head_dim=8, width=16, layers=4, trained_length=16)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_what_the_engine_attends_with(name: str) -> None:
+    """Softmax of our scores, with the sink if there is one, equals the weights of the engine's own reference."""
+    with SHAPES.subject(name) as subject:
+        try:
+            found = pairs_of(subject, 24 if subject.scheme.longest is None else 16, "random")
+            ours = weights(found)
+        except OutsideModel:
+            pytest.skip(f"{name} reads a layer's own projections; test_hosts looks at it in a model")
+        reference = length_rotation if found.call.terms.rows is not None else dense_blocks
+        assert torch.allclose(ours, reference.attend_with_weights(found.call)[1][0], atol=1e-6)
+
+
+def test_and_would_not_be_with_other_terms() -> None:
+    """Control: the same scores against a call without its bias."""
+    with SHAPES.subject("alibi") as subject:
+        found = pairs_of(subject, 24)
+        bare = replace(found.call, terms=replace(found.call.terms, bias=()))
+        gap = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]
+    assert gap.abs().max() > 0.1
+
+
+def weights(found: pair_scores.Pairs) -> Tensor:
+    scores = found.scores().nan_to_num(-math.inf)
+    sink = found.call.terms.sink
+    if sink is None:
+        return scores.softmax(-1)
+    column = sink[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]

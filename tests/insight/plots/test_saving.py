@@ -1,0 +1,141 @@
+"""Figures and files: every picture is drawn, labelled, and the same bytes the second time."""
+
+from __future__ import annotations
+
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.insight.plots import Shapes, show
+from hf_posenc.insight.plots.compose import frames, sheets
+from hf_posenc.insight.plots.plot import order_of
+from hf_posenc.insight.plots.registry import picture_of
+from hf_posenc.insight.plots.save import (
+    Taken,
+    check_ending,
+    save,
+    to_dict,
+)
+
+pytest.importorskip("matplotlib", reason="an extra")
+SMALL = Shapes(heads=2, head_dim=8, width=16)
+
+
+def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> Taken:
+    order, one = order_of(schemes, shapes=SMALL, **how), picture_of(picture)
+    return Taken(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
+
+
+PICTURES = {
+    "code": "binary,sinusoidal", "dimensions": "sinusoidal", "product": "sinusoidal,rope", "steps": "integer,binary",
+    "path": "binary,sinusoidal", "places": "randpos", "distance": "self_extend,dca", "visible": "window,sinks",
+    "bias": "alibi,t5", "distance_curve": "rope,string", "bias_curve": "alibi,fire", "score": "rope,sinusoidal",
+    "score_curve": "rope,xpos", "temperature": "logn,yarn", "values": "shaw:values=true", "grid": "rope,rope_nd",
+    "frequencies": "yarn,longrope", "stretch": "pi,yarn", "clock": "rope,sinusoidal", "rotation": "rope",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("picture", "schemes"), PICTURES.items(), ids=PICTURES)
+def test_every_picture_is_drawn_and_its_axes_say_what_they_are(picture: str, schemes: str) -> None:
+    figure = show(schemes, picture, shapes=SMALL, trained_length=16)[picture]
+    figure.canvas.draw()
+    drawn = [axes for axes in figure.axes if axes.axison]
+    assert figure.get_suptitle().startswith(picture_of(picture).title)
+    if picture != "clock":  # dials have words of their own
+        assert all(axes.get_xlabel() or axes.get_ylabel() or axes.get_title("left") for axes in drawn)
+        words = " ".join(axes.get_xlabel() + axes.get_ylabel() for axes in drawn)
+        assert words.strip()
+    assert figure.get_figwidth() <= 10.5
+
+
+def test_schemes_share_one_scale_unless_each_has_its_own() -> None:
+    def scales(**how: bool) -> set[tuple[float, float]]:
+        axes = taken("alibi,t5", "bias", length=12, head=0, **how).drawn().axes
+        return {image.get_clim() for one in axes for image in one.images}
+
+    assert len(scales()) == 1
+    assert len(scales(own_scales=True)) == 2
+
+
+def test_frames_share_one_scale() -> None:
+    film = taken("pi", "stretch", count=3, factor=8)
+    assert {film.drawn(n).axes[0].get_ylim() for n in range(3)} == {(0, 1.06 * 8)}
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg", ".html"])
+def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
+    one, two = (tmp_path / f"{n}{ending}" for n in "ab")
+    for path in (one, two):
+        assert save([taken("binary", "code", length=8)], path, title="t") == [path]
+    assert one.read_bytes() == two.read_bytes()
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!DOCTYPE html>"}
+    assert one.read_bytes().startswith(starts[ending])
+
+
+def test_several_pictures_are_several_files_or_one_page(tmp_path: Path) -> None:
+    two = [taken("rope", "clock"), taken("rope", "product")]
+    files = save(two, tmp_path / "rope.svg", title="rope")
+    assert [file.name for file in files] == ["rope-clock.svg", "rope-product.svg"]
+    assert "tokens a turn" in files[0].read_text(encoding="utf-8")  # letters are letters
+    assert save(two, tmp_path / "rope.html", title="rope") == [tmp_path / "rope.html"]
+
+
+class Page(HTMLParser):
+    """What a page holds, and whether its tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "input", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_page_stands_alone(tmp_path: Path) -> None:
+    film = taken("yarn", "stretch", count=3)
+    (path,) = save([taken("yarn", "frequencies"), film], tmp_path / "p.html", title="<yarn>", command="a & b")
+    page = Page()
+    page.feed(path.read_text(encoding="utf-8"))
+    assert page.open == []
+    tags = [tag for tag, _ in page.seen]
+    assert tags.count("figure") == 2
+    assert {"svg", "script", "h1"} <= set(tags)
+    linked = [value for _, a in page.seen for name, value in a.items() if name in ("src", "href", "xlink:href")]
+    assert all(str(value).startswith(("data:", "#")) for value in linked)
+    names = [a["id"] for _, a in page.seen if "id" in a]
+    assert len(names) == len(set(names))
+    assert "&lt;yarn&gt;" in path.read_text(encoding="utf-8")
+    (still,) = save([taken("yarn", "frequencies")], tmp_path / "s.html", title="t")
+    assert "script" not in still.read_text(encoding="utf-8")
+
+
+def test_a_film_has_its_frames(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (path,) = save([taken("rope", "clock", count=4, position=12)], tmp_path / "clock.gif", title="t")
+    film = Image.open(io.BytesIO(path.read_bytes()))
+    assert film.n_frames == 4
+    assert film.info["loop"] == 0
+
+
+@pytest.mark.parametrize(("name", "moves"), [("a.pdf", False), ("a", False), ("a.png", True), ("a.svg", True)])
+def test_files_that_cannot_be(name: str, moves: bool) -> None:
+    with pytest.raises(OptionOutOfRange, match=r"\.gif"):
+        check_ending(Path(name), moves=moves)
+
+
+def test_numbers_are_json() -> None:
+    found = json.loads(json.dumps(to_dict(taken("window:size=2", "distance", length=3)), allow_nan=False))
+    assert found["picture"] == "distance"
+    assert found["schemes"][0]["numbers"]["distance"] == [[0, None, None], [1, 0, None], [None, 1, 0]]

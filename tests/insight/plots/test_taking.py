@@ -1,0 +1,180 @@
+"""Which pictures show a scheme, with which lengths, and what an animation changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.eval.errors import MissingExtra
+from hf_posenc.insight.plots import (
+    Shapes,
+    compose,
+    numbers,
+    registry,
+)
+from hf_posenc.insight.plots.compose import (
+    first_picture,
+    frames,
+    pictures_of,
+    sheets,
+)
+from hf_posenc.insight.plots.plot import order_of
+from hf_posenc.insight.plots.registry import (
+    NothingToShow,
+    Picture,
+    Sheet,
+    UnknownPicture,
+    View,
+    list_pictures,
+    picture_of,
+    register_picture,
+)
+from hf_posenc.insight.plots.target import Subject
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import SchemeRecord, list_schemes
+
+SMALL = Shapes(heads=2, head_dim=8, width=16)
+
+
+@pytest.mark.parametrize(
+    ("schemes", "picture"),
+    [
+        ("sinusoidal", "code"), ("learned", "code"), ("binary,sinusoidal", "code"), ("rope", "clock"),
+        ("yarn", "frequencies"), ("pi,ntk,llama3", "frequencies"), ("self_extend,dca,rerope,string", "distance"),
+        ("window,sinks", "visible"), ("alibi", "bias"), ("alibi,t5", "bias"), ("rope_nd", "grid"),
+        ("randpos", "places"), ("logn", "temperature"), ("rope,alibi", "score"),
+    ],
+)  # fmt: skip
+def test_the_picture_that_is_taken_where_none_is_named(schemes: str, picture: str) -> None:
+    assert first_picture(order_of(schemes, shapes=SMALL)).name == picture
+
+
+@pytest.mark.parametrize("record", list_schemes(), ids=lambda record: record.name)
+def test_every_scheme_has_pictures_and_all_have_numbers(record: SchemeRecord) -> None:
+    """But for those that say nothing of position, or only inside a layer."""
+    order = order_of(record.name, shapes=SMALL, trained_length=16, length=12)
+    fitting = pictures_of(order)
+    assert bool(fitting) == (record.name not in ("none", "drope"))
+    for picture in fitting:
+        if record.name != "deberta" or picture.name in ("visible", "distance"):
+            values = [v for v in sheets(picture, order)[0].numbers.values() if isinstance(v, torch.Tensor)]
+            assert all(v.double().isfinite().any() for v in values)
+
+
+def test_what_has_nothing_to_show_says_so() -> None:
+    with pytest.raises(NothingToShow, match="'alibi'"):
+        sheets(picture_of("clock"), order_of("rope,alibi", shapes=SMALL))
+    with pytest.raises(NothingToShow, match="No picture"):
+        first_picture(order_of("none", shapes=SMALL))
+    with pytest.raises(UnknownPicture, match="'clock'"):
+        picture_of("clok")
+
+
+def test_a_picture_is_drawn_beside_what_it_shows() -> None:
+    """Unscaled RoPE has no remap to show; beside one it is where distances stay."""
+    assert "distance" not in {p.name for p in pictures_of(order_of("rope", shapes=SMALL))}
+    remapped, plain = numbers("rerope,rope", "distance_curve", shapes=SMALL)
+    assert plain.numbers["used"].tolist() == list(range(256))
+    assert float(remapped.numbers["used"].max()) == 32
+
+
+def test_options_that_fit_only_some_lengths_leave_the_pictures_of_those() -> None:
+    fitting = {picture.name for picture in pictures_of(order_of("rerope:window=100", shapes=SMALL))}
+    assert "distance" not in fitting  # its own trained length is 64
+    assert "frequencies" in fitting
+    assert "distance" in {p.name for p in pictures_of(order_of("rerope:window=100", shapes=SMALL, trained_length=128))}
+    with pytest.raises(OptionOutOfRange, match="window"):
+        first_picture(order_of("rerope:window=100", shapes=SMALL, trained_length=100))
+
+
+def test_lengths_are_the_pictures_own_until_asked() -> None:
+    own, asked = (numbers("rerope", "distance", shapes=SMALL, **how)[0].numbers for how in ({}, {"trained_length": 20}))
+    assert (own["trained_length"], own["distance"].shape) == (64, (256, 256))
+    assert (asked["trained_length"], asked["distance"].shape) == (20, (80, 80))
+    own_factor = numbers("yarn:factor=2,yarn", "temperature", shapes=SMALL, factor=8, length=2)
+    scales = [float(sheet.numbers["factor"][0]) for sheet in own_factor]
+    assert scales == pytest.approx([(0.1 * math.log(s) + 1) ** 2 for s in (2, 8)])
+
+
+def test_a_table_that_ends_is_shown_to_its_end() -> None:
+    found = numbers("learned", "score_curve", shapes=Shapes(kind="gpt2", trained_length=128))[0].numbers
+    assert len(found["score"]) == 128
+    with pytest.raises(OptionOutOfRange, match="ends after"):
+        numbers("learned", "score_curve", shapes=Shapes(kind="gpt2"), factor=4)
+
+
+def test_frames_of_a_factor_grow_at_one_length() -> None:
+    films = frames(picture_of("distance"), order_of("self_extend:factor=3", shapes=SMALL, factor=4), count=5)
+    assert [film[0].label for film in films] == [f"self_extend, factor {4 ** (n / 4):.1f}" for n in range(5)]
+    assert {film[0].numbers["distance"].shape for film in films} == {(256, 256)}
+    farthest = [float(film[0].numbers["distance"].nan_to_num().max()) for film in films]
+    assert farthest[0] == 255  # nothing is remapped
+    assert all(far <= 64 for far in farthest[-1:])
+
+
+def test_frames_of_a_position_end_where_asked() -> None:
+    films = frames(picture_of("clock"), order_of("rope", shapes=SMALL, position=30), count=4)
+    assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
+    assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
+
+
+def test_frames_of_a_length() -> None:
+    films = frames(picture_of("code"), order_of("norm01", shapes=SMALL, length=9), "length", count=3)
+    assert [len(film[0].numbers["code"]) for film in films] == [3, 6, 9]
+    with pytest.raises(NothingToShow, match="does not move"):
+        frames(picture_of("code"), order_of("norm01", shapes=SMALL))
+
+
+class Stairs(Scheme):
+    """A third party's bias: one step down every four tokens."""
+
+    record = SchemeRecord("stairs")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        return ToeplitzBias(lambda distance: -(distance // 4).float().expand(self.geometry.heads, *distance.shape))
+
+
+def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
+    with SMALL.subject(Stairs) as subject:
+        shown = {picture.name for picture in list_pictures() if picture.shows(subject)}
+        found = picture_of("bias_curve").numbers(subject, View(length=12))
+    assert shown == {"bias", "bias_curve", "score", "score_curve"}
+    assert found["bias"][1].tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -2, -2, -2, -2]
+
+
+@pytest.fixture
+def own_picture() -> Iterator[type[Picture]]:
+    list_pictures()
+
+    @register_picture
+    class Slope(Picture):
+        name, title, hooks = "slope", "How fast the bias falls", ("bias",)
+
+        def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+            return {"slope": picture_of("bias_curve").numbers(subject, view)["bias"].diff()[:, 0]}
+
+        def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+            figure.subplots().bar(range(2), sheets[0].numbers["slope"].tolist())
+
+    yield Slope
+    del registry._PICTURES["slope"]
+
+
+def test_a_picture_of_ones_own(own_picture: type[Picture]) -> None:
+    assert numbers("alibi", "slope", shapes=SMALL)[0].numbers["slope"].tolist() == pytest.approx([-(2**-4), -(2**-8)])
+    with pytest.raises(ValueError, match="belongs to"):
+        register_picture(type("Other", (own_picture,), {}))
+
+
+def test_without_matplotlib_there_are_numbers_but_no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    found = sheets(picture_of("code"), order_of("binary", shapes=SMALL, length=4))
+    with pytest.raises(MissingExtra, match=r"hf-posenc\[plot\]"):
+        compose.figure(picture_of("code"), found)

@@ -1,0 +1,173 @@
+"""Losses against transformers' own, and what is concluded from losses that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc import load_starter
+from hf_posenc.errors import BackendCannotCarry, SchemeNotDefined
+from hf_posenc.eval.errors import LengthTooShort, TextTooShort
+from hf_posenc.insight.probe import Reading, probe
+from hf_posenc.insight.probe.loss_by_context import (
+    EVERY,
+    Frame,
+    can_read,
+    read,
+    scores,
+)
+from hf_posenc.insight.probe.run import measured_lengths
+from hf_posenc.patching.patch import is_patched, patch_model
+
+Build = Callable[..., Any]
+
+
+def reading(columns: dict[int, list[float]]) -> Reading:
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Reading(tuple(columns), rows, (), ())
+
+
+def test_more_text_helps_then_nothing_then_hurts() -> None:
+    found = reading({64: [3.0, 3.2, 2.9], 128: [2.5, 2.6, 2.4], 256: [2.49, 2.61, 2.39], 512: [3.5, 3.4, 3.6]})
+    assert found.effective == 128  # 256 is lower by less than its error
+    assert found.hurts_from == 512
+
+
+def test_always_helping_and_never() -> None:
+    helping = reading({64: [3.0, 3.2], 128: [2.5, 2.6], 256: [2.0, 2.1]})
+    assert (helping.effective, helping.hurts_from) == (256, None)
+    useless = reading({64: [3.0, 3.2, 2.9], 128: [3.01, 3.19, 2.9], 256: [2.99, 3.21, 2.91]})
+    assert (useless.effective, useless.hurts_from) == (64, None)
+
+
+def test_windows_are_paired() -> None:
+    """Windows far apart, each with the same small gain: sure, though no error bar of a mean would say so."""
+    found = reading({64: [1.0, 5.0, 9.0], 128: [0.9, 4.89, 8.91]})
+    assert found.effective == 128
+
+
+def test_a_causal_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
+    model = build("llama")
+    with torch.no_grad():
+        places, found = scores(model, ids, 1, Frame(0, 0), None)
+    assert places.tolist() == list(range(1, 48))
+    assert float(-found.mean()) == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-5)
+
+
+def test_a_masked_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
+    model, mask = build("bert"), 5
+    with torch.no_grad():
+        places, found = scores(model, ids, 1, Frame(1, 1), mask)
+    assert places.diff().unique().tolist() == [EVERY]
+    hidden, labels = ids.clone(), torch.full_like(ids, -100)
+    hidden[0, places], labels[0, places] = mask, ids[0, places]
+    assert float(-found.mean()) == pytest.approx(float(model(hidden, labels=labels).loss), rel=1e-5)
+
+
+def test_all_lengths_hide_the_same_tokens(build: Build, ids: Tensor) -> None:
+    long, _ = scores(build("bert"), ids, 1, Frame(1, 1), 5)
+    short, _ = scores(build("bert"), ids[:, 20:], 1, Frame(1, 1), 5)
+    assert set((48 - long).tolist()) >= set((28 - short).tolist())
+
+
+def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) -> None:
+    model = build("llama")
+    found = read(model, [ids], (16, 48), 8, Frame(1, 0), None)
+    short = torch.cat((ids[:, :1], ids[:, -15:]), dim=1)
+    with torch.no_grad():
+        logits = model(short).logits[0, -9:-1].log_softmax(-1)
+    wanted = -float(logits.gather(-1, short[0, -8:, None]).mean())
+    assert found.losses[0][0] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_places_cover_the_longest_text(build: Build, ids: Tensor) -> None:
+    found = read(build("llama"), [ids], (24, 48), 8, Frame(0, 0), None)
+    assert len(found.places) == len(found.by_place) == 16
+    assert found.places[0] < 3
+    assert found.places[-1] > 44
+
+
+@pytest.mark.parametrize(
+    ("length", "trained", "least", "wanted"),
+    [(1024, 256, 64, (64, 128, 256, 512, 1024)), (1000, 256, 64, (125, 250, 256, 500, 1000)), (100, 256, 64, (100,))],
+)
+def test_lengths(length: int, trained: int, least: int, wanted: tuple[int, ...]) -> None:
+    found = measured_lengths(length, trained, least)
+    assert found == wanted
+
+
+def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
+    assert can_read(build("llama"))
+    assert can_read(build("bert"))
+    assert not can_read(build("llama").model)
+
+
+def test_a_starter_is_found_out() -> None:
+    """Trained on 256 tokens: text hurts beyond, and YaRN brings heads back to where they looked."""
+    model, tokenizer = load_starter("llama")
+    found = probe(model, tokenizer, scheme="yarn", factor=2, samples=8, rows=64)
+    before, after = found.sides
+    assert before.reading is not None
+    assert after.reading is not None
+    assert before.reading.hurts_from == 512
+    assert after.reading.hurts_from is None
+    assert found.moved is not None
+    assert float(found.moved.mean()) > 0.1
+    previous = [head for head in after.heads if head.kind == "previous token"]
+    assert previous
+    assert all(before.heads[head.layer * 6 + head.head].share < head.share for head in previous)
+    assert not is_patched(model)
+
+
+def test_a_patch_is_undone_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_starter("llama")
+    with pytest.raises(SchemeNotDefined):
+        probe(model, tokenizer, scheme="learned_interp", length=128, samples=1, rows=8)
+
+    def refuse(*_: Any) -> None:
+        raise BackendCannotCarry("no")
+
+    monkeypatch.setattr("hf_posenc.insight.probe.variant.changes", refuse)
+    with pytest.raises(BackendCannotCarry):
+        probe(model, tokenizer, scheme="yarn", factor=2, length=128, samples=1, rows=8)
+    assert not is_patched(model)
+
+
+def test_a_table_is_read_up_to_its_end() -> None:
+    """GPT-2's ends at 256, so what a scheme does at 512 has nothing to be compared with."""
+    model, tokenizer = load_starter("gpt2")
+    found = probe(model, tokenizer, scheme="alibi", factor=2, samples=1, rows=16)
+    assert [side.length for side in found.sides] == [256, 512]
+    assert found.moved is None
+
+
+def test_a_patched_model_is_looked_at_as_it_is() -> None:
+    model, tokenizer = load_starter("llama")
+    patch_model(model, "yarn", factor=2)
+    found = probe(model, tokenizer, samples=1, rows=16)
+    assert [(side.label, side.length) for side in found.sides] == [("yarn", 512)]
+    assert is_patched(model)
+
+
+def test_a_peft_model_is_looked_into() -> None:
+    peft = pytest.importorskip("peft", reason="needs the extra train")
+    model, tokenizer = load_starter("llama")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    settings = {"length": 128, "samples": 1, "rows": 16}
+    plain, found = (probe(one, tokenizer, **settings) for one in (load_starter("llama")[0], wrapped))
+    assert found.sides[0].heads == plain.sides[0].heads  # a fresh adapter changes nothing
+    assert found.sides[0].reading is not None
+
+
+def test_refusals(tmp_path: Any) -> None:
+    model, tokenizer = load_starter("llama")
+    with pytest.raises(LengthTooShort):
+        probe(model, tokenizer, length=40)
+    short = tmp_path / "short.txt"
+    short.write_text("one two three", encoding="utf-8")
+    with pytest.raises(TextTooShort):
+        probe(model, tokenizer, text=short)

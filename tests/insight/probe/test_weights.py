@@ -1,0 +1,179 @@
+"""The weights a probe sees are those of transformers' own eager attention, on the rows it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hf_posenc import patch_model
+from hf_posenc.insight.probe.attention_profile import Tally
+from hf_posenc.insight.probe.attention_rows import chosen_rows
+from hf_posenc.insight.probe.capture import attentions_of
+from hf_posenc.insight.probe.position_shuffle import outputs
+
+Build = Callable[..., Any]
+KINDS = ("llama", "gpt2", "bert")
+CLOSE = 2e-6  # float32 weights of at most 1
+
+
+def looked_at(model: Any, ids: Tensor, rows: list[slice]) -> dict[int, Tensor]:
+    """Weights of all rows looked at, layer by layer."""
+    found: dict[int, list[Tensor]] = {}
+    outputs(model, ids, rows, lambda layer, block, weights, mixed: found.setdefault(layer, []).append(weights))
+    return {layer: torch.cat(parts, dim=1) for layer, parts in found.items()}
+
+
+def eager(kind: str, model: Any, build: Build, ids: Tensor) -> list[Tensor]:
+    """transformers' weights, from a second model with the same parameters."""
+    other = build(kind, attn_implementation="eager")
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        return [weights[0] for weights in other(ids, output_attentions=True).attentions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unpatched_rows_are_those_of_eager(kind: str, build: Build, ids: Tensor) -> None:
+    model = build(kind)
+    rows = [slice(3, 10), slice(20, 48)]
+    for layer, theirs in enumerate(eager(kind, model, build, ids)):
+        mine = looked_at(model, ids, rows)[layer]
+        wanted = torch.cat([theirs[:, block] for block in rows], dim=1)
+        assert torch.allclose(mine, wanted, atol=CLOSE)
+        assert not torch.allclose(mine, wanted.flip(0), atol=1e-2)  # control: heads do differ
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_watching_changes_nothing_and_leaves_nothing(kind: str, build: Build, ids: Tensor) -> None:
+    model = build(kind)
+    before, config = model(ids).logits, model.config
+    looked_at(model, ids, [slice(0, 48)])
+    assert torch.equal(model(ids).logits, before)
+    assert all(attention.config is config for attention in attentions_of(model))
+    assert not any("posenc" in name or name.startswith("_by_") for m in model.modules() for name in m.__dict__)
+
+
+def test_an_interrupted_forward_leaves_nothing(build: Build, ids: Tensor) -> None:
+    model = build("llama")
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        outputs(model, ids, [slice(0, 4)], stop)
+    assert all(attention.config is model.config for attention in attentions_of(model))
+
+
+def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
+    """A patched model against a host whose configuration has the same scaling."""
+    model = build("llama")
+    scaled = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 48}
+    host = build("llama", attn_implementation="eager", rope_parameters=scaled)
+    host.load_state_dict(model.state_dict())
+    long = ids.repeat(1, 3)
+    plain = looked_at(model, long, [slice(100, 144)])
+    patch_model(model, "yarn", factor=4)
+    mine = looked_at(model, long, [slice(100, 144)])
+    with torch.no_grad():
+        theirs = host(long, output_attentions=True).attentions
+    for layer in range(2):
+        assert torch.allclose(mine[layer], theirs[layer][0, :, 100:144], atol=1e-5)
+        assert not torch.allclose(plain[layer], theirs[layer][0, :, 100:144], atol=1e-2)
+
+
+def test_a_bias_is_the_formula(build: Build, ids: Tensor) -> None:
+    """ALiBi on Llama, from the projections of the first layer in float64: softmax(q · k / √d − m |i − j|)."""
+    model = build("llama")
+    patch_model(model, "alibi", slopes=[0.5, 0.25, 0.125, 0.0625])
+    mine = looked_at(model, ids, [slice(24, 48)])[0]
+    layer = model.model.layers[0]
+    with torch.no_grad():
+        states = layer.input_layernorm(model.model.embed_tokens(ids))[0].double()
+    projections = layer.self_attn.q_proj, layer.self_attn.k_proj
+    q, k = ((states @ project.weight.double().T).view(48, -1, 8).transpose(0, 1) for project in projections)
+    distance = torch.arange(48)[:, None] - torch.arange(48)
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.float64)
+    scores = q @ k.repeat_interleave(2, 0).transpose(1, 2) / 8**0.5 - slopes[:, None, None] * distance
+    wanted = scores.masked_fill(distance < 0, -torch.inf).softmax(-1)[:, 24:].float()
+    assert torch.allclose(mine, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["self_extend", "dynamic_ntk", "window", "t5", "fox", "sinusoidal", "yarn+logn"])
+def test_every_route_has_the_weights_of_the_reference(scheme: str, build: Build, ids: Tensor) -> None:
+    """Few rows by our own means against all rows as the patched model itself returns them."""
+    model, long = build("llama"), ids.repeat(1, 2)
+    patch_model(model, scheme, factor=2)
+    rows = [slice(40, 56), slice(80, 96)]
+    mine = looked_at(model, long, rows)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        theirs = model(long, output_attentions=True).attentions
+    for layer, weights in mine.items():
+        wanted = torch.cat([theirs[layer][0, :, block] for block in rows], dim=1)
+        assert torch.allclose(weights, wanted, atol=1e-5)
+        assert torch.allclose(weights.sum(-1), torch.ones(4, 32), atol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in one result."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(one, Tensor):
+                self.most = max(self.most, one.untyped_storage().nbytes() // one.element_size())
+        return made
+
+
+@pytest.mark.parametrize("scheme", [None, "alibi", "self_extend"])
+def test_no_matrix_of_all_weights_is_ever_held(scheme: str | None, build: Build) -> None:
+    length, heads = 1024, 4
+    model, text = build("llama"), torch.zeros(1, 1024, dtype=torch.long)
+    if scheme is not None:
+        patch_model(model, scheme, target_length=length)
+    with Largest() as seen:
+        outputs(model, text, chosen_rows(length, 256, causal=True), lambda *_: None)
+    assert seen.most < heads * length * length / 8
+    with Largest() as control:
+        model.set_attn_implementation("eager")
+        model(text)
+    assert control.most >= heads * length * length
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_profile_is_the_mean_over_rows(causal: bool) -> None:
+    """Against a loop over all pairs."""
+    length, heads = 20, 3
+    scores = torch.randn(heads, length, length, generator=torch.Generator().manual_seed(0)).double()
+    if causal:
+        scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    weights = scores.softmax(-1)
+    rows = [slice(10, 13), slice(17, 20)]
+    tally = Tally(heads, length, causal, sinks=2)
+    for block in rows:
+        tally.add(block, weights[:, block])
+    profile, chosen = tally.profile(), [10, 11, 12, 17, 18, 19]
+    for h in range(heads):
+        for distance in range(0 if causal else 1 - length, length):
+            mass = sum(float(weights[h, i, i - distance]) for i in chosen if 0 <= i - distance < length) / 6
+            assert float(profile.at(distance)[h]) == pytest.approx(mass, abs=1e-12)
+        assert float(profile.sink[h]) == pytest.approx(float(weights[h, chosen, :2].sum()) / 6)
+    assert torch.allclose(profile.mass.sum(1), torch.ones(heads, dtype=torch.float64))
+
+
+SPREADS = [(1024, 256, True), (100, 256, True), (300, 64, False), (7, 3, False)]
+
+
+@pytest.mark.parametrize(("length", "count", "causal"), SPREADS)
+def test_rows_are_spread_and_do_not_overlap(length: int, count: int, causal: bool) -> None:
+    rows = [i for block in chosen_rows(length, count, causal) for i in range(length)[block]]
+    assert rows == sorted(set(rows))
+    assert rows[0] == (length // 2 if causal else 0)
+    assert rows[-1] == length - 1
+    assert len(rows) <= max(count, 64)

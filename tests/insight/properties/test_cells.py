@@ -1,0 +1,195 @@
+"""Cells of the table against the formulas of the papers, written out here in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.insight.properties import (
+    PROPERTIES,
+    Cell,
+    Subject,
+    in_order,
+    measure,
+    subjects,
+)
+from hf_posenc.insight.properties.translation import fit, pairs
+from hf_posenc.schemes import registry
+from hf_posenc.schemes.base import Scheme
+
+WIDTH, TRAINED, TEXT = 128, 64, 128  # of the bench
+
+
+@lru_cache(maxsize=32)
+def subject(scheme: str) -> Subject:
+    name, _, option = scheme.partition(":")
+    options = dict([option.split("=")]) if option else {}
+    return subjects(name, options)[0]
+
+
+@lru_cache(maxsize=256)
+def cell(scheme: str, name: str) -> Cell:
+    in_order()
+    return PROPERTIES[name].of(subject(scheme))
+
+
+def sinusoid(places: Tensor) -> Tensor:
+    """Vaswani et al., section 3.5."""
+    angles = places.double()[:, None] * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+COLUMNS = ("integer", "norm01", "binary", "sinusoidal", "sinusoidal:kind=sin", "learned", "rope", "alibi")
+# One row a property, as the catalogue of schemes has it; None where it leaves the question open.
+CATALOGUE = {
+    "unique": (True, True, True, True, True, True, True, True),
+    "same": (True, False, True, True, True, True, True, True),
+    "linear": (False, False, False, True, False, False, True, True),
+    "relative": (False, False, False, False, False, False, True, True),
+    "beyond": (True, True, True, True, True, False, True, True),
+    "deterministic": (True, True, True, True, True, True, True, True),
+    "axes": (None, None, None, True, None, True, True, True),
+    "bounded": (False, True, True, True, True, True, True, False),
+    "continuous": (True, True, False, True, True, False, True, True),
+    "decays": (False, False, False, True, False, None, True, True),
+    "equal_gaps": (True, False, True, True, True, True, True, True),
+    "direction": (True, True, True, False, None, True, True, False),
+}
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_table_of_the_catalogue(name: str) -> None:
+    measured = {scheme: cell(scheme, name).holds for scheme in COLUMNS}
+    wanted = {s: w for s, w in zip(COLUMNS, CATALOGUE[name], strict=True) if w is not None}
+    assert {scheme: measured[scheme] for scheme in wanted} == wanted
+
+
+def test_least_distances_are_the_formulas() -> None:
+    codes = sinusoid(torch.arange(TEXT))
+    apart = (codes[:, None] - codes[None]).norm(dim=-1)
+    assert cell("sinusoidal", "unique").value == pytest.approx(float(apart[apart > 0].min()), rel=1e-5)
+    assert cell("integer", "unique").value == pytest.approx(math.sqrt(WIDTH))  # one step in every channel
+    assert cell("norm01", "unique").value == pytest.approx(math.sqrt(WIDTH) / (TEXT - 1), rel=1e-5)
+    assert cell("binary", "unique").value == pytest.approx(1.0)  # one digit
+    slopes = [2.0 ** (-8 * (h + 1) / 4) for h in range(4)]
+    assert cell("alibi", "unique").value == pytest.approx(math.sqrt(8 * sum(m * m for m in slopes)))  # 8 queries
+
+
+def test_interval_codes_depend_on_the_length() -> None:
+    half = TEXT // 2
+    assert cell("norm01", "same").value == pytest.approx(1 - (half - 1) / (TEXT - 1), rel=1e-5)
+    assert cell("norm01", "equal_gaps").value == pytest.approx(1 / 2 - 1 / 3, rel=1e-5)
+
+
+def test_growth_is_the_formula() -> None:
+    assert cell("alibi", "bounded").value == pytest.approx((2**25 - 1) / (2**17 - 1), rel=1e-3)  # linear in distance
+    assert cell("integer", "bounded").value == pytest.approx((2**16 - 1) / 1023, rel=1e-3)
+    assert cell("rope", "bounded").value == pytest.approx(1.0, abs=1e-6)  # a rotation keeps lengths
+
+
+def test_a_table_ends_where_it_ends() -> None:
+    assert cell("learned", "beyond").value == TRAINED - 1
+    assert "64 positions" in cell("learned", "beyond").says
+    assert cell("learned_hier", "beyond").value == TRAINED**2 - 1  # two digits of base 64
+    assert cell("rope", "beyond").value == 2**20 - 1
+
+
+def test_the_fitted_step_is_the_rotation_of_the_formula() -> None:
+    """M_k = diag of [[cos kω, sin kω], [−sin kω, cos kω]], here for rows of codes, hence transposed."""
+    found = fit(*pairs(subject("sinusoidal")))
+    angles = 5 * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
+    blocks = [torch.tensor([[a.cos(), -a.sin()], [a.sin(), a.cos()]]) for a in angles]
+    codes = sinusoid(torch.arange(1000, 1400))
+    assert found is not None
+    assert torch.allclose(codes @ found.matrix, codes @ torch.block_diag(*blocks).double(), atol=1e-4)
+    assert cell("sinusoidal", "linear").note == "rotation"
+    assert cell("integer", "linear").note == "affine"  # p + k is no multiple of p
+
+
+def test_a_map_is_judged_where_it_was_not_fitted() -> None:
+    """Control: 128 channels fit 120 random rows exactly, and say nothing of the next ones."""
+    rows = torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = fit((rows[:120], rows[1:121]), (rows[130:190], rows[131:191]))
+    assert found is not None
+    assert float((rows[:120] @ found.matrix - rows[1:121]).abs().max()) < 1e-6
+    assert found.residual > 0.5
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name", "holds"),
+    [
+        ("none", "unique", False),
+        ("none", "relative", None),
+        ("t5", "unique", False),  # far distances share a bucket
+        ("rel_bias", "continuous", False),
+        ("kerple", "bounded", False),  # a logarithm has no end
+        ("fire", "bounded", True),  # its input ends at 1
+        ("fire", "relative", False),  # its normaliser is the query's position
+        ("sandwich", "linear", True),  # a product of sinusoidal codes
+        ("kerple", "linear", False),
+        ("randpos", "deterministic", False),
+        ("pose", "deterministic", True),
+        ("rerope", "unique", False),  # all beyond its window is one distance
+        ("window", "unique", False),
+        ("self_extend", "relative", False),  # groups do not move with the query
+        ("logn", "relative", False),  # a factor of the row
+        ("dca", "relative", False),
+        ("xpos", "decays", True),
+        ("deberta", "direction", True),
+        ("kerple", "direction", False),
+        ("xpos", "direction", None),  # a decoder's
+        ("rope_nd", "axes", True),
+        ("cope", "continuous", None),  # it counts tokens
+    ],
+)
+def test_other_schemes(scheme: str, name: str, holds: bool | None) -> None:
+    found = cell(scheme, name)
+    assert found.holds is holds, found
+    assert found.says
+
+
+def test_what_a_rotation_costs() -> None:
+    """Each of 6 query and key heads turns 16 pairs of 128 tokens: four products and two sums a pair."""
+    found = cell("rope", "cost")
+    turned = 6 * TEXT * 16 * 6
+    tables = 4 * TEXT * 16  # angles, cosines, sines, and minus these
+    assert found.more["operations"] == turned + tables
+    assert found.more["parameters"] == found.more["cached_channels"] == 0
+    assert cell("none", "cost").value == 0
+    assert cell("rel_bias", "cost").more["parameters"] == 4 * (2 * 128 + 1) * 4  # layers · distances · heads
+    assert cell("rerope", "cost").more["cached_channels"] == 32  # a second copy of the key
+
+
+@pytest.fixture
+def odd() -> Iterator[str]:
+    """A third party's scheme whose bias is neither relative, nor bounded, nor steady."""
+
+    @registry.register_scheme("odd_one")
+    class Odd(Scheme):
+        """Score plus the product of both positions, jumping at every third."""
+
+        def bias(self, ctx: PositionContext) -> BlockBias:
+            def of_block(block: Block) -> Tensor:
+                product = block.query_positions[:, :, None] * (block.key_positions[:, None, :] // 3)
+                return product[:, None].float().expand(block.scores.shape)
+
+            return BlockBias(of_block)
+
+    yield "odd_one"
+    registry._SCHEMES.pop("odd_one", None)
+    registry._CLASSES.pop("odd_one", None)
+
+
+def test_a_scheme_from_outside(odd: str) -> None:
+    row = measure([odd])[odd]
+    assert {name: row[name].holds for name in ("relative", "bounded", "continuous", "unique")} == {
+        "relative": False, "bounded": False, "continuous": False, "unique": False,
+    }  # fmt: skip
+    assert row["deterministic"].holds

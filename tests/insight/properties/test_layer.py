@@ -1,0 +1,64 @@
+"""The bench's logits against formulas in float64, and its outputs against the engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.insight.properties import Subject, subjects
+from hf_posenc.insight.properties.layer import gaussian, outputs
+
+COUNT = 40
+
+
+def subject(scheme: str) -> Subject:
+    return subjects(scheme)[0]
+
+
+def content(seed: int) -> Tensor:
+    return gaussian(1, COUNT, 128, seed=seed)
+
+
+def turned(x: Tensor, places: Tensor) -> Tensor:
+    """RoFormer's complex form on half-split channels: ``x [heads, n, 32]``."""
+    angles = places.double()[:, None] * 10_000.0 ** (-2 * torch.arange(16).double() / 32)
+    pairs = torch.complex(x[..., :16], x[..., 16:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((pairs.real, pairs.imag), dim=-1)
+
+
+@pytest.mark.parametrize("start", [0, 1_000_000])
+def test_logits_of_rope_are_the_complex_form(start: int) -> None:
+    layer, places = subject("rope").layer(), torch.arange(start, start + COUNT)
+    found = layer.scores(content(1), content(2), places[None])[0]
+    q, k = (turned(one[0], places) for one in (layer.query(content(1)), layer.key(content(2))))
+    wanted = q @ k.repeat_interleave(2, 0).mT / 32**0.5
+    seen = torch.ones(COUNT, COUNT).tril().bool()
+    assert torch.equal(found.isfinite(), seen.expand_as(found))
+    assert torch.allclose(found[:, seen], wanted[:, seen], atol=1e-6)  # tables are float32
+    other = torch.softmax(found - wanted.mT, -1)
+    assert not torch.allclose(other, torch.softmax(found - wanted, -1), atol=1e-2)  # control
+
+
+def test_logits_of_alibi_are_linear() -> None:
+    layer, places = subject("alibi").layer(), torch.arange(COUNT)
+    bias = layer.biases(content(1), content(2), places[None])[0]
+    distance = (places[:, None] - places).double()
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / 4) for h in range(4)]).double()[:, None, None]
+    relative = bias - bias.diagonal(0, -2, -1)[..., None]
+    seen = distance >= 0
+    assert torch.allclose(relative[:, seen], (-slopes * distance)[:, seen])
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    ["rope", "alibi", "t5", "self_extend", "dynamic_ntk", "window", "sinks", "deberta", "shaw", "fox", "ssmax", "cope"],
+)
+def test_outputs_are_the_engines(scheme: str) -> None:
+    """In float32, where the engine takes every bias."""
+    layer = subject(scheme).layer(dtype=torch.float32)
+    with torch.no_grad():
+        call = layer.call(content(1).float(), content(1).float(), torch.arange(COUNT)[None])
+        engine = (dense_blocks if call.terms.rows is None else length_rotation).attend_with_weights(call)[0]
+        assert torch.allclose(outputs(call), engine, atol=1e-5)

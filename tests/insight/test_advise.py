@@ -1,0 +1,444 @@
+"""Advice: sizes by hand, options by the papers' inequalities, and every printed line run on a live model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedModel,
+    T5Config,
+)
+
+import hf_posenc
+from hf_posenc import (
+    advise,
+    describe,
+    patch_model,
+    scheme_of,
+    unpatch_model,
+)
+from hf_posenc.core.geometry import (
+    Geometry,
+    HostRotary,
+    Rotation,
+    geometric,
+)
+from hf_posenc.errors import LengthContradiction, OptionOutOfRange, UnsupportedModel
+from hf_posenc.insight.advise import Advice
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT
+from hf_posenc.insight.advise.option_rules import RULES, smallest_group, well_trained_group
+from hf_posenc.insight.advise.units import size, tokens
+from hf_posenc.schemes.registry import scheme_record
+from hf_posenc.schemes.spec import build, plan
+from hf_posenc.starters.loading import starter_path
+
+TRAINED, TARGET, WORDS = 32, 128, 97
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": WORDS}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def llama_7b(**changed: Any) -> LlamaConfig:
+    shape = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008}
+    named = {"architectures": ["LlamaForCausalLM"], "dtype": "float16", "max_position_embeddings": 4096}
+    return LlamaConfig(**{**shape, **named, **changed})
+
+
+def llama_8b(**changed: Any) -> LlamaConfig:
+    shape = {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "dtype": "bfloat16"}
+    return llama_7b(**{**shape, "max_position_embeddings": 8192, **changed})
+
+
+def tiny_llama(**changed: Any) -> LlamaConfig:
+    named = {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2, "intermediate_size": 32}
+    return LlamaConfig(**{**TINY, **named, "max_position_embeddings": TRAINED, **changed})
+
+
+def tiny_gpt2() -> GPT2Config:
+    return GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=WORDS, n_positions=TRAINED, architectures=["GPT2LMHeadModel"]
+    )
+
+
+def tiny_bert(**changed: Any) -> BertConfig:
+    named = {"architectures": ["BertForMaskedLM"], "intermediate_size": 32, "max_position_embeddings": TRAINED}
+    return BertConfig(**{**TINY, **named, **changed})
+
+
+def tiny(kind: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    if kind == "llama":
+        return LlamaForCausalLM(tiny_llama()).eval()
+    if kind == "scaled llama":
+        rope = {**LLAMA3, "original_max_position_embeddings": TRAINED // 4}
+        return LlamaForCausalLM(tiny_llama(rope_parameters=rope)).eval()
+    if kind == "gpt2":
+        return GPT2LMHeadModel(tiny_gpt2()).eval()
+    if kind == "bert decoder":
+        return BertLMHeadModel(tiny_bert(is_decoder=True, architectures=["BertLMHeadModel"])).eval()
+    return BertForMaskedLM(tiny_bert()).eval()
+
+
+KINDS = ("llama", "scaled llama", "gpt2", "bert", "bert decoder")
+
+
+def schemes(advice: Advice) -> list[str]:
+    return [one.scheme for one in advice.recommendations]
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def test_cache_and_weights_of_llama_2_7b() -> None:
+    """2 × 32 layers × 4096 channels × 2 bytes = 512 KiB a token; Meta gives 6.74 billion parameters."""
+    memory = advise(llama_7b(), "128k").memory
+    assert memory.token == 2 * 32 * 4096 * 2 == 512 * 1024
+    assert memory.cache == 64 * 1024**3
+    assert memory.weights == 2 * 6_738_415_616
+
+
+def test_cache_and_weights_of_llama_3_8b() -> None:
+    """8 of 32 heads: 128 KiB a token; 8.03 billion parameters."""
+    memory = advise(llama_8b(), "128k").memory
+    assert memory.token == 2 * 32 * 8 * 128 * 2 == 128 * 1024
+    assert memory.cache == 16 * 1024**3
+    assert memory.weights == 2 * 8_030_261_248
+
+
+def test_cache_of_other_types_and_of_encoders() -> None:
+    assert advise(llama_7b(), "8k", dtype="float32").memory.token == 1024 * 1024
+    assert advise(tiny_bert(), TARGET).memory.cache == 0
+    assert advise(tiny_bert(is_decoder=True), TARGET).memory.cache == 2 * 2 * 32 * 4 * TARGET
+
+
+def test_a_window_of_the_host_bounds_its_cache() -> None:
+    memory = advise(MistralConfig(sliding_window=4096), "64k").memory
+    assert memory.cache == 4096 * memory.token
+
+
+@pytest.mark.parametrize("scheme", ["rerope", "self_extend", "dca", "longrope", "ntk", "yarn", "sinks", "lm_infinite"])
+def test_caches_are_as_large_as_advised(scheme: str) -> None:
+    """Against what generating fills."""
+    model = tiny("llama")
+    one = next(one for one in advise(model, TARGET).zero_shot if one.scheme == scheme)
+    exec(one.patch, {"model": model, "patch_model": patch_model})
+    prompt = torch.randint(3, WORDS, (1, TARGET), generator=torch.Generator().manual_seed(0))
+    told = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "return_dict_in_generate": True}
+    filled = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, **told)
+    layers = filled.past_key_values.layers
+    assert sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) == one.cache
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_line_patches_and_runs(kind: str) -> None:
+    model = tiny(kind)
+    advice = advise(model, TARGET)
+    assert len(advice.recommendations) >= 5
+    ids = torch.randint(3, WORDS, (1, TARGET), generator=torch.Generator().manual_seed(0))
+    for one in advice.recommendations:
+        exec(one.patch, {"model": model, "patch_model": patch_model})
+        report = describe(model)
+        assert (report.scheme, report.target_length) == (one.scheme, TARGET)
+        # What keeps a table's own rows changes nothing before they end, and there is nothing to compare behind that.
+        assert report.proof.verdict == "moved" or scheme_of(model).keeps_table, one.patch
+        with torch.no_grad():
+            assert torch.isfinite(model(input_ids=ids).logits).all(), one.patch
+        unpatch_model(model)
+
+
+def test_the_model_asked_about_is_left_alone() -> None:
+    model = tiny("llama")
+    before = model.config.to_dict()
+    advise(model, TARGET)
+    assert model.config.to_dict() == before
+    assert not hf_posenc.is_patched(model)
+
+
+def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
+    """A folder without weights is enough."""
+    tiny_llama(dtype="float32").save_pretrained(tmp_path)
+    told = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
+    assert told[0] == told[1] == told[2]
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def test_self_extend_as_its_authors_count() -> None:
+    """Their README: 15,800 tokens need a group of 5, which reaches 16,384; their 25k model has 8 and 1024."""
+    assert smallest_group(4096, 15_800, 1024) == smallest_group(4096, 16_384, 1024) == 5
+    assert smallest_group(4096, 16_385, 1024) == 6
+    assert smallest_group(4096, 25_600, 1024) == 8
+    options = next(one.options for one in advise(llama_7b(), 15_800).zero_shot if one.scheme == "self_extend")
+    assert options == {"group": 9, "window": 1024}  # 1024 + 14776 / 9 = 2666 < 2731 = 4096 · ⅔ < 1024 + 14776 / 8
+
+
+TRAINED_LENGTHS, FACTORS = st.integers(2, 2**18), st.floats(1, 2000)
+
+
+@given(trained=TRAINED_LENGTHS, factor=FACTORS)
+def test_group_keeps_to_the_inequalities(trained: int, factor: float) -> None:
+    target, window = int(trained * factor), max(1, trained // 4)
+    group = well_trained_group(trained, target, window)
+    assert (trained - window) * group + window >= target
+    assert 3 * (window * group + target - window) < 2 * trained * group
+    if group > 1:  # the smallest
+        assert 3 * (window * (group - 1) + target - window) >= 2 * trained * (group - 1)
+    least = smallest_group(trained, target, window)
+    assert (trained - window) * least + window >= target
+    assert least == 1 or (trained - window) * (least - 1) + window < target
+
+
+def geometries(trained: int, target: int) -> Iterator[tuple[str, Geometry]]:
+    shape = {"heads": 4, "kv_heads": 2, "head_dim": 8, "width": 32, "layers": 1}
+    lengths = {"trained_length": trained, "target_length": target}
+    yield "llama", Geometry(**shape, causal=True, rotary=HostRotary(Rotation(geometric(1e4, 8)), 1e4), **lengths)
+    yield "gpt2", Geometry(**shape, causal=True, table=trained, **lengths)
+    yield "bert", Geometry(**shape, causal=False, table=trained, **lengths)
+
+
+@given(trained=TRAINED_LENGTHS, factor=FACTORS)
+@settings(max_examples=50)
+def test_options_by_rule_are_never_out_of_range(trained: int, factor: float) -> None:
+    for model, geometry in geometries(trained, min(2**31 - 1, int(trained * factor))):
+        for name, rule in RULES.items():
+            if model in scheme_record(name).models:
+                build(plan(name, rule(geometry)), geometry, model)
+
+
+@given(trained=st.integers(2, 2**17), factor=st.floats(1, 500))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float) -> None:
+    """All claims end up among the recommendations, but for what changes nothing: a model of few, fast pairs, say."""
+    advice = advise(tiny_llama(max_position_embeddings=trained), int(trained * factor) + 1)
+    assert all("what this model does already" in why for why in advice.refused.values())
+    tried = {shown.scheme for shown in (*ZERO_SHOT, *WITH_TRAINING) if shown.host == "rotation"}
+    assert tried == {*schemes(advice), *advice.refused}
+
+
+def test_a_length_that_cannot_be_divided_is_refused_in_words() -> None:
+    advice = advise(tiny_llama(max_position_embeddings=1), 8)
+    assert "rerope" in advice.refused
+    assert "trained length" in advice.refused["rerope"]
+
+
+def test_too_small_a_group_would_be_refused() -> None:
+    """Control: the option check that the rule passes is there."""
+    with pytest.raises(OptionOutOfRange, match="Use a group of at least"):
+        patch_model(tiny("llama"), "self_extend", target_length=TARGET, window=8, group=2)
+
+
+def test_base_of_abf_follows_the_bound() -> None:
+    """arXiv:2405.14591: at least 0.0424 L^1.628, so 9.1 million for 128k; never less than Llama 2 Long's."""
+    options = {one.scheme: one.options for one in advise(llama_7b(), "128k").training}
+    assert 0.0424 * 131072**1.628 <= options["abf"]["base"] <= 1.1 * 0.0424 * 131072**1.628
+    assert {one.scheme: one.options for one in advise(llama_7b(), "8k").training}["abf"]["base"] == 500_000.0
+
+
+def test_a_base_the_model_has_already_is_no_advice() -> None:
+    config = llama_8b(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
+    assert "abf" in advise(config, "16k").refused
+    assert "abf" in schemes(advise(config, "64k"))  # control
+
+
+def test_defaults_that_follow_the_model_are_written_out() -> None:
+    options = {one.scheme: one.options for one in advise(llama_7b(), "16k").recommendations}
+    assert options["dca"] == {"chunk": 3072, "local": 512}
+    assert options["rerope"] == {"window": 2048}
+    assert options["sinks"] == {"sinks": 4, "recent": 4092}
+    assert options["yarn"] == {"beta_fast": 32.0, "beta_slow": 1.0}
+
+
+def test_half_the_heads_of_an_encoder_look_ahead() -> None:
+    options = {kind: {o.scheme: o.options for o in advise(tiny(kind), TARGET).training} for kind in ("bert", "gpt2")}
+    assert options["bert"]["alibi"] == {"bidirectional": "asymmetric"}
+    assert options["gpt2"]["alibi"] == {}
+    assert "kerple" not in options["bert"]  # the same on both sides: order would be lost
+
+
+# -- what the model is -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_do_within_the_trained_length() -> None:
+    advice = advise(llama_7b(), 2048)
+    assert advice.recommendations == ()
+    assert "nothing to do" in advice.warnings[0]
+
+
+def test_the_trained_length_itself_can_be_used_better() -> None:
+    assert schemes(advise(llama_7b(), 4096)) == ["string"]
+    assert schemes(advise(tiny_gpt2(), TRAINED)) == []
+
+
+def test_a_scaled_host_is_seen_through() -> None:
+    rope = {**LLAMA3, "original_max_position_embeddings": 8192}
+    config = llama_8b(max_position_embeddings=131072, rope_parameters=rope)
+    assert advise(config, "64k").recommendations == ()
+    advice = advise(config, "256k")
+    assert (advice.trained_length, advice.reach) == (8192, 131072)
+    assert all(one.lengths["trained_length"] == 131072 for one in advice.zero_shot)
+    assert all(one.lengths["trained_length"] == 8192 for one in advice.training)
+    assert "yarn" not in [one.scheme for one in advice.zero_shot]  # it would replace what the weights were tuned under
+    assert "'llama3'" in advice.positions
+
+
+def test_nothing_is_put_on_frequencies_that_change_with_the_length() -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    advice = advise(tiny_llama(rope_parameters=rope), TARGET)
+    assert advice.zero_shot == ()
+    assert "change with the length" in advice.refused["rerope"]
+    assert "yarn" in schemes(advice)
+
+
+def test_a_checkpoint_that_carries_a_scheme(tmp_path: Path) -> None:
+    model = patch_model(tiny("llama"), "yarn", factor=2)
+    model.save_pretrained(tmp_path)
+    for given_ in (str(tmp_path), model):
+        advice = advise(given_, TARGET)
+        assert (advice.trained_length, advice.reach) == (TRAINED, 2 * TRAINED)
+        assert "yarn" in advice.positions
+        assert "from_pretrained" in " ".join(advice.warnings)
+        one = advice.recommendations[0]
+        exec(one.patch, {"model": model, "patch_model": patch_model, "unpatch_model": unpatch_model})
+        assert describe(model).target_length == TARGET
+        unpatch_model(model)
+        patch_model(model, "yarn", factor=2)
+    assert advise(str(tmp_path), 2 * TRAINED).recommendations == ()
+
+
+def test_a_peft_adapter_brings_its_scheme(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="an extra")
+    tiny("llama").save_pretrained(tmp_path / "base")
+    base = LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    adapted = hf_posenc.get_peft_model(patch_model(base, "yarn", factor=2), peft.LoraConfig(r=1))
+    hf_posenc.save_peft_adapter(adapted, tmp_path / "adapter")
+    advice = advise(tmp_path / "adapter", TARGET)
+    assert (advice.trained_length, advice.reach) == (TRAINED, 2 * TRAINED)
+    assert "yarn" in advice.positions
+
+
+def test_tables_end() -> None:
+    advice = advise(tiny_bert(), TRAINED**2 + 1)
+    assert f"ends after {TRAINED**2} positions" in advice.refused["learned_hier"]
+    assert "table ends after 32 rows" in " ".join(advice.warnings)
+    assert "learned_hier" in schemes(advise(tiny_bert(), TRAINED**2))
+    assert "rerope" not in (*schemes(advice), *advice.others)
+
+
+def test_an_architecture_without_adapter() -> None:
+    advice = advise(MistralConfig(max_position_embeddings=4096), "32k")
+    assert not advice.supported
+    assert advice.recommendations == ()
+    assert advice.trained_length == 4096
+    assert re.search(r"'mistral'.*bert, gpt2, llama", advice.warnings[0])
+    assert advise(T5Config(), "32k").trained_length is None
+
+
+def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(UnsupportedModel, match="bert, gpt2, llama"):
+        advise(tmp_path, "32k")
+
+
+# -- ranking and warnings ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_shown_this_far_comes_first() -> None:
+    at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
+    assert at_4[0] == "rerope"
+    assert at_8[0] == "dca"
+    assert at_8.index("dca") < at_8.index("rerope")
+
+
+def test_what_forgets_comes_last_and_keeps_less() -> None:
+    zero_shot = advise(llama_7b(), "128k").zero_shot
+    assert [one.scheme for one in zero_shot[-2:]] == ["sinks", "lm_infinite"]
+    assert zero_shot[-2].cache == 4095 * 512 * 1024
+
+
+def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
+    told = " ".join(advise(llama_7b(), "512k").warnings)
+    assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in told
+    assert "self_extend needs groups of" in told
+    assert "without training" not in " ".join(advise(llama_7b(), "16k").warnings)  # control
+
+
+@pytest.mark.parametrize(("ram", "warned"), [(2**30, True), (2**50, False), (None, False)])
+def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.main_memory", lambda: ram)
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
+    told = " ".join(advise(llama_7b(), "128k").warnings)
+    assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in told) == warned
+
+
+def test_a_gpu_is_where_models_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: 24 * 2**30)
+    assert "24 GiB of GPU memory" in " ".join(advise(llama_7b(), "128k").warnings)
+
+
+def test_claims_have_a_scheme_and_a_source() -> None:
+    for shown in (*ZERO_SHOT, *WITHIN, *WITH_TRAINING):
+        records = [scheme_record(name) for name in shown.scheme.split("+")]
+        assert re.fullmatch(r"arXiv:\d{4}\.\d{5}|(github|kexue)\.\w+/[\w./-]+", shown.source)
+        host = {"rotation": "llama", "table": "bert" if shown.encoders else "gpt2"}[shown.host]
+        assert all(host in record.models for record in records)
+        assert shown in WITH_TRAINING or all(record.zero_shot for record in records)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [("128k", 131072), ("128K", 131072), ("1m", 1048576), ("1.5k", 1536), ("4096", 4096), ("4,096", 4096), (7, 7)],
+)
+def test_lengths_as_people_write_them(written: int | str, count: int) -> None:
+    assert tokens(written) == count
+
+
+@pytest.mark.parametrize("written", ["", "k", "12q", "-4k", "0", "0.3", "1e3", "99999m", 0, True, 1.5, "４k"])
+def test_lengths_that_are_none(written: Any) -> None:
+    with pytest.raises(LengthContradiction):
+        tokens(written)
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [(0, "0 B"), (1023, "1,023 B"), (524288, "512 KiB"), (13_476_831_232, "12.6 GiB"), (2**36, "64 GiB")],
+)
+def test_sizes(count: int, written: str) -> None:
+    assert size(count) == written
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_and_json(kind: str) -> None:
+    advice = advise(tiny(kind), TARGET, name="some/model")
+    text = str(advice)
+    assert max(map(len, text.splitlines())) <= 100
+    assert advice.recommendations[0].patch in " ".join(text.split())
+    told = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
+    assert told["factor"] == advice.target_length / advice.trained_length
+    assert told["training"][0]["patch"] == advice.training[0].patch
+    assert told["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
+
+
+def test_starters_by_path() -> None:
+    assert advise(starter_path("llama"), "2k").trained_length == 256

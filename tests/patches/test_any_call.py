@@ -1,0 +1,60 @@
+"""Calls of any shape and dtype: RoPE on a Llama reads what the unpatched model reads, or says in words why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hf_posenc
+from hf_posenc.checks.tiny_models import host
+from hf_posenc.errors import PosEncError
+
+DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float64)
+MODELS = {name: (host(name), hf_posenc.patch_model(host(name), "rope")) for name in ("llama",)}
+ONE_OR_TWO_AXES = [(), (5,), (1, 5), (2, 5), (3, 5), (0, 5), (1, 0), (1, 6), (2, 4)]
+MORE_AXES = [(1, 1, 5), (3, 1, 5), (1, 1, 5, 5), (2, 4, 5, 5), (1, 3, 5, 5), (1, 1, 1, 5), (2, 1, 5, 6), (1, 1, 5, 9)]
+SHAPES = st.sampled_from([*ONE_OR_TWO_AXES, *MORE_AXES])
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Any:
+    """Zeros, ones, or a few small numbers, in any dtype."""
+    shape, dtype = draw(SHAPES), draw(st.sampled_from(DTYPES))
+    kind = draw(st.sampled_from(["ones", "zeros", "count"]))
+    if kind != "count":
+        return getattr(torch, kind)(shape, dtype=dtype)
+    return (torch.ones(shape).cumsum(-1) - 1 if shape else torch.tensor(0.0)).to(dtype)
+
+
+CALLS = st.fixed_dictionaries(
+    {"input_ids": st.one_of(tensors(), st.just(torch.arange(3, 13).view(2, 5)))},
+    optional={
+        "attention_mask": st.one_of(tensors(), st.none(), st.just([[1] * 5]), st.just("causal")),
+        "position_ids": st.one_of(tensors(), st.none(), st.just([[0] * 5])),
+        "past_key_values": st.sampled_from([None, (), "cache", 3]),
+        "use_cache": st.booleans(),
+    },
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(call=CALLS)
+def test_any_call(name: str, call: dict[str, Any]) -> None:
+    stock, patched = MODELS[name]
+    try:
+        with torch.no_grad():
+            found = patched(**call).logits
+    except PosEncError:
+        return
+    try:
+        with torch.no_grad():
+            expected = stock(**call).logits
+    except Exception:  # what the unpatched model says in kernels' words may be computed here, if it is a text at all
+        assert found.isfinite().all()
+        return
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)

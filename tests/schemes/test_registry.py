@@ -1,0 +1,109 @@
+"""Names, records and plugins."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hf_posenc.errors import UnknownScheme
+from hf_posenc.schemes import registry
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import (
+    RECORDS,
+    list_schemes,
+    register_scheme,
+    scheme_class,
+    scheme_record,
+)
+
+ISSUE_2 = (
+    *(
+        "none",
+        "learned",
+        "sinusoidal",
+        "rope",
+        "pi",
+        "ntk",
+        "ntk_parts",
+        "yarn",
+        "llama3",
+        "dynamic_ntk",
+        "alibi",
+        "t5",
+    ),
+    *("self_extend", "rerope", "window", "logn"),
+)
+
+
+def test_shipped_records_are_what_the_decorators_say() -> None:
+    """Regenerated in a process of its own, where nothing but the built-in schemes was ever registered."""
+    code = "import json; from hf_posenc.schemes import registry; print(json.dumps(registry.built_in_records()))"
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(fresh) == json.loads(RECORDS.read_text(encoding="utf-8")), (
+        "run python -m hf_posenc.schemes.registry"
+    )
+
+
+@pytest.mark.parametrize("name", ISSUE_2)
+def test_promised_schemes_exist(name: str) -> None:
+    record = scheme_record(name)
+    assert record.name == name
+    assert issubclass(scheme_class(name), Scheme)
+    assert scheme_class(name).record.name == name
+
+
+def test_every_record_is_complete() -> None:
+    for record in list_schemes():
+        assert record.title.rstrip().endswith((".", "?")), record.name
+        assert record.paper or record.name == "none", record.name
+        assert record.cache in ("final", "copies", "raw")
+        assert set(record.models) <= set(registry.ALL_MODELS)
+        assert record.undefined or set(record.models) == set(registry.ALL_MODELS), record.name
+
+
+def test_aliases_answer_and_belong_to_one() -> None:
+    names = [name for record in list_schemes() for name in (record.name, *record.aliases)]
+    assert len(names) == len(set(names))
+    for record in list_schemes():
+        assert all(scheme_record(alias) == record for alias in record.aliases)
+
+
+def test_listing_loads_no_torch() -> None:
+    code = "import sys; from hf_posenc import list_schemes; assert list_schemes(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("yarm", "yarn"), ("alibii", "alibi"), ("Rope", "rope")])
+def test_unknown_name_comes_with_the_nearest(name: str, meant: str) -> None:
+    with pytest.raises(UnknownScheme, match=f"No scheme is called '{name}'. Did you mean.*'{meant}'"):
+        scheme_record(name)
+
+
+def test_taken_name_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'yarn' belongs to hf_posenc\.schemes\.rotary\.yarn:Yarn"):
+        register_scheme("yarn")(type("Mine", (Scheme,), {"__module__": __name__}))
+    with pytest.raises(ValueError, match="'linear_bias' belongs to"):
+        register_scheme("mine", aliases=("linear_bias",))(type("Mine", (Scheme,), {"__module__": __name__}))
+
+
+def test_broken_plugin_does_not_break_the_list(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers.utils import logging
+
+    monkeypatch.setattr(logging.get_logger("hf_posenc.schemes.registry"), "propagate", True)
+    monkeypatch.setattr(logging.get_logger("transformers"), "propagate", True)
+    broken = EntryPoint("broken", "no_such_module_anywhere:Thing", "hf_posenc.schemes")
+    monkeypatch.setattr(registry, "_entries", lambda group: iter([broken]))
+    registry._load_entry_points.cache_clear()
+    try:
+        assert {record.name for record in list_schemes()} >= set(ISSUE_2)
+        registry._load_entry_points("hf_posenc.schemes")
+    finally:
+        registry._load_entry_points.cache_clear()
+    assert "'broken'" in caplog.text
+    assert "Update or remove it" in caplog.text

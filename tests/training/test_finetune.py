@@ -1,0 +1,351 @@
+"""Fine-tuning: what is trained and what is not, and that a killed run ends where an undisturbed one does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc.errors import CheckpointMismatch, LengthContradiction, TrainingImpossible
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+
+from hf_posenc.checkpoints.peft import load_peft_adapter
+from hf_posenc.training import METHODS, Training, finetune
+from hf_posenc.training.methods import lora
+
+TRAINED, FACTOR = 16, 4
+TARGET = FACTOR * TRAINED
+WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
+TEXTS = [
+    " ".join(f"w{(i * i + j) % 28}" for i in range(600)) for j in range(4)
+]  # squares repeat: there is much to learn
+
+
+def llama(**more) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(WORDS), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=TRAINED, pad_token_id=0, bos_token_id=1,
+            eos_token_id=1, **more,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(WORDS), n_embd=32, n_layer=2, n_head=4, n_positions=TRAINED, bos_token_id=1, eos_token_id=1,
+            embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
+        )
+    )  # fmt: skip
+
+
+def bert() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+            max_position_embeddings=TRAINED,
+        )
+    )  # fmt: skip
+
+
+HOSTS = {"llama": llama, "gpt2": gpt2, "bert": bert}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", mask_token="<mask>", unk_token="<unk>"
+    )
+
+
+RUN = ("held_out", "output", "resume", "progress", "callbacks", "arguments")
+
+
+def run(model, tokenizer, texts=TEXTS, **more):
+    """`finetune` with settings and the other keywords mixed."""
+    apart = {name: more.pop(name) for name in RUN if name in more}
+    training = Training(**{"length": TARGET, "steps": 6, "learning_rate": 1e-2, "rank": 2, **more})
+    return finetune(model, tokenizer, texts, training, **apart)
+
+
+def tune(model, tokenizer, **more):
+    return run(model, tokenizer, **more).model
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("llama", "yarn"), ("llama", "t5"), ("gpt2", "t5"), ("bert", "t5")])
+def test_the_loss_falls_and_positions_learn(kind, scheme, tokenizer) -> None:
+    model = patch_model(HOSTS[kind](), scheme, factor=FACTOR)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    told: list[tuple[float, float]] = []
+    tuned = tune(model, tokenizer, steps=20, batch=8, progress=lambda share, loss: told.append((share, loss)))
+    assert [share for share, _ in told] == pytest.approx([(i + 1) / 20 for i in range(20)])
+    losses = [loss for _, loss in told]
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.05  # batches differ by 0.02
+    assert not tuned.training
+    if scheme == "t5":
+        name = next(n for n in before if n.endswith("posenc.table.weight"))
+        assert not torch.equal(scheme_of(tuned).table.weight, before[name])
+
+
+@pytest.mark.parametrize(("kind", "table"), [("gpt2", "wpe"), ("bert", "position_embeddings")])
+def test_a_table_out_of_use_stays_frozen(kind, table, tokenizer) -> None:
+    model = patch_model(HOSTS[kind](), "alibi", factor=FACTOR)
+    before = next(p for n, p in model.named_parameters() if n.endswith(f"{table}.weight")).detach().clone()
+    tuned = tune(model, tokenizer, steps=2)
+    after = [(n, p) for n, p in tuned.named_parameters() if table in n]
+    assert len(after) == 1  # no copy of it, no LoRA on it
+    assert torch.equal(after[0][1], before)
+    assert not after[0][1].requires_grad
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_what_is_trained(kind) -> None:
+    """Every linear layer inside the base by LoRA, norms as a whole, a tied embedding only where the tie can be kept."""
+    model = patch_model(HOSTS[kind](), "t5", factor=FACTOR)
+    config = lora(model, rank=2)
+    linear = {
+        "llama": {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+        "gpt2": {"c_attn", "c_proj", "c_fc"},
+        "bert": {"query", "key", "value", "dense"},
+    }
+    whole = {
+        "llama": {"input_layernorm", "post_attention_layernorm", "norm", "embed_tokens", "posenc"},
+        "gpt2": {"ln_1", "ln_2", "ln_f", "posenc"},
+        "bert": {"LayerNorm", "posenc"},
+    }
+    assert set(config.target_modules) == linear[kind]
+    assert set(config.modules_to_save) == whole[kind]
+
+
+def test_tied_embeddings_stay_tied(tokenizer) -> None:
+    tuned = tune(patch_model(llama(tie_word_embeddings=True), "yarn", factor=FACTOR), tokenizer, steps=2)
+    merged = tuned.merge_and_unload()
+    assert torch.equal(merged.lm_head.weight, merged.model.embed_tokens.weight)
+
+
+def test_gradient_checkpointing_gives_the_same_weights(tokenizer) -> None:
+    plain, saving = (
+        tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, gradient_checkpointing=choice)
+        for choice in (False, True)
+    )
+    assert_close(plain, saving)
+    assert not any(getattr(module, "gradient_checkpointing", False) for module in saving.modules())
+
+
+def test_bf16_trains_in_full_precision_weights(tokenizer) -> None:
+    tuned = tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=2, bf16=True)
+    assert {p.dtype for p in tuned.parameters()} == {torch.float32}
+
+
+class Killed(Exception):
+    """What stops a run between two steps."""
+
+
+@pytest.fixture
+def killed(tokenizer, tmp_path) -> Path:
+    """The folder of a run of 6 steps that died in its fifth, with checkpoints at 2 and 4."""
+
+    def die(share: float, loss: float) -> None:
+        if share > 0.8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, output=tmp_path, save_every=2, progress=die)
+    assert sorted(p.name for p in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    return tmp_path
+
+
+def test_a_resumed_run_ends_where_an_undisturbed_one_does(killed, tokenizer) -> None:
+    shares: list[float] = []
+    resumed = tune(
+        patch_model(llama(), "t5", factor=FACTOR), tokenizer, output=killed, save_every=2, resume=True,
+        progress=lambda share, _: shares.append(share),
+    )  # fmt: skip
+    assert shares == pytest.approx([5 / 6, 1.0])
+    undisturbed = tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer)
+    assert_close(resumed, undisturbed)
+    loaded = load_peft_adapter(llama(), killed, patch="apply")
+    assert describe(loaded).scheme == "t5"
+    ids = torch.arange(4, 30)[None]
+    assert torch.equal(loaded(ids).logits, resumed(ids).logits)
+
+
+def test_an_incomplete_checkpoint_is_passed_over(killed, tokenizer) -> None:
+    (killed / "checkpoint-4" / "adapter_model.safetensors").write_bytes(b"half")
+    shares: list[float] = []
+    tune(
+        patch_model(llama(), "t5", factor=FACTOR), tokenizer, output=killed, save_every=2, resume=True,
+        progress=lambda share, _: shares.append(share),
+    )  # fmt: skip
+    assert shares[0] == pytest.approx(3 / 6)
+
+
+def test_checkpoints_carry_the_scheme(killed) -> None:
+    saved = json.loads((killed / "checkpoint-4" / "position_scheme.json").read_text())
+    assert saved["scheme"] == [{"name": "t5", "options": {}}]
+
+
+def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
+    model = patch_model(llama(), "t5", factor=FACTOR)
+    with pytest.raises(CheckpointMismatch, match="earlier run"):
+        tune(model, tokenizer, output=killed)
+    with pytest.raises(CheckpointMismatch, match="rank=2, this one has 4"):
+        tune(model, tokenizer, output=killed, rank=4, resume=True)
+    with pytest.raises(CheckpointMismatch, match="scheme="):
+        tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, output=killed, resume=True)
+    shutil.rmtree(killed)
+    tune(model, tokenizer, output=killed, steps=1, resume=True)  # nothing to resume: a fresh start
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    rate = 1.0 if METHODS[method].virtual_tokens else 1e-2  # two tokens can do little to an untrained model
+    tuned = run(model, tokenizer, method=method, steps=20, batch=8, length=TARGET - 2, learning_rate=rate)
+    losses = [point.loss for point in tuned.curve]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.02
+    frozen = {name: p for name, p in tuned.model.named_parameters() if not p.requires_grad}
+    assert bool(frozen) == (method != "full")
+    for name, value in frozen.items():
+        name = name.removeprefix("base_model.").removeprefix("model.").replace(".base_layer", "")
+        name = name.replace(".original_module", "")
+        assert torch.equal(value, before[name] if name in before else before["model." + name]), name
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"method": "lorra"}, "Did you mean 'lora'"),
+        ({"steps": 0}, "steps=0"),
+        ({"packing": "seperate"}, "Did you mean 'separate'"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"method": "prefix", "length": 62, "packing": "separate"}, "virtual tokens"),
+    ],
+)
+def test_settings_that_cannot_be(more, words, tokenizer) -> None:
+    with pytest.raises(TrainingImpossible, match=words):
+        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, **more)
+
+
+def test_a_second_adapter_is_refused_and_a_merged_one_goes_on(tokenizer) -> None:
+    """PEFT would say that no modules were targeted: those it knows are inside the first adapter."""
+    first = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1).model
+    with pytest.raises(TrainingImpossible, match=r"has a PEFT adapter already.*merge_and_unload"):
+        run(first, tokenizer, steps=1)
+    assert run(first.merge_and_unload(), tokenizer, steps=1).model
+
+
+def test_what_does_not_go_together(tokenizer) -> None:
+    with pytest.raises(TrainingImpossible, match="wants training"):
+        run(patch_model(llama(), "t5", factor=FACTOR), tokenizer, method="prompt", length=32)
+    with pytest.raises(TrainingImpossible, match="encoder"):
+        run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, packing="separate")
+    with pytest.raises(TrainingImpossible, match="masked"):
+        run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, chunked_loss=True)
+    with pytest.raises(LengthContradiction, match="Rows of 66"):  # virtual tokens stand in the window, too
+        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, method="prompt")
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp_path) -> None:
+    model = patch_model(HOSTS[kind](), "alibi", factor=FACTOR)
+    tuned = run(
+        model, tokenizer, held_out=TEXTS[:1], eval_every=2, eval_windows=3, steps=4, chunked_loss=False, output=tmp_path
+    )
+    measured = {point.step: point.held_out for point in tuned.curve if point.held_out}
+    assert list(measured) == [0, 2, 4]
+    assert list(measured[0]) == [TRAINED, 2 * TRAINED, TARGET]
+    assert json.loads((tmp_path / "curve.json").read_text())[-1]["held_out"].keys() == {"16", "32", "64"}
+    if kind != "bert":  # by hand: the mean loss of the last 8 tokens of three windows
+        tokens = torch.tensor([*tokenizer(TEXTS[0])["input_ids"], 1])
+        ends = (TARGET, (TARGET + len(tokens)) // 2, len(tokens))
+        for length in measured[4]:
+            losses = []
+            for end in ends:
+                window = tokens[None, end - length : end]
+                with torch.no_grad():
+                    logits = tuned.model(window).logits[0, -9:-1]
+                losses.append(torch.nn.functional.cross_entropy(logits, window[0, -8:]).item())
+            assert measured[4][length] == pytest.approx(sum(losses) / 3, abs=1e-5)
+
+
+def test_held_out_text_must_reach_the_longest_length(tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    with pytest.raises(LengthContradiction, match="held-out texts have 3"):
+        run(model, tokenizer, held_out=["w1 w2"])
+    with pytest.raises(LengthContradiction, match=r"\[16, 128\] were"):
+        run(model, tokenizer, held_out=TEXTS, eval_lengths=(128, 16))
+
+
+def test_separate_documents_do_not_see_each_other(tokenizer) -> None:
+    """A row of documents has the loss of its documents one by one."""
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    short = [" ".join(f"w{(i * j) % 28}" for i in range(20)) for j in range(1, 4)]  # with the end, 21 tokens each
+    seen: list[float] = []
+    run(
+        model, tokenizer, texts=short, length=63, packing="separate", steps=1, learning_rate=1e-9,
+        progress=lambda _, loss: seen.append(loss),
+    )  # fmt: skip
+    losses = []
+    for text in short:
+        ids = torch.tensor([[*tokenizer(text)["input_ids"], 1]])
+        with torch.no_grad():
+            losses.append(model(ids, labels=ids).loss.item())
+    assert seen[0] == pytest.approx(sum(losses) / 3, abs=1e-5)
+    with torch.no_grad():  # control: joined, they see their predecessors
+        ids = torch.tensor([[t for text in short for t in (*tokenizer(text)["input_ids"], 1)]])
+        assert abs(model(ids, labels=ids).loss.item() - seen[0]) > 1e-4
+
+
+def test_rows_of_ones_own(tokenizer) -> None:
+    class Same(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            ids = torch.arange(4, 24)
+            return {"input_ids": ids, "labels": ids}
+
+    tuned = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, texts=Same(), steps=20, method="full")
+    assert tuned.curve[-1].loss < tuned.curve[0].loss / 2
+
+
+def test_lengths_that_cannot_be(tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    with pytest.raises(LengthContradiction, match="reaches 64"):
+        tune(model, tokenizer, length=TARGET + 1)
+    with pytest.raises(LengthContradiction, match="have 3 tokens"):
+        tune(model, tokenizer, texts=["w1 w2"])
+    with pytest.raises(LengthContradiction, match="have 0 tokens"):
+        tune(model, tokenizer, texts=[])
+
+
+def assert_close(one, two) -> None:
+    """Equal weights, up to the rounding of sums in another order."""
+    pairs = list(zip(one.state_dict().items(), two.state_dict().items(), strict=True))
+    for (name, a), (other, b) in pairs:
+        assert name == other
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6, msg=name)

@@ -1,0 +1,268 @@
+"""Several processes train to the weights of one that reads all their rows; and the configurations to launch them with.
+
+The processes are the CPU's and meet over gloo. accelerate shards parameters among accelerators only: for FSDP2 the
+program tells it that these are some. DeepSpeed shards on CPUs as well, where it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+pytest.importorskip("accelerate", reason="launches are accelerate's")
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+
+CONFIGURATIONS = Path(__file__).parents[2] / "examples" / "accelerate"
+LIMIT = 1800
+"""Seconds; a launch takes twenty on an idle machine."""
+STEPS = 4
+CLOSE = 1e-5
+"""Sums in another order; weights move by 1e-2 a step."""
+
+PROGRAM = '''
+import json, os, sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedTokenizerFast, TrainerCallback
+
+from hf_posenc import patch_model
+from hf_posenc.training import Training, finetune
+
+WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
+TEXTS = [" ".join(f"w{(i * i + j) % 28}" for i in range(600)) for j in range(4)]
+SHAPE = {"vocab_size": len(WORDS), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+HOSTS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(
+        **SHAPE, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16,
+    )),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(
+        **SHAPE, n_embd=32, n_layer=2, n_head=4, n_positions=16, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
+    )),
+    "bert": lambda: BertForMaskedLM(BertConfig(
+        **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )),
+}
+
+
+class Witness(TrainerCallback):
+    """Which steps this process took, and how many others there were."""
+
+    def __init__(self):
+        self.steps, self.rows, self.world = [], [], 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps.append(state.global_step)
+        self.world = args.world_size
+
+    def on_train_begin(self, args, state, control, model, train_dataloader, **kwargs):
+        whole = train_dataloader.collate_fn
+        def noting(rows):
+            self.rows.extend(row["input_ids"].tolist() for row in rows)
+            return whole(rows)
+        train_dataloader.base_dataloader.collate_fn = noting
+
+
+def train(case, batch, folder):
+    """The result in ``folder``/result, and what this process saw."""
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", mask_token="<mask>", unk_token="<unk>"
+    )
+    torch.manual_seed(0)
+    model = patch_model(HOSTS[case["family"]](), case["scheme"], factor=4)
+    settings = {"length": 64, "steps": case["steps"], "learning_rate": 1e-2, "rank": 2, "save_every": 2}
+    witness = Witness()
+    tuned = finetune(
+        model, tokenizer, TEXTS, Training(**settings, batch=batch, **case.get("more", {})), held_out=TEXTS[:1],
+        output=Path(folder, "result"), callbacks=[witness], resume=case.get("resume", False),
+    )
+    return {
+        "rank": int(os.environ.get("RANK", 0)), "world": witness.world, "steps": witness.steps, "rows": witness.rows,
+        "kinds": sorted({type(p).__name__ for p in tuned.model.parameters()}),
+        "curve": [point.to_dict() for point in tuned.curve],
+    }
+
+
+if __name__ == "__main__":
+    if os.environ.get("TAKE_FOR_ACCELERATORS"):
+        from accelerate import PartialState
+        from accelerate.utils import DistributedType
+
+        starting = PartialState.__init__
+
+        def started(self, *args, **kwargs):
+            starting(self, *args, **kwargs)
+            if self.distributed_type == DistributedType.MULTI_CPU:
+                self.distributed_type = DistributedType.MULTI_GPU
+
+        PartialState.__init__ = started
+    for name, case in json.loads(sys.argv[1]).items():
+        folder = Path(sys.argv[2], name)
+        folder.mkdir(exist_ok=True)
+        seen = train(case, 1, folder)
+        (folder / f"{seen['rank']}.json").write_text(json.dumps(seen))
+    torch.distributed.destroy_process_group()
+'''
+
+
+def case(family: str, scheme: str, steps: int = STEPS, **more: Any) -> dict[str, Any]:
+    return {"family": family, "scheme": scheme, "steps": steps, "more": more}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM, encoding="utf-8")
+    return file
+
+
+def launch(configuration: str, program: Path, cases: dict[str, Any], folder: Path, **environment: str) -> None:
+    """Train the cases in two processes, on a port of their own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    kept = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
+    words = ["--config_file", str(CONFIGURATIONS / configuration), "--main_process_port", port, str(program)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accelerate.commands.launch", *words, json.dumps(cases), str(folder)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        env=kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""} | environment,
+    )  # fmt: skip
+    try:
+        told, _ = process.communicate(timeout=LIMIT)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == 0, told[-3000:]
+
+
+def alone(program: Path, one: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same case in this process, which reads the rows of both."""
+    folder.mkdir(parents=True)
+    return runpy.run_path(str(program))["train"](one, 2, folder)
+
+
+def saved(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights in a finished folder, the scheme's own included where they lie beside an adapter."""
+    files = sorted((folder / "result").glob("*.safetensors"))
+    assert files
+    return {name: value for file in files for name, value in load_file(file).items()}
+
+
+def farthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    """The largest difference between two sets of weights."""
+    assert one.keys() == two.keys()
+    return max((one[name] - two[name]).abs().max().item() for name in one)
+
+
+def check(folder: Path, one: dict[str, Any], alone_in: Path, alone_saw: dict[str, Any], kind: str) -> None:
+    """Two processes, both at work on rows of their own, and the weights and the curve of one."""
+    seen = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert [(each["rank"], each["world"]) for each in seen] == [(0, 2), (1, 2)]
+    assert all(each["steps"] == list(range(1, one["steps"] + 1)) for each in seen)
+    assert all(kind in each["kinds"] for each in seen)
+    count = one["steps"] * one["more"].get("accumulate", 1)  # accelerate reads one more ahead
+    first, second = (each["rows"][:count] for each in seen)
+    assert [row for pair in zip(first, second, strict=True) for row in pair] == alone_saw["rows"][: 2 * count]
+    assert first != second
+    assert farthest(saved(folder), saved(alone_in)) < CLOSE
+    for ours, theirs in zip(seen[0]["curve"], alone_saw["curve"], strict=True):
+        assert ours["step"] == theirs["step"]
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=CLOSE)
+        assert ours["held_out"] == pytest.approx(theirs["held_out"], abs=CLOSE)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals")
+def test_two_processes_train_to_the_weights_of_one(program: Path, tmp_path: Path) -> None:
+    """A scheme that learns, one that rotates, a masked model, steps of several batches; as a control, another seed."""
+    cases = {
+        "learned": case("llama", "t5"),
+        "rotating": case("llama", "yarn", accumulate=2, gradient_checkpointing=True),
+        "masked": case("bert", "t5", accumulate=2),
+    }
+    other = case("llama", "t5", seed=1)
+    launch("ddp.yaml", program, cases | {"other": other}, tmp_path)
+    for name, one in cases.items():
+        seen = alone(program, one, tmp_path / "alone" / name)
+        check(tmp_path / name, one, tmp_path / "alone" / name, seen, "Parameter")
+    learned = saved(tmp_path / "learned")
+    assert any("posenc" in name for name in learned)
+    assert farthest(saved(tmp_path / "other"), learned) > 100 * CLOSE
+
+
+@pytest.mark.full
+@pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals")
+def test_sharded_processes_train_to_the_weights_of_one(program: Path, tmp_path: Path) -> None:
+    """FSDP2: schemes shared by all layers and of each layer, adapters and whole models; then a run that goes on."""
+    cases = {
+        "shared": case("llama", "t5"),
+        "layers": case("llama", "kerple", gradient_checkpointing=True),
+        "gpt2": case("gpt2", "t5"),
+        "full": case("llama", "t5", method="full"),
+    }
+    launch("fsdp2.yaml", program, cases, tmp_path, TAKE_FOR_ACCELERATORS="1")
+    for name, one in cases.items():
+        seen = alone(program, one, tmp_path / "alone" / name)
+        check(tmp_path / name, one, tmp_path / "alone" / name, seen, "DTensor")
+    before = saved(tmp_path / "shared")
+    for name in (f"checkpoint-{STEPS}/complete.json", "adapter_model.safetensors"):
+        (tmp_path / "shared" / "result" / name).unlink()
+    launch("fsdp2.yaml", program, {"shared": cases["shared"] | {"resume": True}}, tmp_path, TAKE_FOR_ACCELERATORS="1")
+    assert json.loads((tmp_path / "shared" / "0.json").read_text())["steps"] == [3, 4]
+    assert farthest(saved(tmp_path / "shared"), before) < CLOSE
+
+
+@pytest.mark.full
+@pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals")
+def test_deepspeed_trains_to_the_weights_of_one(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="ZeRO-3 is DeepSpeed's")
+    one = case("llama", "t5")
+    launch("zero3.yaml", program, {"zero3": one}, tmp_path, DS_ACCELERATOR="cpu")
+    seen = alone(program, one, tmp_path / "alone")
+    check(tmp_path / "zero3", one, tmp_path / "alone", seen, "Parameter")
+    assert list((tmp_path / "zero3" / "result").glob("checkpoint-*/global_step*/*zero*optim_states.pt"))
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero3", "context_parallel"])
+def test_a_configuration_is_one_of_accelerate(name: str) -> None:
+    """It loads, all it says is an option of ``accelerate launch``, and its header says how to use it."""
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    file = CONFIGURATIONS / f"{name}.yaml"
+    loaded = load_config_from_file(str(file))
+    kinds = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero3": "DEEPSPEED", "context_parallel": "FSDP"}
+    assert loaded.distributed_type == kinds[name]
+    assert loaded.num_processes == 2
+    options = vars(launch_command_parser().parse_args(["program.py"]))
+    for said in yaml.safe_load(file.read_text(encoding="utf-8")).values():
+        assert not isinstance(said, dict) or said.keys() <= options.keys()
+    if kinds[name] == "FSDP":
+        assert loaded.fsdp_config["fsdp_version"] == 2
+        assert loaded.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"
+    header = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    assert any(f"accelerate launch --config_file examples/accelerate/{name}.yaml" in line for line in header)
+
+
+def test_every_configuration_is_tested() -> None:
+    assert {file.stem for file in CONFIGURATIONS.glob("*.yaml")} == {"ddp", "fsdp2", "zero3", "context_parallel"}

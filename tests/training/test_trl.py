@@ -1,0 +1,148 @@
+"""TRL's SFTTrainer on patched models: its loss is theirs, packed conversations stay apart, adapters keep the scheme."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import hf_posenc
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+pytest.importorskip("trl", reason="TRL is not among this package's dependencies")
+
+import trl
+from datasets import Dataset
+
+from hf_posenc.training.methods import lora
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sft_trl.py"
+FACTOR = 2
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sft_trl", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def chats(count: int) -> list[dict[str, Any]]:
+    """Short ones of different lengths, several of which fit a row."""
+    return [
+        {
+            "prompt": [{"role": "user", "content": "def " + " ".join(f"name_{i}" for i in range(3 + n))}],
+            "completion": [{"role": "assistant", "content": f"Return name_{n} of the {n} names."}],
+        }
+        for n in range(count)
+    ]
+
+
+def trainer_of(example: ModuleType, scheme: str, folder: Path, **more: Any) -> Any:
+    model, tokenizer = example.load("llama")
+    torch.manual_seed(0)
+    hf_posenc.patch_model(model, scheme, factor=FACTOR)
+    settings = {
+        "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3,
+        "max_length": 512, "bf16": False, "use_cpu": True, "report_to": "none", "disable_tqdm": True, "seed": 0,
+        "save_strategy": "no", "logging_steps": 1, "gradient_checkpointing": False, "dataloader_pin_memory": False,
+    }  # fmt: skip
+    return trl.SFTTrainer(
+        model, trl.SFTConfig(**settings | more), train_dataset=Dataset.from_list(chats(4)), processing_class=tokenizer,
+        peft_config=lora(model, 2),
+    )  # fmt: skip
+
+
+def nats(trainer: Any) -> float:
+    """The loss of the conversations, each read alone, by the model's own logits."""
+    model, total, count = trainer.model.eval(), 0.0, 0
+    for chat in chats(4):
+        tokenizer = trainer.processing_class
+        prompt = tokenizer.apply_chat_template(chat["prompt"], add_generation_prompt=True, tokenize=False)
+        whole = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
+        ids, start = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (whole, prompt))
+        assert ids[: len(start)] == start
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, len(start) - 1 : -1]
+        answer = torch.tensor(ids[len(start) :])
+        total += functional.cross_entropy(logits, answer, reduction="sum").item()
+        count += len(answer)
+    return total / count
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "t5"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_loss_is_that_of_conversations_read_alone(
+    scheme: str, packing: bool, example: ModuleType, tmp_path: Path
+) -> None:
+    """Padded to one width, or packed into one row: neither padding nor neighbours are seen."""
+    trainer = trainer_of(example, scheme, tmp_path, packing=packing)
+    expected = nats(trainer)
+    if packing:
+        (row,) = trainer.train_dataset
+        assert len(row["seq_lengths"]) == 4
+    trainer.model.train()
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-4)
+    assert nats(trainer) != pytest.approx(expected, abs=1e-3)  # and it learns
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "t5"])
+def test_an_adapter_of_trl_carries_the_scheme(scheme: str, example: ModuleType, tmp_path: Path) -> None:
+    trainer = trainer_of(example, scheme, tmp_path, gradient_checkpointing=True)
+    trainer.train()
+    trainer.save_model(str(tmp_path))
+    assert json.loads((tmp_path / "position_scheme.json").read_text())["scheme"][0]["name"] == scheme
+    starter, _ = hf_posenc.load_starter("llama")
+    starter.save_pretrained(tmp_path / "base")
+    loaded = hf_posenc.from_pretrained(tmp_path / "base", peft_adapter=tmp_path)
+    ids = torch.arange(5, 400)[None]
+    torch.testing.assert_close(loaded.eval()(ids).logits, trainer.model.eval()(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_the_example_trains_is_resumed_and_says_so(example: ModuleType, tmp_path: Path, monkeypatch, capsys) -> None:
+    data = tmp_path / "chats.jsonl"
+    data.write_text("\n".join(json.dumps(chat) for chat in chats(6)), encoding="utf-8")
+    words = [
+        "sft_trl.py",
+        "--data",
+        str(data),
+        "--held-out",
+        str(data),
+        "--output",
+        str(tmp_path / "out"),
+        "--factor",
+        "2",
+    ]
+    words += ["--steps", "3", "--save-every", "2", "--learning-rate", "1e-2"]
+    monkeypatch.setattr(sys, "argv", words)
+    example.main()
+    told = capsys.readouterr().out
+    before, after = (float(told.split(f"{word}:")[1].split()[0]) for word in ("before", "after"))
+    assert math.isfinite(before)
+    assert after < before
+    with pytest.raises(SystemExit, match="earlier run"):
+        example.main()
+    monkeypatch.setattr(sys, "argv", [*words, "--resume"])
+    example.main()
+    assert float(capsys.readouterr().out.split("after:")[1].split()[0]) == pytest.approx(after, abs=1e-3)
+
+
+def test_conversations_about_the_standard_library_end_in_the_function_asked_about(example: ModuleType) -> None:
+    source = 'x = 1\n\n\ndef first():\n    """Say one.\n\n    And more."""\n\n\ndef silent():\n    pass\n'
+    (chat,) = example.about(source, characters=60)
+    asked = chat["prompt"][0]["content"]
+    assert asked.endswith('And more."""\n\nWhat does first do?')
+    assert chat["completion"] == [{"role": "assistant", "content": "Say one."}]
+    assert list(example.about("def (", characters=60)) == []

@@ -1,0 +1,67 @@
+"""Private operators can be switched off: whole models then say the same, by public ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.checks.case import Pair, widest
+
+PAIRS = [
+    (kind, scheme)
+    for kind, schemes in {
+        "llama": ("yarn", "alibi", "t5", "kerple", "fox", "self_extend", "rerope", "dca", "string", "sinks", "window",
+                  "dynamic_ntk", "longrope", "xpos", "shaw", "cope", "sandwich", "ssmax", "none"),
+        "gpt2": ("alibi", "rope", "t5", "learned"),
+        "bert": ("alibi", "rope", "t5", "deberta"),
+    }.items()
+    for scheme in schemes
+]  # fmt: skip
+LIMIT = 2e-5  # of logits of about 1: two orders of the same additions
+
+
+@pytest.fixture
+def switched_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    yield monkeypatch
+    monkeypatch.undo()
+    flash_cpu.available.cache_clear()
+
+
+def told(pair: Pair) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of a text, and gradients of its loss."""
+    torch.manual_seed(0)  # what a scheme has to learn starts at random
+    with pair.patched() as model:
+        ids = torch.randint(3, 90, (2, pair.length(72, model)), generator=torch.Generator().manual_seed(0))
+        logits = model(ids).logits
+        logits.float().log_softmax(-1).square().mean().backward()
+        return logits.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("kind", "scheme"), PAIRS, ids=lambda name: name)
+def test_equal_without_them(kind: str, scheme: str, switched_off: pytest.MonkeyPatch) -> None:
+    pair = widest(kind, scheme)
+    with_it, gradients = told(pair)
+    switched_off.setenv("HF_POSENC_NO_PRIVATE_OPS", "1")
+    flash_cpu.available.cache_clear()
+    assert not flash_cpu.available()
+    without, others = told(pair)
+    assert (with_it - without).abs().max() <= LIMIT * max(1.0, with_it.abs().max().item())
+    assert gradients.keys() == others.keys()
+    largest = max(gradient.abs().max().item() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        assert (gradient - others[name]).abs().max() <= 1e-4 * largest, name
+
+
+def test_they_are_used_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: otherwise the tests above compare the public way with itself."""
+    if not flash_cpu.available():
+        pytest.skip("this torch has no such operator")
+    seen = []
+    own = flash_cpu.forward
+    monkeypatch.setattr(flash_cpu, "forward", lambda *args, **kwargs: seen.append(1) or own(*args, **kwargs))
+    told(widest("llama", "alibi"))
+    assert seen
