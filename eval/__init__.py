@@ -18,41 +18,32 @@ Importing this package imports neither torch nor lm-eval.
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hf_posenc.eval.comparison.result import Comparison
-    from hf_posenc.eval.comparison.run import compare
-    from hf_posenc.eval.evaluation import Evaluation, evaluate
+    from hf_posenc.eval.comparison.run import compare as compare
+    from hf_posenc.eval.evaluation import Evaluation as Evaluation
+    from hf_posenc.eval.evaluation import evaluate as evaluate
+    from hf_posenc.eval.lm.register import MODEL_TYPES as MODEL_TYPES
+    from hf_posenc.eval.lm.register import register_models as register_models
+    from hf_posenc.eval.results.comparison import Comparison as Comparison
+    from hf_posenc.eval.task_folder import TASKS as TASKS
 
-TASKS = Path(__file__).parent / "tasks"
-"""The folder of our task files, for lm-eval's ``include_path``."""
-
-MODEL_TYPES = {"hf_posenc": "PosEncLM", "hf_posenc_mlm": "PosEncMLM"}
-"""lm-eval model types and their classes in `hf_posenc.eval.lm.models`."""
-
-FACE = {
-    "Comparison": "hf_posenc.eval.comparison.result",
-    "Evaluation": "hf_posenc.eval.evaluation",
-    "compare": "hf_posenc.eval.comparison.run",
-    "evaluate": "hf_posenc.eval.evaluation",
-}
-
-__all__ = ["MODEL_TYPES", "TASKS", "Comparison", "Evaluation", "compare", "evaluate", "register_models"]
-
-
-def register_models() -> None:
-    """Make ``hf_posenc`` and ``hf_posenc_mlm`` known to lm-eval, which does not read entry points before 0.5."""
-    from lm_eval.api.registry import model_registry
-
-    for name, cls in MODEL_TYPES.items():
-        if name not in model_registry:
-            model_registry.register(name, target=f"hf_posenc.eval.lm.models:{cls}")
-
-
-def __getattr__(name: str) -> Any:
-    if name in FACE:
-        return getattr(import_module(FACE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hf_posenc.eval.comparison.run": ("compare",),
+        "hf_posenc.eval.evaluation": (
+            "Evaluation",
+            "evaluate",
+        ),
+        "hf_posenc.eval.lm.register": (
+            "MODEL_TYPES",
+            "register_models",
+        ),
+        "hf_posenc.eval.results.comparison": ("Comparison",),
+        "hf_posenc.eval.task_folder": ("TASKS",),
+    },
+)

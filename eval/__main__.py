@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from hf_posenc.eval import TASKS, register_models
 from hf_posenc.eval.evaluation import require_lm_eval
+from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.task_folder import TASKS
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import nearest, shown
-from hf_posenc.eval import TASKS
-from hf_posenc.eval.errors import BadComparison, UntrustedTask
+from hf_posenc.errors import BadComparison, nearest, shown
+from hf_posenc.eval.errors import UntrustedTask
+from hf_posenc.eval.task_folder import TASKS
 
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)

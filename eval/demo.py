@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.report.report import write_report
-from hf_posenc.eval.report.results import Row, write_json
+from hf_posenc.eval.results.rows import Row, write_json
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.schemes.entry import Entry
 
@@ -95,8 +95,8 @@ def run_demo(out: Path, quick: bool = False, progress: Progress | None = None) -
         quick: fewer schemes, lengths and samples; under a minute.
         progress: told how far the work is.
     """
-    from hf_posenc import load_starter
     from hf_posenc.eval.evaluation import hushed
+    from hf_posenc.starters import load_starter
 
     plan = QUICK if quick else FULL
     tell = progress or (lambda done, doing: None)
@@ -169,8 +169,8 @@ def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan:
 
 def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
     """Rows of YaRN at the factor of the longest length, after a brief LoRA fine-tune on training modules."""
-    from hf_posenc import patch_model
     from hf_posenc.eval.evaluation import evaluate
+    from hf_posenc.patching.patch import patch_model
     from hf_posenc.training import Training, finetune
 
     steps.begin(f"{FINE_TUNED}: training")

@@ -33,14 +33,6 @@ class UnreadableDocuments(PosEncError, ValueError):
     """The user's documents cannot be found or read."""
 
 
-class MissingExtra(PosEncError, ImportError):
-    """An optional dependency is not installed."""
-
-
-class BadComparison(PosEncError, ValueError):
-    """A comparison is asked for in words that cannot be read, or of nothing."""
-
-
 class UntrustedTask(PosEncError, PermissionError):
     """A task file from outside the package, which can run code, was not said to be trusted."""
 

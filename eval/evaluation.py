@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hf_posenc.errors import WrongKind, shown
-from hf_posenc.eval import TASKS, register_models
-from hf_posenc.eval.errors import MissingExtra
-from hf_posenc.eval.report.results import Row, rows_of, write_json
+from hf_posenc.errors import MissingExtra, WrongKind, shown
+from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.results.rows import Row, rows_of, write_json
+from hf_posenc.eval.task_folder import TASKS
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
@@ -97,11 +97,11 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
+    from hf_posenc.core.memory import check_text_room
     from hf_posenc.eval.catalogue import check_known, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
     from hf_posenc.eval.validate import check_measure, check_options, check_tasks
-    from hf_posenc.patching.preconditions.memory import check_text_room
 
     require_lm_eval()
     asked = check_tasks(tasks, include_path)
@@ -141,7 +141,9 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     import torch
     from lm_eval.api.model import LM
 
-    from hf_posenc.checkpoints.validate import check_folder, named, told
+    from hf_posenc.checkpoints.validate import check_folder
+    from hf_posenc.core.files.hf_errors import told
+    from hf_posenc.core.files.paths import named
     from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
     from hf_posenc.eval.lm.native_length import check_device
     from hf_posenc.eval.validate import check_batch, check_tokenizer
@@ -242,7 +244,7 @@ def default_lengths(lm: Any) -> list[int]:
 def is_masked(model: Any) -> bool:
     """Whether a model's own class, or a checkpoint's, is a masked language model."""
     if isinstance(model, str):
-        from hf_posenc.checkpoints.restore import read_config
+        from hf_posenc.checkpoints.config import read_config
 
         classes = read_config(model).architectures or []
     else:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import PosEncError, shown
-from hf_posenc.eval.errors import BadComparison
+from hf_posenc.errors import BadComparison, PosEncError, shown
 
 LARGEST = 1 << 20  # bytes
 LONGEST_NAME = 200  # characters; file names are made of it

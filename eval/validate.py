@@ -8,15 +8,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.checkpoints.validate import folder_to_write
+from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.errors import (
+    BadComparison,
     FolderUnusable,
     UnknownOption,
     WrongKind,
     nearest,
     shown,
 )
-from hf_posenc.eval.errors import BadComparison, TextTooShort
+from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.tasks.sweep import (
     Sweep,
     depths_of,

@@ -29,8 +29,7 @@ from transformers import AutoTokenizer
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.errors import PosEncError
-from hf_posenc.eval.errors import MissingExtra
+from hf_posenc.errors import MissingExtra, PosEncError
 from hf_posenc.eval.report.finetune_curve import curve_picture
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.training import (

@@ -37,14 +37,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting.figures import (
-    COLOURS,
-    MARKERS,
-    figure,
-    mark_trained,
-)
-from hf_posenc.errors import OptionOutOfRange, PosEncError, PositionOutOfTable
-from hf_posenc.eval.errors import MissingExtra
+from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure
+from hf_posenc.errors import MissingExtra, OptionOutOfRange, PosEncError, PositionOutOfTable
+from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune

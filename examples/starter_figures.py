@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.starters.loading import NAMES, starter_path
 

@@ -37,7 +37,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 TRAINED_LENGTH = 256

@@ -9,90 +9,72 @@ Names load when they are first used, so that the command line answers without to
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from hf_posenc.core.lazy import lazy_exports
+
 if TYPE_CHECKING:
-    from hf_posenc.checkpoints.export import export_native
-    from hf_posenc.checkpoints.load import disable_auto, enable_auto, from_pretrained
-    from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
-    from hf_posenc.errors import PosEncError
-    from hf_posenc.insight.advise import Advice, advise
-    from hf_posenc.patching.patch import (
-        describe,
-        is_patched,
-        patch_model,
-        scheme_of,
-        unpatch_model,
-    )
-    from hf_posenc.patching.report import PatchReport
-    from hf_posenc.schemes.base import Scheme
-    from hf_posenc.schemes.registry import (
-        SchemeRecord,
-        list_schemes,
-        register_adapter,
-        register_scheme,
-    )
-    from hf_posenc.starters.loading import load_starter
+    from hf_posenc.checkpoints.export import export_native as export_native
+    from hf_posenc.checkpoints.load import disable_auto as disable_auto
+    from hf_posenc.checkpoints.load import enable_auto as enable_auto
+    from hf_posenc.checkpoints.load import from_pretrained as from_pretrained
+    from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
+    from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
+    from hf_posenc.checkpoints.peft import save_peft_adapter as save_peft_adapter
+    from hf_posenc.core.record import SchemeRecord as SchemeRecord
+    from hf_posenc.errors import PosEncError as PosEncError
+    from hf_posenc.insight.advise import Advice as Advice
+    from hf_posenc.insight.advise import advise as advise
+    from hf_posenc.patches.registry import register_adapter as register_adapter
+    from hf_posenc.patching.patch import patch_model as patch_model
+    from hf_posenc.patching.patch import unpatch_model as unpatch_model
+    from hf_posenc.patching.report import PatchReport as PatchReport
+    from hf_posenc.patching.state import describe as describe
+    from hf_posenc.patching.state import is_patched as is_patched
+    from hf_posenc.patching.state import scheme_of as scheme_of
+    from hf_posenc.schemes.base import Scheme as Scheme
+    from hf_posenc.schemes.registry import list_schemes as list_schemes
+    from hf_posenc.schemes.registry import register_scheme as register_scheme
+    from hf_posenc.starters.loading import load_starter as load_starter
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Advice": "insight.advise",
-    "PatchReport": "patching.report",
-    "PosEncError": "errors",
-    "Scheme": "schemes.base",
-    "SchemeRecord": "schemes.registry",
-    "advise": "insight.advise",
-    "describe": "patching.patch",
-    "disable_auto": "checkpoints.load",
-    "enable_auto": "checkpoints.load",
-    "export_native": "checkpoints.export",
-    "from_pretrained": "checkpoints.load",
-    "get_peft_model": "checkpoints.peft",
-    "is_patched": "patching.patch",
-    "list_schemes": "schemes.registry",
-    "load_peft_adapter": "checkpoints.peft",
-    "load_starter": "starters.loading",
-    "patch_model": "patching.patch",
-    "register_adapter": "schemes.registry",
-    "register_scheme": "schemes.registry",
-    "save_peft_adapter": "checkpoints.peft",
-    "scheme_of": "patching.patch",
-    "unpatch_model": "patching.patch",
-}
-
-__all__ = [
-    "Advice",
-    "PatchReport",
-    "PosEncError",
-    "Scheme",
-    "SchemeRecord",
-    "advise",
-    "describe",
-    "disable_auto",
-    "enable_auto",
-    "export_native",
-    "from_pretrained",
-    "get_peft_model",
-    "is_patched",
-    "list_schemes",
-    "load_peft_adapter",
-    "load_starter",
-    "patch_model",
-    "register_adapter",
-    "register_scheme",
-    "save_peft_adapter",
-    "scheme_of",
-    "unpatch_model",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hf_posenc' has no attribute {name!r}")
-    return getattr(import_module(f"hf_posenc.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hf_posenc.checkpoints.export": ("export_native",),
+        "hf_posenc.checkpoints.load": (
+            "disable_auto",
+            "enable_auto",
+            "from_pretrained",
+        ),
+        "hf_posenc.checkpoints.peft": (
+            "get_peft_model",
+            "load_peft_adapter",
+            "save_peft_adapter",
+        ),
+        "hf_posenc.core.record": ("SchemeRecord",),
+        "hf_posenc.errors": ("PosEncError",),
+        "hf_posenc.insight.advise": (
+            "Advice",
+            "advise",
+        ),
+        "hf_posenc.patches.registry": ("register_adapter",),
+        "hf_posenc.patching.patch": (
+            "patch_model",
+            "unpatch_model",
+        ),
+        "hf_posenc.patching.report": ("PatchReport",),
+        "hf_posenc.patching.state": (
+            "describe",
+            "is_patched",
+            "scheme_of",
+        ),
+        "hf_posenc.schemes.base": ("Scheme",),
+        "hf_posenc.schemes.registry": (
+            "list_schemes",
+            "register_scheme",
+        ),
+        "hf_posenc.starters.loading": ("load_starter",),
+    },
+)

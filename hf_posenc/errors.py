@@ -200,3 +200,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return ""
     close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.5)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+class MissingExtra(PosEncError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class BadComparison(PosEncError, ValueError):
+    """A comparison is asked for in words that cannot be read, or of nothing."""

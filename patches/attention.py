@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import Call
-from hf_posenc.attention.kernels import flash_attn, flex
-from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.errors import BackendCannotCarry
@@ -32,22 +30,17 @@ from hf_posenc.patches.cache.key_layout import (
     widen,
 )
 from hf_posenc.patches.cache.length_rotated import reader_of
+from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.context_parallel import in_parts, refuse_parts
 from hf_posenc.patches.placement import placed
-from hf_posenc.patches.positions import (
-    KEYWORD,
-    context_of,
-    says_nothing,
-    self_attention_cache,
-)
+from hf_posenc.patches.positions import KEYWORD, context_of, says_nothing
 from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig
     from transformers.cache_utils import Cache
 
-    from hf_posenc.core.geometry import Geometry
     from hf_posenc.schemes.base import Scheme
 
 Attended = tuple[Tensor, Tensor | None]
@@ -199,69 +192,8 @@ def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> No
         )
 
 
-def eager_mask(attention: Any, hidden: Tensor) -> Tensor | None:
-    """What transformers' eager attention of a decoder needs to be told, ``[1, 1, token, token]``; other backends know.
-
-    Args:
-        attention: a module, patched or not.
-        hidden: ``[1, token, width]``.
-    """
-    if not attention.is_causal or attention.config._attn_implementation != "eager":
-        return None
-    length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
-    return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
-
-
 class LayerProjections:
     """A layer's own query and key projections, without the scheme knowing the layer."""
 
     def __init__(self, attention: Positioned) -> None:
         self.query, self.key = attention.project_query, attention.project_key
-
-
-class Adapter(ABC):
-    """Where one family of models keeps position.
-
-    Class attributes:
-        attention: the host's attention classes and what replaces them.
-        base_class: the host's base model.
-        length_dependent: scalings of the host whose frequencies change with the length; nothing can be built on them.
-    """
-
-    name: ClassVar[str]
-    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]]
-    base_class: ClassVar[type[nn.Module]]
-    length_dependent: ClassVar[tuple[str, ...]] = ()
-
-    @abstractmethod
-    def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
-        """The host's shapes, with the lengths of a patch."""
-
-    @abstractmethod
-    def trained_length(self, config: PreTrainedConfig) -> int:
-        """What the weights saw, looking through a scaling the configuration already has."""
-
-    def scaled_already(self, config: PreTrainedConfig) -> str | None:
-        """Name of a position scaling in the host's own configuration, or None."""
-        return None
-
-    def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
-        """The base model inside ``model`` (or itself)."""
-        return next((m for m in model.modules() if isinstance(m, self.base_class)), None)  # type: ignore[return-value]
-
-    def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
-        """Self-attention modules in the order of the layers."""
-        return (m for m in base.modules() if type(m) in self.attention and not getattr(m, "is_cross_attention", False))
-
-    @abstractmethod
-    def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-        """Modules other than attention that must change class, and the class."""
-
-    @abstractmethod
-    def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
-        """Parameters the scheme puts out of use."""
-
-    @abstractmethod
-    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """A layer's attention output on synthetic ``hidden [1, token, width]`` at ``positions [1, token]``,
-        with everything position does to it on the way, patched or not."""

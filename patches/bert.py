@@ -20,10 +20,11 @@ from transformers.models.bert.modeling_bert import (
 )
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.patches.attention import Adapter, Positioned, eager_mask
+from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.attention import Positioned
 from hf_posenc.patches.position_table import PositionedTable
+from hf_posenc.patches.registry import register_adapter
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import register_adapter
 
 
 class PositionedBertSelfAttention(Positioned, BertSelfAttention):

@@ -34,15 +34,11 @@ from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
 from hf_posenc.patches.cache.preallocated import make_growing
 from hf_posenc.patches.cache.provenance import ENTRY, mark_cache
+from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.validate_fit import check_fit, check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import in_parts, refuse_parts
-from hf_posenc.patches.positions import (
-    KEYWORD,
-    Forward,
-    in_steps_of_one,
-    self_attention_cache,
-)
+from hf_posenc.patches.positions import KEYWORD, Forward, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme
 

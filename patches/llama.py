@@ -23,11 +23,12 @@ from hf_posenc.core.geometry import (
     Rotation,
     geometric,
 )
-from hf_posenc.patches.attention import Adapter, Positioned, eager_mask
+from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.attention import Positioned
 from hf_posenc.patches.placement import placed
 from hf_posenc.patches.positions import KEYWORD
+from hf_posenc.patches.registry import register_adapter
 from hf_posenc.schemes.base import Scheme, has
-from hf_posenc.schemes.registry import register_adapter
 
 
 class PositionedLlamaAttention(Positioned, LlamaAttention):

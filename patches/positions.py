@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import traced
@@ -168,11 +168,6 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     past = cache.get_seq_length(layer)
     # A static cache counts in a tensor that its update changes in place: take the value as it is now.
     return (past.clone() if isinstance(past, Tensor) else past), keys
-
-
-def self_attention_cache(cache: Cache | None) -> Cache | None:
-    """The part of an encoder-decoder cache that belongs to self-attention; other caches as they are."""
-    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:

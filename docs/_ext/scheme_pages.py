@@ -9,8 +9,9 @@ from docstrings import code, page, prose, table
 
 from hf_posenc.cli.commands.info import CACHES, USES, paper_address
 from hf_posenc.cli.readme import paper_name
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import SchemeRecord, list_schemes, scheme_class
+from hf_posenc.schemes.registry import list_schemes, scheme_class
 
 FOLDER = "schemes"
 HOOKS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_posenc.eval.catalogue import sweeps
 from hf_posenc.eval.comparison.identity import plain
-from hf_posenc.eval.comparison.store import key_of
+from hf_posenc.eval.results.store import key_of
 from hf_posenc.schemes.entry import Entry
 
 

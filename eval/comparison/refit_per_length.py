@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.causal_lm import PosEncLM
+from hf_posenc.patching.patch import patch_model, unpatch_model
 
 
 class RefittedLM(PosEncLM):

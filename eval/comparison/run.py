@@ -18,7 +18,6 @@ from typing import Any, TypeGuard
 
 import torch
 
-from hf_posenc import patch_model, unpatch_model
 from hf_posenc.core.files.free_space import check_disk
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import PosEncError
@@ -33,8 +32,6 @@ from hf_posenc.eval.comparison.identity import (
     versions,
 )
 from hf_posenc.eval.comparison.progress import Pace
-from hf_posenc.eval.comparison.result import Comparison
-from hf_posenc.eval.comparison.store import Record, State, Store
 from hf_posenc.eval.evaluation import (
     CAUSAL_TASKS,
     MASKED_TASKS,
@@ -45,8 +42,11 @@ from hf_posenc.eval.evaluation import (
 )
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_of
 from hf_posenc.eval.report.exports import write_exports
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.store import Record, State, Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 STORE = "cells.sqlite"

@@ -18,8 +18,8 @@ import torch
 import transformers
 from lm_eval.models.utils import resolve_max_length
 
-from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.checkpoints.restore import read_config
+from hf_posenc.checkpoints.config import read_config
+from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
@@ -32,6 +32,8 @@ from hf_posenc.eval.lm.live_models import (
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.response_cache import digest_of, separate
 from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import describe
 from hf_posenc.patching.stored.scheme_block import option_names
 
 __all__ = ["PosEncLM", "Scored", "TokenRequest"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hf_posenc.eval import register_models
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
+from hf_posenc.eval.lm.register import register_models
 
 __all__ = ["PosEncLM", "PosEncMLM"]
 

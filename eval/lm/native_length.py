@@ -9,8 +9,8 @@ import torch
 
 from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.eval.errors import BeyondTable, NotMeasurable
-from hf_posenc.patching.patch import host_of
 from hf_posenc.patching.preconditions.weights import check_vocabulary
+from hf_posenc.patching.state import host_of
 
 
 def trained_length_of(lm: Any) -> int:

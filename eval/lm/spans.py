@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.patching.patch import host_of, is_patched
+from hf_posenc.patching.state import host_of, is_patched
 
 Span = tuple[int, int, int]
 """First token read, first token scored, end."""

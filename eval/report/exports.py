@@ -9,10 +9,10 @@ from pathlib import Path
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
-from hf_posenc.eval.comparison.result import Comparison, interval
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.results.comparison import Comparison, interval
 
 COLUMNS = ("model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what a spreadsheet would run

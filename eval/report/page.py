@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.eval.comparison.result import Comparison
 from hf_posenc.eval.report.page_plots import curves, heat_maps
 from hf_posenc.eval.report.phrases import (
     axis,
@@ -22,6 +21,7 @@ from hf_posenc.eval.report.phrases import (
     task_title,
     title,
 )
+from hf_posenc.eval.results.comparison import Comparison
 
 TEMPLATE = "page.html"
 

@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_posenc.core.plotting.figures import (
-    COLOURS,
-    MARKERS,
-    figure,
-    length_names,
-    length_ticks,
-    mark_trained,
-)
+from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_names, length_ticks
 from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
-from hf_posenc.eval.comparison.result import Comparison, by_place, interval
 from hf_posenc.eval.report.phrases import (
     axis,
     in_units,
     is_share,
     named,
 )
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.report.plots import mark_trained
+from hf_posenc.eval.results.comparison import Comparison, by_place, interval
+from hf_posenc.eval.results.rows import Row
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))

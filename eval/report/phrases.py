@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT
-from hf_posenc.eval.comparison.result import SHARES, Comparison, by_place
+from hf_posenc.eval.results.comparison import SHARES, Comparison, by_place
 
 NAMES = {
     "nll": "loss", "ppl": "perplexity", "acc": "found", "recall": "tokens read", "exact_match": "answers exact",

@@ -8,8 +8,6 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.plotting.figures import loss_picture, passkey_picture
-from hf_posenc.eval.comparison.result import Comparison
 from hf_posenc.eval.report.phrases import (
     axis,
     grid,
@@ -18,7 +16,9 @@ from hf_posenc.eval.report.phrases import (
     task_title,
     title,
 )
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.report.plots import loss_picture, passkey_picture
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.rows import Row
 
 Cell = Callable[[str, int], str]
 

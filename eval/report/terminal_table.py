@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from hf_posenc.eval.report.report import heading, lookup
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.results.rows import Row
 
 
 def results_table(rows: Sequence[Row], trained_length: int) -> Table:

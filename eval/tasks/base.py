@@ -20,10 +20,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
-from hf_posenc.eval import register_models
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
+from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.windows import source_text, tokenized, windows
 
 register_models()  # a task file named by its path is read before the model type is looked up

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 
-from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.vocabulary import Supply, sentence
 
 HAYSTACKS = ("prose", "repeat", "needles")

@@ -7,9 +7,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.memory import memory
 from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import UnreadableDocuments
-from hf_posenc.patching.preconditions.memory import memory
 
 AS_TOKENS = 300
 """Bytes of memory that a byte of text takes while a tokenizer reads it with offsets: 185 … 271 measured."""

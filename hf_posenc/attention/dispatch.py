@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from hf_posenc.attention.call import Call
-from hf_posenc.attention.kernels import flex
 from hf_posenc.attention.routes import (
     content_bias,
     decode,
     dense_blocks,
     exported,
+    flex,
     key_bias,
     length_rotation,
     regions_cpu,

@@ -12,14 +12,11 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from hf_posenc.checkpoints.config import config_of
 from hf_posenc.checkpoints.remote_code import check_no_foreign_code
-from hf_posenc.checkpoints.restore import (
-    RESTORING,
-    config_of,
-    load,
-    restoring,
-)
-from hf_posenc.checkpoints.validate import check_folder, told
+from hf_posenc.checkpoints.restore import RESTORING, load, restoring
+from hf_posenc.checkpoints.validate import check_folder
+from hf_posenc.core.files.hf_errors import told
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.config_guard import BLOCK, unguard
 from hf_posenc.patching.stored.peft_sidecar import side_car_of

@@ -18,13 +18,13 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc.checkpoints.validate import folder_to_write
+from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.geometry import HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.patches.attention import Positioned
 from hf_posenc.patching.expected_effect import same_rotation
-from hf_posenc.patching.patch import describe, host_of, scheme_of
+from hf_posenc.patching.state import describe, host_of, scheme_of
 from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
 from hf_posenc.schemes.base import overrides
 

@@ -16,14 +16,12 @@ import transformers
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from hf_posenc.checkpoints.auto import disable_auto, enable_auto
+from hf_posenc.checkpoints.config import config_of
 from hf_posenc.checkpoints.peft import load_peft_adapter
-from hf_posenc.checkpoints.restore import config_of, load
-from hf_posenc.checkpoints.validate import (
-    check_depth,
-    check_folder,
-    named,
-    told,
-)
+from hf_posenc.checkpoints.restore import load
+from hf_posenc.checkpoints.validate import check_depth, check_folder
+from hf_posenc.core.files.hf_errors import told
+from hf_posenc.core.files.paths import named
 from hf_posenc.errors import CheckpointMismatch, NotPatched
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.host_config import check_host

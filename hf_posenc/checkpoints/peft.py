@@ -23,8 +23,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from hf_posenc.checkpoints.validate import folder_to_write, in_short
+from hf_posenc.checkpoints.restore import put_on
 from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.hf_errors import in_short
+from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import (
     PeftAdapterMismatch,
@@ -36,9 +38,10 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patches.offloading import offloads_of
-from hf_posenc.patching.patch import host_of, is_patched, unpatch_model
+from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.preconditions.memory import check_rank_room
 from hf_posenc.patching.rollback import as_it_was_on_error
+from hf_posenc.patching.state import host_of, is_patched
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     PEFT_CONFIG,
@@ -226,7 +229,7 @@ def _fit(model: nn.Module, wanted: Block | None, folder: Path, *, apply: bool) -
             f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "
             f"{length}. Load the base it was trained on."
         )
-    wanted.put_on(model)
+    put_on(wanted, model)
 
 
 def _check_company(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:

@@ -10,32 +10,30 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from hf_posenc.checkpoints.remote_code import check_no_foreign_code
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patches.offloading import change_class
-from hf_posenc.patching.patch import host_of, patch_of, scheme_of
+from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import Probe
+from hf_posenc.patching.state import Patch, host_of, patch_of, scheme_of
 from hf_posenc.patching.stored.config_guard import (
     BLOCK,
-    GUARD,
     ROTATION,
     guarded,
-    unguard,
 )
-from hf_posenc.patching.stored.peft_sidecar import base_of_adapter
 from hf_posenc.patching.stored.scheme_block import Block
-from hf_posenc.patching.swap import Patch, freeze
+from hf_posenc.patching.swap import freeze
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
+from hf_posenc.schemes.spec import Plan, SchemeSpec
 
-HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+M = TypeVar("M", bound=nn.Module)
 RESTORING = "posenc_restoring"  # marks the subclasses made here
 logger = logging.get_logger(__name__)
 
@@ -81,38 +79,6 @@ def load(
     return model, info
 
 
-def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a checkpoint's configuration, or of the one the caller passes.
-
-    Raises:
-        CheckpointMismatch: its guard is damaged, or it names code to be fetched.
-    """
-    given = hf_kwargs.get("config")
-    if isinstance(given, PreTrainedConfig):
-        return {"model_type": given.model_type, **vars(given)}
-    hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
-    content = PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0]
-    check_no_foreign_code(content, name_or_path, hf_kwargs)
-    return unguard(content, name_or_path)
-
-
-def read_config(name_or_path: str, **hf_kwargs: Any) -> PreTrainedConfig:
-    """``AutoConfig.from_pretrained``, past the guard of a checkpoint that carries a scheme; takes what that takes.
-
-    Args:
-        name_or_path: of a model, or of a PEFT adapter, whose base then has the configuration.
-        **hf_kwargs: of ``AutoConfig.from_pretrained``.
-    """
-    name_or_path = base_of_adapter(name_or_path) or name_or_path
-    hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
-    if hf_kwargs.get("gguf_file") is None:
-        content = PreTrainedConfig.get_config_dict(name_or_path, **hub)[0]
-        if GUARD in content:
-            content = unguard(content, name_or_path)
-            return CONFIG_MAPPING[content["model_type"]].from_dict(content)
-    return AutoConfig.from_pretrained(name_or_path, **hf_kwargs)
-
-
 def restoring(cls: type[PreTrainedModel], block: Block, device_map: Any = None) -> type[PreTrainedModel]:
     """A subclass of ``cls`` under the same name, built on the host's own length and patched by its constructor.
 
@@ -129,7 +95,7 @@ def restoring(cls: type[PreTrainedModel], block: Block, device_map: Any = None) 
             if hasattr(config, name):
                 delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)
-        block.put_on(self)
+        put_on(block, self)
         if isinstance(device_map, dict):
             name_shared(device_map, self)
 
@@ -207,3 +173,18 @@ def as_before(patch: Patch) -> Iterator[None]:
             change_class(module, now)
         for module, config in configs:
             module.config = config
+
+
+def put_on(block: Block, model: M) -> M:
+    """Patch a plain model as a block says. Raises as `patch_model` does."""
+    return patch_model(
+        model,
+        _spec(block.layout.default),
+        trained_length=block.trained_length,
+        target_length=block.target_length,
+        layers={key: _spec(chosen) for key, chosen in block.layout.layers.items()},
+    )
+
+
+def _spec(chosen: Plan) -> SchemeSpec:
+    return [(cls.record.name, options) for cls, options in chosen.parts]

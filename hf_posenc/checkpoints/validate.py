@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,126 +12,16 @@ from safetensors import SafetensorError, safe_open
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import (
     CheckpointMismatch,
-    FolderUnusable,
-    MissingPackage,
-    ModelNotFound,
-    NoMemory,
-    PosEncError,
-    UnknownOption,
-    WrongKind,
-    nearest,
     shown,
 )
 from hf_posenc.patching.stored.config_guard import BLOCK
 
 CONFIG, LARGEST_CONFIG = "config.json", 1 << 24  # bytes; some list a name for each of 20,000 classes
-UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
-ABSENT = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError", "RepositoryNotFoundError")
 WEIGHTS, INDEX = "model*.safetensors", "model.safetensors.index.json"
 DEPTHS = ("num_hidden_layers", "n_layer")
 LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
-NO_MEMORY = "can't allocate memory"  # of PyTorch
-RESHAPED = "ignore_mismatched_sizes"  # in what transformers says of one
 QUANTISED = b"quantization_config"
 KINDS = {"I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "truth values"}
-
-
-def named(given: Any, what: str = "A model") -> str:
-    """A name or path as text.
-
-    Raises:
-        WrongKind: it is neither.
-        ModelNotFound: it is empty, or a path that is no folder.
-    """
-    if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
-        raise WrongKind(f"{what} is named by a folder or a hub name, got {shown(given)}. Pass one of the two.")
-    name = os.fspath(given)
-    try:
-        folder = bool(name) and Path(name).is_dir()
-    except (OSError, ValueError):  # too long, or with a NUL
-        folder = False
-    path = os.path.isabs(name) or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
-    if not folder and (path or not name.strip() or not name.isprintable() or len(name) > 200 or os.path.isfile(name)):
-        raise ModelNotFound(f"There is no folder {shown(name)}. Pass a folder with a config.json, or a hub name.")
-    return name
-
-
-def folder_to_write(given: Any) -> str:
-    """A folder that files may go to, there or not.
-
-    Raises:
-        WrongKind: it is no path.
-        FolderUnusable: it is a file, or lies in one.
-    """
-    if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str) or not os.fspath(given):
-        raise WrongKind(f"A folder to write to is a path, got {shown(given)}. Pass one.")
-    name = os.fspath(given)
-    if not name.isprintable():
-        raise FolderUnusable(
-            f"{shown(name)} cannot be a folder: it has characters that no name has. Choose another one."
-        )
-    try:
-        there = next(place for place in (Path(name), *Path(name).absolute().parents) if place.exists())
-    except (OSError, ValueError) as error:  # too long, or with a NUL
-        raise FolderUnusable(f"{shown(name)} cannot be a folder ({error}). Choose another one.") from error
-    if not there.is_dir():
-        raise FolderUnusable(f"{shown(name)} cannot be a folder, because {str(there)!r} is a file. Choose another one.")
-    return name
-
-
-@contextmanager
-def told(name: str, options: Iterable[str] = ()) -> Iterator[None]:
-    """Say errors of transformers and safetensors in our words while ``name`` is loaded.
-
-    Args:
-        name: of the checkpoint.
-        options: names that a caller may have meant.
-
-    Raises:
-        ModelNotFound: it cannot be found, or not had without a network.
-        UnknownOption: a keyword that nothing takes.
-        CheckpointMismatch: its files are damaged, or not such as can be loaded.
-        MissingPackage: it is quantised, or its backend is one, by a package that is not installed.
-        NoMemory: it is larger than the machine.
-    """
-    try:
-        yield
-    except PosEncError:
-        raise
-    except ImportError as error:
-        raise MissingPackage(
-            f"The model {shown(name)} needs a package: {in_short(error)}. Install it, or choose a model without."
-        ) from error
-    except Exception as error:
-        first = in_short(error)
-        if isinstance(error, MemoryError) or NO_MEMORY in str(error):
-            raise NoMemory(
-                f"The checkpoint {shown(name)} takes more memory than there is: {first or 'nothing more is known'}. "
-                "Check the sizes in its configuration, or load a smaller one."
-            ) from error
-        wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-        if wrong is not None:
-            raise UnknownOption(
-                f"Nothing takes the keyword {wrong[1]!r}.{nearest(wrong[1], options)} "
-                "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
-            ) from error
-        if type(error).__name__ in ABSENT or (isinstance(error, OSError) and not os.path.isdir(name)):
-            raise ModelNotFound(
-                f"The model {shown(name)} cannot be had: {first}. "
-                f"Check the name; while there is a network, `hf download {name}` fetches it."
-            ) from error
-        raise CheckpointMismatch(
-            f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
-            "Copy or save it again, or check what was asked of it."
-        ) from error
-
-
-def in_short(error: Exception) -> str:
-    """The first line of what is said, and the next one where that only leads up to it."""
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    if RESHAPED in lines[0]:
-        return "a weight has another shape than its configuration asks for"
-    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(" .:")[:300]
 
 
 def check_depth(config: Mapping[str, Any], name: str) -> None:

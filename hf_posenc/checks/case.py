@@ -22,17 +22,13 @@ from hf_posenc.errors import (
     PositionOutOfTable,
     SchemeNotDefined,
 )
-from hf_posenc.patching.patch import (
-    host_of,
-    is_patched,
-    patch_model,
-    scheme_of,
-    unpatch_model,
-)
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluating
+from hf_posenc.patching.state import host_of, is_patched, scheme_of
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.registry import list_schemes
-from hf_posenc.schemes.spec import SchemeSpec, plan, reach_of
+from hf_posenc.schemes.spec import SchemeSpec, plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -17,7 +17,8 @@ from hf_posenc.checks.forward import (
 from hf_posenc.checks.registry import law
 from hf_posenc.checks.tolerances import LOUDER, QUIETEST
 from hf_posenc.checks.training import gradients
-from hf_posenc.patching.patch import describe, patch_model, scheme_of
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import describe, scheme_of
 from hf_posenc.schemes.base import Scheme, has
 
 LONGEST = 4096  # tokens: the models of users may have been made for millions

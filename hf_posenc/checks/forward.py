@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 
 def text(model: nn.Module, length: int, rows: int = 1, seed: int = 0) -> Tensor:

@@ -23,7 +23,8 @@ from hf_posenc.checks.registry import law
 from hf_posenc.checks.tiny_models import host
 from hf_posenc.checks.torch_settings import settings
 from hf_posenc.errors import AlreadyPatched
-from hf_posenc.patching.patch import host_of, is_patched, unpatch_model
+from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.state import host_of, is_patched
 
 SHARED_MODULES = (
     "torch.nn.functional",

@@ -21,7 +21,7 @@ from hf_posenc.checks.case import Pair, reach
 from hf_posenc.checks.deviation import Gap
 from hf_posenc.checks.forward import text
 from hf_posenc.checks.registry import law
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 SHORT, LONG = 400, 800  # more than a block of rows; their like is not found among the sizes of models
 DOUBLED = 2.1

@@ -18,7 +18,7 @@ from hf_posenc.checks.deviation import Gap
 from hf_posenc.checks.forward import distance, read, text
 from hf_posenc.checks.registry import law
 from hf_posenc.checks.tolerances import LOUDER, QUIETEST
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 if TYPE_CHECKING:
     from peft import PeftModel

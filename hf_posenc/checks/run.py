@@ -12,7 +12,7 @@ from hf_posenc.checks.case import Pair
 from hf_posenc.checks.deviation import Gap
 from hf_posenc.checks.registry import Law, applicable
 from hf_posenc.errors import PosEncError
-from hf_posenc.patching.patch import describe
+from hf_posenc.patching.state import describe
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-DEBUG = "--debug"
+from hf_posenc.cli.environment import DEBUG
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Annotated
 
 import typer
 
-import hf_posenc
-from hf_posenc.cli import DEBUG, output
+from hf_posenc.cli import output
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
@@ -23,6 +23,7 @@ from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.properties import properties
 from hf_posenc.cli.commands.show import show
+from hf_posenc.cli.environment import DEBUG
 
 # Plain help: it loads without rich, which doubles the time to answer, and holds no escape codes.
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -36,7 +37,7 @@ def examples(*lines: str) -> str:
 def version(wanted: bool) -> None:
     """Show the version and stop."""
     if wanted:
-        output.show_text(f"hf-posenc {hf_posenc.__version__}")
+        output.show_text(f"hf-posenc {metadata.version('hf-posenc')}")
         raise typer.Exit
 
 

@@ -11,8 +11,8 @@ from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.errors import nearest
+from hf_posenc.patches.registry import adapter_names
 from hf_posenc.schemes.entry import json_or_text
-from hf_posenc.schemes.registry import adapter_names
 from hf_posenc.starters.loading import NAMES, starter_path
 
 AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.")]
@@ -67,7 +67,7 @@ def tokenizer_of(path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    from hf_posenc.checkpoints.validate import told
+    from hf_posenc.core.files.hf_errors import told
 
     with told(path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)

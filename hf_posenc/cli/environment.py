@@ -15,6 +15,8 @@ MATTERING = re.compile(r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH|PYTORCH_|OMP_
 SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
 LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
+DEBUG = "--debug"
+
 
 def environment() -> dict[str, dict[str, str]]:
     """Versions, machine and environment variables, each a table of names and values."""

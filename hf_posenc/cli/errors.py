@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
-from hf_posenc.eval.errors import BadComparison, TaskOptionOutOfRange
+from hf_posenc.errors import BadComparison
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 
 FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_posenc.cli.commands.info import paper_address
-from hf_posenc.schemes.registry import SchemeRecord, list_schemes
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.registry import list_schemes
 
 BEGIN = "<!-- schemes: written by python -m hf_posenc.cli.readme -->"
 END = "<!-- end of schemes -->"

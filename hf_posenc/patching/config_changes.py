@@ -20,7 +20,7 @@ from hf_posenc.patching.stored.config_guard import BLOCK, HOST_ROTATION, ROTATIO
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.attention import Adapter
+    from hf_posenc.patches.adapter import Adapter
 
 
 OURS = (BLOCK, ROTATION, HOST_ROTATION, "max_position_embeddings")  # entries that belong to the patch

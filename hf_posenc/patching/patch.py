@@ -18,20 +18,16 @@ from hf_posenc.core.lengths import resolve
 from hf_posenc.core.lock import alone
 from hf_posenc.errors import (
     AlreadyPatched,
-    AlreadyScaled,
     CannotCombine,
     CheckpointMismatch,
-    ForeignPatch,
     LengthContradiction,
-    NotPatched,
-    UnsupportedModel,
-    shown,
 )
-from hf_posenc.patches.offloading import is_foreign
+from hf_posenc.patches.registry import adapter_class, adapter_names
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import Record
 from hf_posenc.patching.continuous_batching import check_batching
 from hf_posenc.patching.forward_gate import check_outside, without_readers
+from hf_posenc.patching.preconditions.host import _check_foreign, _check_host_scaling, _check_whole
 from hf_posenc.patching.preconditions.host_config import check_complete, check_host
 from hf_posenc.patching.preconditions.memory import check_room
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
@@ -43,28 +39,17 @@ from hf_posenc.patching.preconditions.wrappers import (
 )
 from hf_posenc.patching.proof import Probe, Proof, evaluating
 from hf_posenc.patching.report import PatchReport
+from hf_posenc.patching.state import Patch, describe, host_of, patch_of
 from hf_posenc.patching.stored.atomic_save import save_whole
 from hf_posenc.patching.stored.config_guard import BLOCK
-from hf_posenc.patching.swap import (
-    STASH,
-    Patch,
-    swap,
-    undo,
-    write_config,
-)
-from hf_posenc.schemes.base import Scheme, has
-from hf_posenc.schemes.registry import adapter_class, adapter_names
-from hf_posenc.schemes.spec import (
-    Layout,
-    Plan,
-    SchemeSpec,
-    build,
-    layout,
-)
+from hf_posenc.patching.swap import STASH, swap, undo, write_config
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.build import build
+from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.attention import Adapter
+    from hf_posenc.patches.adapter import Adapter
 
 LENGTH_ALIASES = {
     "original_max": "trained_length",
@@ -195,69 +180,6 @@ def unpatch_model(model: M) -> M:
     return model
 
 
-def describe(model: nn.Module) -> PatchReport:
-    """The report of a patched model.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-    """
-    report = patch_of(host_of(model)[0]).report
-    if report is None:
-        raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
-    return report
-
-
-def is_patched(model: nn.Module) -> bool:
-    """Whether the model carries a scheme.
-
-    Raises:
-        UnsupportedModel: it is no model at all.
-    """
-    if not isinstance(model, nn.Module):
-        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
-    return any(STASH in m.__dict__ for m in model.modules())
-
-
-def patch_of(base: nn.Module) -> Patch:
-    """The patch a base model carries.
-
-    Raises:
-        NotPatched: it carries none.
-    """
-    patch = base.__dict__.get(STASH)
-    if patch is None:
-        raise NotPatched("This model carries no scheme. Call patch_model(model, scheme) first.")
-    return patch
-
-
-def host_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
-    """The base model inside ``model``, and its adapter.
-
-    Raises:
-        UnsupportedModel: no adapter fits.
-    """
-    if isinstance(model, nn.Module):
-        for name in adapter_names():
-            cls = adapter_class(name)
-            if cls is not None and (base := cls().base_model(model)) is not None:
-                return base, cls()
-    raise UnsupportedModel(
-        f"No adapter knows where {type(model).__name__} keeps position; there are adapters for "
-        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see patches/gpt2.py)."
-    )
-
-
-def scheme_of(model: nn.Module) -> Scheme:
-    """The scheme object of a patched model (of its first layer, where layers differ).
-
-    Raises:
-        NotPatched: the model carries no scheme.
-    """
-    base, _ = host_of(model)
-    patch_of(base)
-    return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]
-
-
 def _lengths(options: dict[str, Any], **given: int | None) -> dict[str, int | None]:
     """The lengths given, those among ``options`` under the names other papers use included and taken out of them."""
     for alias in sorted(LENGTH_ALIASES.keys() & options.keys()):
@@ -291,43 +213,6 @@ def _schemes(chosen: Layout, geometry: Geometry, adapter: Adapter) -> list[Schem
 
 def _adds_code(scheme: Scheme) -> bool:
     return scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is not None
-
-
-def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
-    scaling = adapter.scaled_already(config)
-    if scaling is None:
-        return
-    replaced = all(s.replaces_host for s in schemes)
-    if replaced and not told and any(has(s, "rotation") or has(s, "row_rotation") for s in schemes):
-        raise AlreadyScaled(
-            f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
-            "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
-        )
-    if not replaced and scaling in adapter.length_dependent:
-        raise AlreadyScaled(
-            f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
-            'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'
-        )
-
-
-def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
-    found = sum(1 for _ in adapter.attentions(base))
-    if found == 0 == geometry.layers:
-        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
-    if found != geometry.layers:
-        raise UnsupportedModel(
-            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
-            f"says {geometry.layers}. Patch the whole model, as its class makes it, before it is cut or rewritten."
-        )
-
-
-def _check_foreign(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
-    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
-        if is_foreign(module):
-            raise ForeignPatch(
-                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
-                "the patch. Undo the other patch first, or reload the model."
-            )
 
 
 def _report(patch: Patch, base: nn.Module, chosen: Layout, geometry: Geometry, proof: Proof) -> PatchReport:

@@ -28,7 +28,7 @@ from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.attention import Adapter
+    from hf_posenc.patches.adapter import Adapter
 
 TOKENS = 64
 SHARPER = (1.0, 10.0, 100.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -20,7 +18,9 @@ from hf_posenc.patches.offloading import (
     offloads_of,
 )
 from hf_posenc.patching.continuous_batching import batching_as_before
-from hf_posenc.patching.stored.atomic_save import STASH as STASH
+from hf_posenc.patching.state import STASH as STASH
+from hf_posenc.patching.state import Patch
+from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import save_as_before
 from hf_posenc.patching.stored.config_guard import (
     BLOCK,
@@ -28,30 +28,15 @@ from hf_posenc.patching.stored.config_guard import (
     ROTATION,
     guarded,
 )
+from hf_posenc.patching.stored.scheme_block import FORMAT
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.attention import Adapter
-    from hf_posenc.patching.config_changes import Record
-    from hf_posenc.patching.report import PatchReport
+    from hf_posenc.patches.adapter import Adapter
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.schemes.spec import Layout
 
-FORMAT = 1
 WHOLE_BLOCKS = "_no_split_modules"  # of a transformers model: names of classes
-
-
-@dataclass
-class Patch:
-    """What it takes to undo a patch, and what to tell of it."""
-
-    whole: nn.Module | None = None
-    classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
-    frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
-    whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
-    configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
-    report: PatchReport | None = None
-    record: Record | None = None
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
@@ -157,7 +142,7 @@ def carry(base: nn.Module, *_: Any) -> None:
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
             if patch.record is not None:
                 patch.record.check(base)
-            import_module("hf_posenc.patching.stored.peft_sidecar").carry(base, peft_configs)  # a layer above this one
+            peft_sidecar.carry(base, peft_configs)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:

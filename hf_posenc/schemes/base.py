@@ -23,7 +23,7 @@ from hf_posenc.core.terms import (
 )
 
 if TYPE_CHECKING:
-    from hf_posenc.schemes.registry import SchemeRecord
+    from hf_posenc.core.record import SchemeRecord
 
 
 ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hf_posenc.errors import shown
-from hf_posenc.eval.errors import BadComparison
+from hf_posenc.errors import BadComparison, shown
 
 UNSCALED = "unscaled"
 LENGTHS = ("factor", "target_length", "trained_length")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import SchemeRecord
 
 
 class HostRotation(Scheme):

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
+from hf_posenc.core.plugins import load_entry_points
+from hf_posenc.core.record import ALL_MODELS, SchemeRecord
 from hf_posenc.errors import (
     NameNotAllowed,
     UnknownScheme,
@@ -30,69 +30,16 @@ from hf_posenc.errors import (
 )
 
 if TYPE_CHECKING:
-    from hf_posenc.patches.attention import Adapter
     from hf_posenc.schemes.base import Scheme
 
 RECORDS = Path(__file__).parent / "records.json"
 NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
-ALL_MODELS = ("llama", "gpt2", "bert")
 
 S = TypeVar("S", bound="type[Scheme]")
-A = TypeVar("A", bound="type[Adapter]")
-
-
-@dataclass(frozen=True)
-class SchemeRecord:
-    """What is known of a scheme without loading it.
-
-    Attributes:
-        name: the literature's name, lower case.
-        aliases: other names it answers to.
-        models: adapters it is defined for; ``undefined`` says why not for the others.
-        learned: whether it has parameters to train.
-        zero_shot: whether a pretrained RoPE model can use it untrained.
-        recipe: whether it is a recipe for training, which moves positions about while it lasts.
-        cache: what the key cache holds: ``final`` keys, ``copies`` (one a region) or ``raw`` (rotated when read).
-        paper: arXiv id or address.
-        title: first line of its module's docstring.
-        summary: first sentence of its own docstring.
-        about: the whole of its own docstring.
-        text: the whole of its module's.
-        options: name to ``[type with its range, default]``, in words.
-        target: ``module:class``.
-    """
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    models: tuple[str, ...] = ALL_MODELS
-    undefined: str = ""
-    learned: bool = False
-    zero_shot: bool = False
-    recipe: bool = False
-    cache: str = "final"
-    paper: str = ""
-    title: str = ""
-    summary: str = ""
-    about: str = ""
-    text: str = ""
-    options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    target: str = ""
-
-    @property
-    def use(self) -> str:
-        """What it takes to use it on a pretrained model: ``zero-shot``, ``training``, or that it is a ``recipe``."""
-        if self.recipe:
-            return "recipe"
-        return "zero-shot" if self.zero_shot else "training"
 
 
 _SCHEMES: dict[str, SchemeRecord] = {}
 _CLASSES: dict[str, type[Scheme]] = {}
-_ADAPTERS: dict[str, str | type[Adapter]] = {
-    "llama": "hf_posenc.patches.llama:LlamaAdapter",
-    "gpt2": "hf_posenc.patches.gpt2:GPT2Adapter",
-    "bert": "hf_posenc.patches.bert:BertAdapter",
-}
 
 
 def register_scheme(
@@ -150,28 +97,6 @@ def check_name(name: object) -> None:
         )
 
 
-def register_adapter(model_type: str) -> Callable[[A], A]:
-    """Register an `Adapter` subclass for models whose ``config.model_type`` is ``model_type``.
-
-    Raises:
-        NameNotAllowed: that is no text.
-        WrongKind: what is registered is no `Adapter` subclass.
-    """
-
-    if not isinstance(model_type, str) or not model_type.strip():
-        raise NameNotAllowed(f"An adapter goes by a config.model_type, got {shown(model_type)}. Pass that.")
-
-    def decorate(cls: A) -> A:
-        if not (inspect.isclass(cls) and hasattr(cls, "length_dependent")):
-            raise WrongKind(
-                f"An adapter is a subclass of hf_posenc.patches.attention.Adapter, got {shown(cls)}. Derive it."
-            )
-        _ADAPTERS[model_type] = cls
-        return cls
-
-    return decorate
-
-
 def list_schemes() -> list[SchemeRecord]:
     """All registered schemes: the built-in ones, then third parties', each group in alphabetical order."""
     built_in = _shipped()
@@ -202,21 +127,6 @@ def scheme_class(name: str) -> type[Scheme]:
     return _CLASSES[record.name]
 
 
-def adapter_class(model_type: str) -> type[Adapter] | None:
-    """The adapter registered for a ``config.model_type``, or None."""
-    _load_entry_points("hf_posenc.adapters")
-    target = _ADAPTERS.get(model_type)
-    if isinstance(target, str):
-        module, _, qualname = target.partition(":")
-        target = getattr(import_module(module), qualname)
-    return target  # type: ignore[return-value]
-
-
-def adapter_names() -> list[str]:
-    """The model types that have an adapter."""
-    return sorted(_ADAPTERS)
-
-
 def _first_sentence(text: str) -> str:
     sentence, stop, _ = " ".join(text.split()).partition(". ")
     return sentence + stop.strip()
@@ -239,7 +149,7 @@ def _names_of(records: dict[str, SchemeRecord]) -> dict[str, SchemeRecord]:
 
 
 def _all() -> dict[str, SchemeRecord]:
-    _load_entry_points("hf_posenc.schemes")
+    load_entry_points("hf_posenc.schemes")
     return _registered()
 
 
@@ -258,22 +168,6 @@ def _shipped() -> dict[str, SchemeRecord]:
 def _record(row: dict) -> SchemeRecord:
     lists = {"aliases": tuple(row["aliases"]), "models": tuple(row["models"])}
     return SchemeRecord(**{**row, **lists, "options": {k: tuple(v) for k, v in row["options"].items()}})
-
-
-@lru_cache(maxsize=2)
-def _load_entry_points(group: str) -> None:
-    for entry in _entries(group):
-        try:
-            entry.load()  # importing the module runs its decorators
-        except Exception as error:  # a broken plugin must not take `list` down with it
-            distribution = entry.dist.name if entry.dist else "an unknown distribution"
-            logging.getLogger(__name__).warning(
-                f"The {group} plugin {entry.name!r} of {distribution} cannot be loaded ({error}). Update or remove it."
-            )
-
-
-def _entries(group: str) -> Iterator[EntryPoint]:
-    return iter(entry_points(group=group))
 
 
 def built_in_records() -> list[dict]:

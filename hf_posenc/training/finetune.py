@@ -20,12 +20,12 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.peft import get_peft_model
-from hf_posenc.checkpoints.validate import folder_to_write
 from hf_posenc.core.files.atomic import folder_made, write_json
+from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import LengthContradiction
-from hf_posenc.patching.patch import describe, host_of, is_patched
 from hf_posenc.patching.rollback import as_it_was_on_error
+from hf_posenc.patching.state import describe, host_of, is_patched
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDE_CAR
 from hf_posenc.patching.stored.scheme_block import Block
 from hf_posenc.training.chunked_loss import chunked_loss

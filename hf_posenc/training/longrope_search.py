@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.lengths import resolve
 from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange
-from hf_posenc.patching.patch import host_of, patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluating
+from hf_posenc.patching.state import host_of
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts

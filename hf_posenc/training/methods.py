@@ -16,8 +16,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
-from hf_posenc.patching.patch import host_of
 from hf_posenc.patching.preconditions.memory import check_rank_room
+from hf_posenc.patching.state import host_of
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
-from hf_posenc.checkpoints.validate import UNEXPECTED
+from hf_posenc.core.files.hf_errors import UNEXPECTED
 from hf_posenc.errors import (
     TrainingImpossible,
     UnknownOption,
@@ -17,8 +17,8 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
-from hf_posenc.patching.patch import host_of
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
+from hf_posenc.patching.state import host_of
 from hf_posenc.training.config import Training, check_rate
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,12 +30,18 @@ from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
 from hf_posenc.schemes.base import Scheme, has
 
-if TYPE_CHECKING:
-    from hf_posenc.patches.attention import Positioned
-
 ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
 GRAPHS_OFF = "Pass ContinuousBatchingConfig(use_cuda_graph=False)."
+
+
+class PatchedLayer(Protocol):
+    """What of a patched attention module is read here."""
+
+    scheme: Scheme
+    layer_idx: int | None
+    scaling: float
+    live_dropout: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def takes(scheme: Scheme, ctx: PositionContext, call: Mapping[str, Any]) -> bool
 
 @torch.compiler.disable
 def attend(
-    layer: Positioned, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, call: dict[str, Any]
+    layer: PatchedLayer, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, call: dict[str, Any]
 ) -> tuple[Tensor, None]:
     """Mix values by position-aware attention, each request by itself.
 
@@ -146,7 +152,7 @@ def write_and_read(call: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | N
 
 
 def _call_of(
-    layer: Positioned, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: Request
+    layer: PatchedLayer, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: Request
 ) -> Call:
     """The attention of one request, as the engine takes it."""
     scheme, rows = layer.scheme, request.rows

@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache
 
 from hf_posenc.core.tracing import traced
 from hf_posenc.errors import InvalidInput, UnknownKeys
-from hf_posenc.patches.positions import self_attention_cache
+from hf_posenc.patches.cache.self_attention import self_attention_cache
 
 MARK = "posenc_keys_of"  # of a cache: the scheme entry of the model that fills it
 ENTRY = "posenc_entry"  # of a base model: the scheme entry it was patched with, whatever its configuration says since

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_posenc.attention import dispatch, merge
 from hf_posenc.attention.call import Call
-from hf_posenc.attention.kernels import by_device, flash_cuda, flex
-from hf_posenc.attention.routes import regions_cuda
+from hf_posenc.attention.kernels import by_device, flash_cuda
+from hf_posenc.attention.routes import flex, regions_cuda
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import Terms, ToeplitzBias

@@ -12,7 +12,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.attention.kernels import flex, flex_block_mask
+from hf_posenc.attention.kernels import flex_block_mask
+from hf_posenc.attention.routes import flex
 from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
 from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry

@@ -9,7 +9,8 @@ import pytest
 import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.tiny_models import host
-from hf_posenc.schemes.registry import SchemeRecord, list_schemes
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.registry import list_schemes
 
 from .row import INF, NAN, TWO_SENTENCES
 

@@ -19,9 +19,9 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
+from hf_posenc.checkpoints.restore import put_on
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.scheme_block import Block
-from hf_posenc.patching.swap import FORMAT
+from hf_posenc.patching.stored.scheme_block import FORMAT, Block
 
 from .conftest import FACTOR, TRAINED
 
@@ -141,7 +141,7 @@ def test_a_block_is_read_as_it_is_written(host) -> None:
     block = Block.of_model(model)
     assert (block.trained_length, block.target_length, block.host_length) == (12, 60, TRAINED)
     assert Block.read(json.loads(json.dumps(block.to_json())), "here") == block
-    assert describe(block.put_on(host("llama"))).layers == {"1": "pi"}
+    assert describe(put_on(block, host("llama"))).layers == {"1": "pi"}
     for name in ("trained_length", "target_length", "host_length"):
         changed = copy.deepcopy(block.to_json())
         changed[name] += 1

@@ -14,7 +14,7 @@ from hf_posenc import patch_model
 from hf_posenc.checks.case import Pair
 from hf_posenc.checks.forward import read, text
 from hf_posenc.checks.tiny_models import host
-from hf_posenc.patching.patch import scheme_of
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import has
 
 peft = pytest.importorskip("peft", reason="half of the models are PEFT adapters; they need the extra `train`")

@@ -16,14 +16,15 @@ from hf_posenc.checks import Pair
 from hf_posenc.checks.tiny_models import TRAINED, sharpen
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import traced
 from hf_posenc.patches.cache.key_positions import RECORD
-from hf_posenc.patching.patch import scheme_of, unpatch_model
+from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Positive
-from hf_posenc.schemes.registry import SchemeRecord
 from hf_posenc.schemes.rotary.rotary import RoPE, geometric
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_posenc import checks
 from hf_posenc.checks import Pair
-from hf_posenc.patching.patch import scheme_of
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import has
 
 HOOKS = (

@@ -11,11 +11,11 @@ from hf_posenc.checks.forward import text
 from hf_posenc.checks.life_cycle import differences, traces
 from hf_posenc.checks.tiny_models import TRAINED, host
 from hf_posenc.core.context import PositionContext
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import AlreadyPatched, LengthContradiction, SchemeNotDefined
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import SchemeRecord
 
 from .controls import StaleDynamicNTK
 

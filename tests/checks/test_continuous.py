@@ -17,7 +17,7 @@ from hf_posenc.checks.tiny_models import TRAINED, host
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.patches.cache.paged import requests_of
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
-from hf_posenc.patching.patch import scheme_of
+from hf_posenc.patching.state import scheme_of
 
 pytest.importorskip("psutil")
 

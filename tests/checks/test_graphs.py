@@ -12,7 +12,7 @@ from hf_posenc.checks.forward import distance, text
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.errors import NotTraceable
-from hf_posenc.patching.patch import scheme_of
+from hf_posenc.patching.state import scheme_of
 
 SCHEMES = ("yarn", "alibi", "shaw", "dynamic_ntk")
 

@@ -43,7 +43,8 @@ from hf_posenc.checks.tiny_models import (
     sharpen,
 )
 from hf_posenc.patches.bert import PositionedBertSelfAttention
-from hf_posenc.patching.patch import describe, patch_model, unpatch_model
+from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.state import describe
 
 CLASSES: dict[str, list[type[PreTrainedModel]]] = {
     "llama": [

@@ -8,7 +8,7 @@ from torch import Tensor
 from hf_posenc.checks import Pair
 from hf_posenc.checks.forward import distance, read, text
 from hf_posenc.checks.tiny_models import TRAINED
-from hf_posenc.patching.patch import describe
+from hf_posenc.patching.state import describe
 
 # scheme, options that make it the host, options that do not; all on a text within the trained length.
 LLAMA = {

@@ -15,8 +15,8 @@ from hf_posenc import (
     load_starter,
     patch_model,
 )
+from hf_posenc.checkpoints.config import read_config
 from hf_posenc.checkpoints.export import export_native
-from hf_posenc.checkpoints.restore import read_config
 from hf_posenc.errors import NotExpressible
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")

@@ -8,7 +8,8 @@ import pytest
 
 import hf_posenc
 from hf_posenc.cli.environment import variables
-from hf_posenc.schemes.registry import SchemeRecord, list_schemes
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.registry import list_schemes
 
 ESCAPE = "\x1b"
 

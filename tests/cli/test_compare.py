@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import hf_posenc.eval
-from hf_posenc.eval.comparison.result import Comparison
-from hf_posenc.eval.comparison.store import Record
 from hf_posenc.eval.errors import StoreUnusable
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 WORDS = ("compare", "-m", "starter:llama", "-s", "unscaled,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
 

@@ -18,7 +18,8 @@ from hf_posenc import checks
 from hf_posenc.checks.forward import read, text
 from hf_posenc.checks.tiny_models import HOSTS, TRAINED, host
 from hf_posenc.core.context import PositionContext
-from hf_posenc.patching.patch import patch_model, scheme_of
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes import registry
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

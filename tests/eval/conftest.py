@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.stdlib_source import module_text
 
 TRAINED = 128

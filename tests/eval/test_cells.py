@@ -19,8 +19,8 @@ from hf_posenc.eval.comparison.run import (
     patched,
     what_is_wrong,
 )
-from hf_posenc.eval.comparison.store import Record
 from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.results.store import Record
 from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED

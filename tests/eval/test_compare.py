@@ -15,6 +15,7 @@ import torch
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import (
+    BadComparison,
     SchemeNotDefined,
     UnknownOption,
     UnknownScheme,
@@ -23,12 +24,7 @@ from hf_posenc.errors import (
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import expanded
 from hf_posenc.eval.comparison import run as comparing
-from hf_posenc.eval.errors import (
-    BadComparison,
-    StoreUnusable,
-    TaskOptionOutOfRange,
-    UnreadableDocuments,
-)
+from hf_posenc.eval.errors import StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
 from hf_posenc.schemes.entry import Entry, entries_of
 
 from .conftest import TRAINED

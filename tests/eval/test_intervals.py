@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_posenc.eval.comparison.result import interval, student
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.results.comparison import interval, student
+from hf_posenc.eval.results.rows import Row
 
 # The 97.5 % points of Student's t, as printed in any table of it (NIST/SEMATECH e-Handbook, section 1.3.6.7.2).
 TABLE = {

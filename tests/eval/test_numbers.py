@@ -14,14 +14,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.comparison.identity import plain
-from hf_posenc.eval.comparison.result import Comparison, by_place
-from hf_posenc.eval.comparison.store import Record, is_intact, key_of
-from hf_posenc.eval.comparison.store import digest_of as row_digest
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.lm.spans import passes
-from hf_posenc.eval.report.results import Row, rows_of
+from hf_posenc.eval.results.comparison import Comparison, by_place
+from hf_posenc.eval.results.rows import Row, rows_of
+from hf_posenc.eval.results.store import Record, is_intact, key_of
+from hf_posenc.eval.results.store import digest_of as row_digest
 from hf_posenc.eval.tasks.base import (
     LengthSweep,
     PasskeyTask,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.eval.comparison.result import Comparison, interval, student
-from hf_posenc.eval.comparison.store import Record
 from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.results.comparison import Comparison, interval, student
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.tasks.passkey import (
+from hf_posenc.eval.texts.passkey import (
     FILLER,
     FRAME,
     NEEDLE,

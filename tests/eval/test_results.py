@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from hf_posenc.eval.errors import MissingExtra
+from hf_posenc.errors import MissingExtra
 from hf_posenc.eval.report.report import report_text, write_report
-from hf_posenc.eval.report.results import Row, rows_of, write_json
+from hf_posenc.eval.results.rows import Row, rows_of, write_json
 
 RAW = {
     "results": {

@@ -26,7 +26,7 @@ from hf_posenc.cli import main
 from hf_posenc.cli.app import app  # noqa: F401  what a fresh command would import first
 from hf_posenc.eval.comparison import run as comparing
 from hf_posenc.eval.evaluation import language_model  # noqa: F401
-from hf_posenc.eval.tasks import passkey  # noqa: F401
+from hf_posenc.eval.texts import passkey  # noqa: F401
 from hf_posenc.training import finetune  # noqa: F401
 
 HERE, MODEL = Path(sys.argv[1]), Path(sys.argv[1]) / "model"

@@ -17,13 +17,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import export_native, from_pretrained, patch_model
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting.figures import loss_picture, save_figure
-from hf_posenc.eval.comparison.result import Comparison
-from hf_posenc.eval.comparison.store import Record, Store
+from hf_posenc.core.plotting.figures import save_figure
 from hf_posenc.eval.evaluation import Evaluation
 from hf_posenc.eval.report import exports, report
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.report.plots import loss_picture
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.resume import Manifest, last_complete, start_run
 from hf_posenc.training.search_log import Ledger

@@ -44,8 +44,9 @@ from hf_posenc.insight.advise import Advice
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT
 from hf_posenc.insight.advise.option_rules import RULES, smallest_group, well_trained_group
 from hf_posenc.insight.advise.units import size, tokens
+from hf_posenc.schemes.build import build
 from hf_posenc.schemes.registry import scheme_record
-from hf_posenc.schemes.spec import build, plan
+from hf_posenc.schemes.spec import plan
 from hf_posenc.starters.loading import starter_path
 
 TRAINED, TARGET, WORDS = 32, 128, 97

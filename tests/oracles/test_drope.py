@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hf_posenc import describe, load_starter, patch_model
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, TRAINED

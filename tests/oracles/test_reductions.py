@@ -16,7 +16,7 @@ from torch import nn
 
 from hf_posenc import patch_model
 from hf_posenc.checks.case import stir
-from hf_posenc.patching.patch import describe
+from hf_posenc.patching.state import describe
 from hf_posenc.schemes.base import Scheme
 
 from . import hosts

@@ -15,13 +15,9 @@ from hf_posenc.errors import (
     UnknownScheme,
 )
 from hf_posenc.schemes.bias.alibi import ALiBi
+from hf_posenc.schemes.build import build
 from hf_posenc.schemes.host_rotation import HostRotation
-from hf_posenc.schemes.spec import (
-    build,
-    layer_numbers,
-    layout,
-    plan,
-)
+from hf_posenc.schemes.spec import layer_numbers, layout, plan
 
 ROTARY = HostRotary(Rotation((1.0, 0.1)), base=100.0)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.cli import output
-from hf_posenc.eval.comparison.result import Comparison
-from hf_posenc.eval.comparison.store import Record
 from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.store import Record
 
 SIGN = "dialog-was-here"
 RUN = f"document.title='{SIGN}'"

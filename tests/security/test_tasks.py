@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hf_posenc.cli import main
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval import TASKS
 from hf_posenc.eval.catalogue import check_trusted
-from hf_posenc.eval.errors import BadComparison, UntrustedTask
+from hf_posenc.eval.errors import UntrustedTask
 
 FUNCTION = "task: evil\ndataset_path: json\ndoc_to_text: !function evil.run\ndoc_to_target: x\n"
 TEMPLATE = "task: evil\ndataset_path: json\ndoc_to_text: \"{{ ''.__class__.__mro__[1].__subclasses__() }}\"\n"

@@ -8,7 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError
-from hf_posenc.patching.patch import scheme_of
+from hf_posenc.patching.state import scheme_of
 
 from .still import APART, TEXT, TRAINED, gap, llama, said, scaled, silent
 

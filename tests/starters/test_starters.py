@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_posenc import load_starter
-from hf_posenc.eval.tasks import passkey
+from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.starters.loading import NAMES, starter_path
 

@@ -215,6 +215,6 @@ def test_flex() -> None:
     seam = Seam(
         "flex_attention", lambda: flex_attention.flex_attention,
         ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa", "return_lse"),
-        "hf_posenc/attention/kernels/flex.py",
+        "hf_posenc/attention/routes/flex.py",
     )  # fmt: skip
     assert seam.difference() == ""

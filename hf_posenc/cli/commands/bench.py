@@ -120,7 +120,7 @@ def load(model: str, shape: str | None, kind: str, trained_length: int, dtype: s
     """
     import torch
 
-    from hf_posenc import from_pretrained
+    from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.insight.bench import random_model
     from hf_posenc.insight.bench.random_models import KINDS
 

@@ -41,7 +41,8 @@ def check(
 
     Every law that says something about this model and scheme is measured; the exit code is 4 if one is broken.
     """
-    from hf_posenc import checks, from_pretrained
+    from hf_posenc import checks
+    from hf_posenc.checkpoints.load import from_pretrained
 
     path, options = model_path(model), scheme_options(scheme, option)
     for name in law or ():

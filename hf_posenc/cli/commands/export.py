@@ -41,8 +41,8 @@ def export(
 
     Without --scheme, the one the model carries. A PEFT adapter is merged into the weights.
     """
-    from hf_posenc import export_native, from_pretrained
-    from hf_posenc.checkpoints.export import merged
+    from hf_posenc.checkpoints.export import export_native, merged
+    from hf_posenc.checkpoints.load import from_pretrained
 
     path, options = model_path(model), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):

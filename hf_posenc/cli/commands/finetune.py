@@ -76,7 +76,7 @@ def finetune(
     The loss of the same held-out last tokens is measured at every length before, between and after the steps. Killed?
     The same command with --resume goes on. Under `accelerate launch` all processes share the rows.
     """
-    from hf_posenc import from_pretrained
+    from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.training import Training, reach_of
     from hf_posenc.training import finetune as train
 
@@ -124,7 +124,7 @@ def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
 
 def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
     """What was measured before and after, and where the files are."""
-    from hf_posenc.eval.errors import MissingExtra
+    from hf_posenc.errors import MissingExtra
     from hf_posenc.eval.report.finetune_curve import curve_picture
 
     measured = [point for point in tuned.curve if point.held_out]

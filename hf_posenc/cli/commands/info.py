@@ -9,7 +9,8 @@ from typer import Argument
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
-from hf_posenc.schemes.registry import SchemeRecord, scheme_record
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.registry import scheme_record
 
 
 def info(

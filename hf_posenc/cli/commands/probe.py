@@ -57,7 +57,7 @@ def probe(
 
     Weights are shares of a row, on average over rows of the second half of each text (of the whole, in an encoder).
     """
-    from hf_posenc import from_pretrained
+    from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.insight.probe import probe as look
 
     if scheme is None and (factor is not None or target_length is not None):

@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.insight.advise.evidence import Shown
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
@@ -22,14 +23,10 @@ from hf_posenc.insight.advise.option_rules import RULES
 from hf_posenc.insight.advise.report import Recommendation
 from hf_posenc.insight.advise.target_model import Subject
 from hf_posenc.patching.expected_effect import differs_from_host
-from hf_posenc.patching.patch import patch_model, scheme_of, unpatch_model
+from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import (
-    SchemeRecord,
-    list_schemes,
-    scheme_class,
-    scheme_record,
-)
+from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from hf_posenc.checkpoints.restore import config_of
-from hf_posenc.checkpoints.validate import check_folder, named, told
+from hf_posenc.checkpoints.config import config_of
+from hf_posenc.checkpoints.validate import check_folder
+from hf_posenc.core.files.hf_errors import told
+from hf_posenc.core.files.paths import named
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patches.registry import adapter_class, adapter_names
 from hf_posenc.patching.preconditions.host_config import check_host
+from hf_posenc.patching.state import host_of
 from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
 from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, side_car_of
 from hf_posenc.patching.stored.scheme_block import Block
-from hf_posenc.schemes.registry import adapter_class, adapter_names
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.attention import Adapter
+    from hf_posenc.patches.adapter import Adapter
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 CHUNK = 512  # tokens that are read at a time into a cache, which is not timed
 TINY = 16  # tokens that warm a model up

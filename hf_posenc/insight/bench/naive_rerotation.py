@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.patches.attention import Attended, LayerProjections, Positioned
+from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.positions import KEYWORD, context_of, self_attention_cache
+from hf_posenc.patches.positions import KEYWORD, context_of
 from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
 from hf_posenc.schemes.base import Scheme, has
 

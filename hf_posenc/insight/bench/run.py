@@ -22,7 +22,7 @@ from hf_posenc.insight.bench.variants import (
     UNPATCHED,
     subject,
 )
-from hf_posenc.patching.patch import host_of, is_patched
+from hf_posenc.patching.state import host_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 Tell = Callable[[float | None, str], None]

@@ -13,7 +13,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_posenc.insight.bench.naive_rerotation import rerotate
-from hf_posenc.patching.patch import host_of, patch_model
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import host_of
 from hf_posenc.schemes.entry import Entry
 
 UNPATCHED, PATCHED, NAIVE = "unpatched", "patched", "naive"

@@ -10,7 +10,8 @@ from hf_posenc.checks.case import stir
 from hf_posenc.checks.forward import read
 from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import SchemeNotDefined
-from hf_posenc.patching.patch import host_of, patch_model
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import host_of
 
 SAME = 1e-4  # of outputs of order one: below it is rounding
 FIRST_WORD = 3  # the ids before stand for special tokens

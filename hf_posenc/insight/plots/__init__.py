@@ -10,53 +10,40 @@ one. ``hf-posenc show`` is the command.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from hf_posenc.core.lazy import lazy_exports
+
 if TYPE_CHECKING:
-    from hf_posenc.insight.plots.models import Model, Shapes
-    from hf_posenc.insight.plots.plot import numbers, show
-    from hf_posenc.insight.plots.registry import (
-        Picture,
-        Sheet,
-        View,
-        list_pictures,
-        register_picture,
-    )
-    from hf_posenc.insight.plots.target import Subject
+    from hf_posenc.insight.plots.models import Model as Model
+    from hf_posenc.insight.plots.models import Shapes as Shapes
+    from hf_posenc.insight.plots.plot import numbers as numbers
+    from hf_posenc.insight.plots.plot import show as show
+    from hf_posenc.insight.plots.registry import Picture as Picture
+    from hf_posenc.insight.plots.registry import Sheet as Sheet
+    from hf_posenc.insight.plots.registry import View as View
+    from hf_posenc.insight.plots.registry import list_pictures as list_pictures
+    from hf_posenc.insight.plots.registry import register_picture as register_picture
+    from hf_posenc.insight.plots.target import Subject as Subject
 
-FACE = {
-    "Model": "models",
-    "Picture": "registry",
-    "Shapes": "models",
-    "Sheet": "registry",
-    "Subject": "target",
-    "View": "registry",
-    "list_pictures": "registry",
-    "numbers": "plot",
-    "register_picture": "registry",
-    "show": "plot",
-}
-
-__all__ = [
-    "Model",
-    "Picture",
-    "Shapes",
-    "Sheet",
-    "Subject",
-    "View",
-    "list_pictures",
-    "numbers",
-    "register_picture",
-    "show",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in FACE:
-        raise AttributeError(f"module 'hf_posenc.insight.plots' has no attribute {name!r}")
-    return getattr(import_module(f"hf_posenc.insight.plots.{FACE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hf_posenc.insight.plots.models": (
+            "Model",
+            "Shapes",
+        ),
+        "hf_posenc.insight.plots.plot": (
+            "numbers",
+            "show",
+        ),
+        "hf_posenc.insight.plots.registry": (
+            "Picture",
+            "Sheet",
+            "View",
+            "list_pictures",
+            "register_picture",
+        ),
+        "hf_posenc.insight.plots.target": ("Subject",),
+    },
+)

@@ -25,8 +25,8 @@ from hf_posenc.insight.plots.registry import (
     list_pictures,
 )
 from hf_posenc.insight.plots.target import Subject
+from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import UNSCALED, Entry, entry_of
-from hf_posenc.schemes.spec import reach_of
 
 FRAMES = 24
 DARK = "#1a1a1a"

@@ -21,26 +21,17 @@ from hf_posenc.core.geometry import (
     geometric,
 )
 from hf_posenc.core.lengths import resolve
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.target import Subject
 from hf_posenc.patches.attention import LayerProjections
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.position_table import PositionedTable
-from hf_posenc.patching.patch import (
-    host_of,
-    is_patched,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.state import host_of, is_patched
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import SchemeRecord
-from hf_posenc.schemes.spec import (
-    SchemeSpec,
-    build,
-    of_layer,
-    parts_of_spec,
-    plan,
-)
+from hf_posenc.schemes.build import build
+from hf_posenc.schemes.spec import SchemeSpec, of_layer, parts_of_spec, plan
 
 Kind = Literal["llama", "gpt2", "bert"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

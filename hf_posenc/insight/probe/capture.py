@@ -20,7 +20,7 @@ from hf_posenc.attention.call import Call
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.patches.attention import Positioned
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 See = Callable[[int, Call], None]
 FUNCTION = "hf_posenc_probe"

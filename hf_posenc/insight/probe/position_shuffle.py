@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hf_posenc.attention.call import Call
 from hf_posenc.insight.probe.attention_rows import weights_of
 from hf_posenc.insight.probe.capture import attentions_of, watching
-from hf_posenc.patching.patch import host_of
+from hf_posenc.patching.state import host_of
 
 HIDDEN = "hidden_states"
 Take = Callable[[int, slice, Tensor, Tensor], None]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.memory import check_text_room
 from hf_posenc.errors import (
     UnknownOption,
     UnsupportedModel,
@@ -28,15 +29,9 @@ from hf_posenc.insight.probe.variant import (
     Tell,
     measure,
 )
-from hf_posenc.patching.patch import (
-    describe,
-    host_of,
-    is_patched,
-    patch_model,
-    unpatch_model,
-)
-from hf_posenc.patching.preconditions.memory import check_text_room
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
+from hf_posenc.patching.state import describe, host_of, is_patched
 from hf_posenc.schemes.spec import SchemeSpec
 
 AS_IT_COMES = "as it comes"

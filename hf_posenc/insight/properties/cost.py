@@ -20,7 +20,8 @@ from hf_posenc.insight.properties.cell import Cell
 from hf_posenc.insight.properties.layer import Layer, gaussian, outputs
 from hf_posenc.insight.properties.registry import property_of_schemes
 from hf_posenc.insight.properties.target import LAYERS, Subject, bench
-from hf_posenc.schemes.spec import build, plan
+from hf_posenc.schemes.build import build
+from hf_posenc.schemes.spec import plan
 
 ATEN = torch.ops.aten
 OPERATIONS = {ATEN.clone: 0, ATEN.copy_: 0, ATEN._to_copy: 0, ATEN.addcmul: 2, ATEN.addcmul_: 2}

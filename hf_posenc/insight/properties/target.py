@@ -17,6 +17,7 @@ from hf_posenc.core.geometry import (
     Rotation,
     geometric,
 )
+from hf_posenc.core.record import ALL_MODELS
 from hf_posenc.errors import (
     CannotCombine,
     FractionalPosition,
@@ -26,13 +27,8 @@ from hf_posenc.errors import (
 )
 from hf_posenc.insight.properties.layer import Layer, gaussian
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import ALL_MODELS
-from hf_posenc.schemes.spec import (
-    Plan,
-    SchemeSpec,
-    build,
-    layout,
-)
+from hf_posenc.schemes.build import build
+from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
 
 TRAINED, FACTOR, LAYERS = 64, 4, 4
 WIDTH, HEADS, HEAD_DIM = 128, 4, 32
@@ -104,7 +100,7 @@ class Subject:
     @cached_property
     def reach(self) -> int:
         """Positions it may be asked for: up to `FAR`."""
-        from hf_posenc.schemes.spec import reach_of
+        from hf_posenc.schemes.build import reach_of
 
         return min(reach_of(self.layer().scheme) or FAR, FAR)
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from hf_posenc.core.files.staged import staged
 from hf_posenc.patches.offloading import offloaded_values
+from hf_posenc.patching.state import STASH
 
 NAME = "save_pretrained"
-STASH = "posenc_patch"  # of a base model: its `hf_posenc.patching.swap.Patch`
 
 
 class WholeSave:

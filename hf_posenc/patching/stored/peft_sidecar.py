@@ -27,16 +27,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from hf_posenc.checkpoints.validate import named
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
+from hf_posenc.core.files.paths import named
 from hf_posenc.errors import (
     CheckpointMismatch,
     ModelNotFound,
     PeftAdapterMismatch,
     shown,
 )
-from hf_posenc.patching.patch import host_of, is_patched
+from hf_posenc.patching.state import host_of, is_patched
 from hf_posenc.patching.stored.config_guard import GUARD
 from hf_posenc.patching.stored.scheme_block import Block
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
@@ -21,9 +21,13 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
-from hf_posenc.patching.patch import host_of, is_patched, patch_model
-from hf_posenc.patching.stored.config_guard import BLOCK, HOST_ROTATION, ROTATION
-from hf_posenc.patching.swap import FORMAT
+from hf_posenc.patching.state import STASH as STASH
+from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.stored.config_guard import (
+    BLOCK,
+    HOST_ROTATION,
+    ROTATION,
+)
 from hf_posenc.schemes.spec import (
     MOST_PARTS,
     Layout,
@@ -33,6 +37,9 @@ from hf_posenc.schemes.spec import (
     parts_of_spec,
     plan,
 )
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.spec import Layout
 
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")
@@ -109,16 +116,6 @@ class Block:
         layers = {key: chosen.to_json() for key, chosen in self.layout.layers.items()}
         lengths = {name: getattr(self, name) for name in LENGTHS}
         return {"format": FORMAT, "scheme": self.layout.default.to_json(), "layers": layers, **lengths}
-
-    def put_on(self, model: M) -> M:
-        """Patch a plain model as the block says. Raises as `patch_model` does."""
-        return patch_model(
-            model,
-            _spec(self.layout.default),
-            trained_length=self.trained_length,
-            target_length=self.target_length,
-            layers={key: _spec(chosen) for key, chosen in self.layout.layers.items()},
-        )
 
     def contradiction(
         self,
@@ -233,10 +230,6 @@ def _plan(parts: Any) -> Plan:
     return plan([(part["name"], part["options"]) for part in parts])
 
 
-def _spec(chosen: Plan) -> SchemeSpec:
-    return [(cls.record.name, options) for cls, options in chosen.parts]
-
-
 def _agree(wanted: Plan, stored: Plan) -> bool:
     """Same schemes, and every option asked for has the stored value (or the default, where none is stored)."""
     if [cls for cls, _ in wanted.parts] != [cls for cls, _ in stored.parts]:
@@ -254,3 +247,6 @@ def _told(chosen: Plan) -> str:
         written = ", ".join(f"{name}={value!r}" for name, value in options.items())
         parts.append(f"{cls.record.name}({written})" if written else cls.record.name)
     return repr("+".join(parts))
+
+
+FORMAT = 1

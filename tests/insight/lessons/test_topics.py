@@ -14,7 +14,8 @@ from hf_posenc.checks.tiny_models import host
 from hf_posenc.errors import UnknownScheme, UnknownTopic
 from hf_posenc.insight.lessons import Finding, explain, topics
 from hf_posenc.insight.lessons.demonstrations import dog, layernorm, window
-from hf_posenc.patching.patch import host_of, patch_model
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import host_of
 
 HEAVY = {"window"}  # reads a trained model; has tests of its own
 

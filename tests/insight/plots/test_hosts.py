@@ -10,7 +10,7 @@ from hf_posenc.errors import OptionOutOfRange, OutsideModel, SchemeNotDefined
 from hf_posenc.insight.plots import codes, numbers
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.pair_scores import pairs_of
-from hf_posenc.patching.patch import is_patched
+from hf_posenc.patching.state import is_patched
 
 
 @pytest.fixture(scope="module")

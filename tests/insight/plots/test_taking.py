@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from hf_posenc.core.context import PositionContext
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.eval.errors import MissingExtra
+from hf_posenc.errors import MissingExtra, OptionOutOfRange
 from hf_posenc.insight.plots import (
     Shapes,
     compose,
@@ -38,7 +38,7 @@ from hf_posenc.insight.plots.registry import (
 )
 from hf_posenc.insight.plots.target import Subject
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.registry import SchemeRecord, list_schemes
+from hf_posenc.schemes.registry import list_schemes
 
 SMALL = Shapes(heads=2, head_dim=8, width=16)
 

@@ -21,7 +21,8 @@ from hf_posenc.insight.probe.loss_by_context import (
     scores,
 )
 from hf_posenc.insight.probe.run import measured_lengths
-from hf_posenc.patching.patch import is_patched, patch_model
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.state import is_patched
 
 Build = Callable[..., Any]
 

@@ -15,7 +15,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
 from hf_posenc.insight.lessons.tiny_models import named
-from hf_posenc.patching.patch import patch_model, scheme_of, unpatch_model
+from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.starters.loading import load_starter
 
 TIMES = 4

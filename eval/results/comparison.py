@@ -8,8 +8,8 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
-from hf_posenc.eval.comparison.store import Record
-from hf_posenc.eval.report.results import Row
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 FORMAT = 1
 FEWEST = 3  # documents from which an interval is given

@@ -1,0 +1,13 @@
+"""The folder of our task files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+TASKS = Path(__file__).parent / "tasks"
+"""The folder of our task files, for lm-eval's ``include_path``."""

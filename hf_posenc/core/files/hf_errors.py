@@ -1,0 +1,85 @@
+"""Errors of transformers and safetensors in words: what happened, and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from hf_posenc.errors import (
+    CheckpointMismatch,
+    MissingPackage,
+    ModelNotFound,
+    NoMemory,
+    PosEncError,
+    UnknownOption,
+    nearest,
+    shown,
+)
+
+UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
+
+
+ABSENT = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError", "RepositoryNotFoundError")
+
+
+NO_MEMORY = "can't allocate memory"  # of PyTorch
+
+
+RESHAPED = "ignore_mismatched_sizes"  # in what transformers says of one
+
+
+@contextmanager
+def told(name: str, options: Iterable[str] = ()) -> Iterator[None]:
+    """Say errors of transformers and safetensors in our words while ``name`` is loaded.
+
+    Args:
+        name: of the checkpoint.
+        options: names that a caller may have meant.
+
+    Raises:
+        ModelNotFound: it cannot be found, or not had without a network.
+        UnknownOption: a keyword that nothing takes.
+        CheckpointMismatch: its files are damaged, or not such as can be loaded.
+        MissingPackage: it is quantised, or its backend is one, by a package that is not installed.
+        NoMemory: it is larger than the machine.
+    """
+    try:
+        yield
+    except PosEncError:
+        raise
+    except ImportError as error:
+        raise MissingPackage(
+            f"The model {shown(name)} needs a package: {in_short(error)}. Install it, or choose a model without."
+        ) from error
+    except Exception as error:
+        first = in_short(error)
+        if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+            raise NoMemory(
+                f"The checkpoint {shown(name)} takes more memory than there is: {first or 'nothing more is known'}. "
+                "Check the sizes in its configuration, or load a smaller one."
+            ) from error
+        wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+        if wrong is not None:
+            raise UnknownOption(
+                f"Nothing takes the keyword {wrong[1]!r}.{nearest(wrong[1], options)} "
+                "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
+            ) from error
+        if type(error).__name__ in ABSENT or (isinstance(error, OSError) and not os.path.isdir(name)):
+            raise ModelNotFound(
+                f"The model {shown(name)} cannot be had: {first}. "
+                f"Check the name; while there is a network, `hf download {name}` fetches it."
+            ) from error
+        raise CheckpointMismatch(
+            f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
+            "Copy or save it again, or check what was asked of it."
+        ) from error
+
+
+def in_short(error: Exception) -> str:
+    """The first line of what is said, and the next one where that only leads up to it."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    if RESHAPED in lines[0]:
+        return "a weight has another shape than its configuration asks for"
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(" .:")[:300]

@@ -1,0 +1,56 @@
+"""Refuse models that a patch would not reach as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_posenc.errors import (
+    AlreadyScaled,
+    ForeignPatch,
+    UnsupportedModel,
+)
+from hf_posenc.patches.offloading import is_foreign
+from hf_posenc.schemes.base import Scheme, has
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patches.adapter import Adapter
+
+
+def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
+    scaling = adapter.scaled_already(config)
+    if scaling is None:
+        return
+    replaced = all(s.replaces_host for s in schemes)
+    if replaced and not told and any(has(s, "rotation") or has(s, "row_rotation") for s in schemes):
+        raise AlreadyScaled(
+            f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
+            "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
+        )
+    if not replaced and scaling in adapter.length_dependent:
+        raise AlreadyScaled(
+            f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
+            'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'
+        )
+
+
+def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+    found = sum(1 for _ in adapter.attentions(base))
+    if found == 0 == geometry.layers:
+        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
+    if found != geometry.layers:
+        raise UnsupportedModel(
+            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
+            f"says {geometry.layers}. Patch the whole model, as its class makes it, before it is cut or rewritten."
+        )
+
+
+def _check_foreign(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
+        if is_foreign(module):
+            raise ForeignPatch(
+                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
+                "the patch. Undo the other patch first, or reload the model."
+            )

@@ -1,0 +1,99 @@
+"""What a live model says of its patch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_posenc.errors import (
+    NotPatched,
+    UnsupportedModel,
+    shown,
+)
+from hf_posenc.patches.registry import adapter_class, adapter_names
+
+if TYPE_CHECKING:
+    from hf_posenc.patches.adapter import Adapter
+    from hf_posenc.patching.config_changes import Record
+    from hf_posenc.patching.report import PatchReport
+    from hf_posenc.schemes.base import Scheme
+
+STASH = "posenc_patch"  # of a base model: its `Patch`
+
+
+@dataclass
+class Patch:
+    """What it takes to undo a patch, and what to tell of it."""
+
+    whole: nn.Module | None = None
+    classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
+    frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
+    whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    report: PatchReport | None = None
+    record: Record | None = None
+
+
+def describe(model: nn.Module) -> PatchReport:
+    """The report of a patched model.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+    """
+    report = patch_of(host_of(model)[0]).report
+    if report is None:
+        raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
+    return report
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model carries a scheme.
+
+    Raises:
+        UnsupportedModel: it is no model at all.
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    return any(STASH in m.__dict__ for m in model.modules())
+
+
+def patch_of(base: nn.Module) -> Patch:
+    """The patch a base model carries.
+
+    Raises:
+        NotPatched: it carries none.
+    """
+    patch = base.__dict__.get(STASH)
+    if patch is None:
+        raise NotPatched("This model carries no scheme. Call patch_model(model, scheme) first.")
+    return patch
+
+
+def host_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
+    """The base model inside ``model``, and its adapter.
+
+    Raises:
+        UnsupportedModel: no adapter fits.
+    """
+    if isinstance(model, nn.Module):
+        for name in adapter_names():
+            cls = adapter_class(name)
+            if cls is not None and (base := cls().base_model(model)) is not None:
+                return base, cls()
+    raise UnsupportedModel(
+        f"No adapter knows where {type(model).__name__} keeps position; there are adapters for "
+        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see patches/gpt2.py)."
+    )
+
+
+def scheme_of(model: nn.Module) -> Scheme:
+    """The scheme object of a patched model (of its first layer, where layers differ).
+
+    Raises:
+        NotPatched: the model carries no scheme.
+    """
+    base, _ = host_of(model)
+    patch_of(base)
+    return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]
