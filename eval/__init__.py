@@ -1,10 +1,10 @@
-"""Measure a model at many lengths through lm-eval: loss of the same last tokens, pass keys, masked tokens.
+"""Measure a model at many lengths through lm-eval: loss of the same last tokens, passkeys, masked tokens.
 
     from hf_posenc.eval import evaluate
     evaluation = evaluate(model, tokenizer, lengths=[256, 512, 1024])
 
     from hf_posenc.eval import compare
-    comparison = compare("folder or name", "unscaled,yarn,self_extend", out="results/compare")
+    comparison = compare("folder or name", "unpatched,yarn,self_extend", out="results/compare")
 
 In several processes, on GPUs or without, each document is scored by one of them and the first has the results:
 

@@ -27,7 +27,7 @@ FINE_TUNED = "yarn + LoRA"
 
 
 ENTRIES = (
-    Entry("unscaled", None),
+    Entry("unpatched", None),
     Entry("pi", "pi"),
     Entry("ntk", "ntk"),
     Entry("yarn", "yarn"),
@@ -46,7 +46,7 @@ class Plan:
         labels: of `ENTRIES`.
         multiples: of the trained length.
         samples, scored: windows of text, and tokens scored in each.
-        keys, depths: pass keys, and shares of the filler before them.
+        keys, depths: passkeys, and shares of the filler before them.
         steps: of the fine-tune.
     """
 
@@ -72,7 +72,7 @@ class Plan:
 
 
 FULL = Plan(tuple(e.label for e in ENTRIES), (1, 2, 4, 8), 24, 64, 5, (0.0, 0.25, 0.5, 0.75, 1.0), steps=30)
-QUICK = Plan(("unscaled", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6, 64, 2, (0.0, 0.5, 1.0), steps=8)
+QUICK = Plan(("unpatched", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6, 64, 2, (0.0, 0.5, 1.0), steps=8)
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ def run_demo(out: Path, quick: bool = False, progress: Progress | None = None) -
         quick: fewer schemes, lengths and samples; under a minute.
         progress: told how far the work is.
     """
-    from hf_posenc.eval.evaluation import hushed
+    from hf_posenc.eval.evaluation import suppress_output
     from hf_posenc.starters import load_starter
 
     plan = QUICK if quick else FULL
     tell = progress or (lambda done, doing: None)
     started = time.monotonic()
     tell(0.0, "loading")
-    with hushed(True):
+    with suppress_output(True):
         model, tokenizer = load_starter("llama")
     trained = model.config.max_position_embeddings
     lengths = [trained * multiple for multiple in plan.multiples]
@@ -152,12 +152,12 @@ class Steps:
 def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
     """Rows of one entry, zero-shot; the model carries no scheme before and after."""
     from hf_posenc.eval.comparison.refit_per_length import RefittedLM
-    from hf_posenc.eval.evaluation import evaluate, hushed
+    from hf_posenc.eval.evaluation import evaluate, suppress_output
     from hf_posenc.eval.lm.models import PosEncLM
 
     steps.begin(entry.label)
     shared = {"tokenizer": tokenizer, "tick": lambda: steps.advance(1 / plan.requests)}
-    with hushed(True):
+    with suppress_output(True):
         if entry.scheme is None:
             lm = PosEncLM(model, **shared)
         else:

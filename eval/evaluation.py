@@ -73,17 +73,17 @@ def evaluate(
     Args:
         model: a live model, patched or not; a name or path; or an lm-eval model object.
         tokenizer: of a live model; by default loaded beside a named one.
-        tasks: lm-eval task names; by default perplexity and pass keys, for masked models masked tokens and pass keys.
+        tasks: lm-eval task names; by default perplexity and passkeys, for masked models masked tokens and passkeys.
         lengths: in tokens; by default the trained length, doubled up to the model's target.
         samples: windows of text.
         scored: tokens scored at the end of each window.
-        keys: pass keys, each hidden at every depth.
+        keys: passkeys, each hidden at every depth.
         depths: shares of the filler before the key.
         longest: tokens kept free before every target; set it alike in runs over other lengths that shall be compared.
         text: a text file; by default held-out modules of the standard library.
         seed: of keys and masks.
         scheme: put on the model first, with ``factor``, ``target_length`` and its options from ``model_args``.
-        label: what rows call the scheme; by default its name, or ``"unscaled"``.
+        label: what rows call the scheme; by default its name, or ``"unpatched"``.
         limit: samples a length, for a quick look.
         include_path: a folder of further task files; they are code.
         trust_tasks: whether task files from outside the installed packages may run.
@@ -114,7 +114,7 @@ def evaluate(
     check_task_files(asked, include_path)
     if not trust_tasks:  # a trusted file is a task by its path
         check_known(asked, include_path)
-    with hushed(quiet):
+    with suppress_output(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
     if hasattr(lm, "rows_at_once"):  # else somebody else's model object
@@ -142,8 +142,8 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from lm_eval.api.model import LM
 
     from hf_posenc.checkpoints.validate import check_folder
-    from hf_posenc.core.files.hf_errors import told
-    from hf_posenc.core.files.paths import named
+    from hf_posenc.core.files.hf_errors import explained_errors
+    from hf_posenc.core.files.paths import checked_name
     from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
     from hf_posenc.eval.lm.native_length import check_device
     from hf_posenc.eval.validate import check_batch, check_tokenizer
@@ -154,9 +154,9 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     if isinstance(model, LM):
         return model
     if isinstance(model, (str, Path)):
-        model = named(model)
+        model = checked_name(model)
         check_folder(model)
-        with told(model):
+        with explained_errors(model):
             cls = PosEncMLM if is_masked(model) else PosEncLM
     elif isinstance(model, torch.nn.Module):
         cls = PosEncMLM if is_masked(model) else PosEncLM
@@ -165,8 +165,8 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     if model_args.get("device") is not None:
         check_device(model_args["device"])
     if isinstance(tokenizer, (str, Path)):
-        tokenizer = named(tokenizer, "A tokenizer")
-    with told(tokenizer) if isinstance(tokenizer, str) else nullcontext():
+        tokenizer = checked_name(tokenizer, "A tokenizer")
+    with explained_errors(tokenizer) if isinstance(tokenizer, str) else nullcontext():
         lm = cls(model, tokenizer=tokenizer, **model_args)
     check_finite(lm.model)
     return lm
@@ -195,7 +195,7 @@ def run_tasks(
 
     register_models()
     folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
-    with hushed(quiet):
+    with suppress_output(quiet):
         with loading(tasks):
             manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
             if not set(tasks) <= set(manager.all_tasks):
@@ -216,7 +216,7 @@ def run_tasks(
 
 
 @contextmanager
-def hushed(quiet: bool) -> Iterator[None]:
+def suppress_output(quiet: bool) -> Iterator[None]:
     """Hide the progress bars of lm-eval, which have no switch, and its advice about live models."""
     if not quiet:
         yield

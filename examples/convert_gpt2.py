@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
     length = model.config.max_position_embeddings
     target = round(arguments.factor * length)
     unpatched = losses(model, tokenizer, [length], target, arguments)[length]
-    print(f"as it came: {unpatched:.3f} nats a token at {length} tokens")
+    print(f"as it came: {unpatched:.3f} nats/token at {length} tokens")
     found = {seed: one_seed(seed, length, target, arguments) for seed in arguments.seeds}
     report(arguments, length, unpatched, found)
 
@@ -161,7 +161,7 @@ def report(arguments: argparse.Namespace, length: int, unpatched: float, found: 
     lengths = list(runs[0]["after"])
     lines = [
         f"{arguments.scheme}, {arguments.steps} steps of {arguments.batch} rows, "
-        f"{mean(run['seconds'] for run in runs):.0f} s of processor time a seed; nats a token, mean ± deviation of "
+        f"{mean(run['seconds'] for run in runs):.0f} s of processor time a seed; nats/token, mean ± deviation of "
         f"{len(runs)} seed{'s' * (len(runs) > 1)}",
         "",
         "| | " + " | ".join(f"{n} ({int(n) / length:g}×)" for n in lengths) + " |",

@@ -30,7 +30,7 @@ from transformers import AutoTokenizer
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.errors import MissingExtra, PosEncError
-from hf_posenc.eval.report.finetune_curve import curve_picture
+from hf_posenc.eval.report.finetune_curve import curve_plot
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.training import (
     METHODS,
@@ -171,7 +171,7 @@ def report(arguments: argparse.Namespace, came: dict[int, float], curves: Sequen
     points = [[point.to_dict() for point in curve] for curve in curves]
     write_json(arguments.output / "results.json", {"about": about, "rows": rows, "curves": points})
     with suppress(MissingExtra):
-        curve_picture(curves, trained, arguments.output / "curve.png", goal=came[trained])
+        curve_plot(curves, trained, arguments.output / "curve.png", goal=came[trained])
 
 
 def line(row: dict[str, Any]) -> str:

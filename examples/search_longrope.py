@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
             state=arguments.state,
             progress=lambda number, _, best: progress.update(task, completed=number, loss=f"best {best:.3f}"),
         )  # fmt: skip
-    print(f"found in {len(found.history)} readings, from {found.grown_from}: {found.loss:.3f} nats a token,")
+    print(f"found in {len(found.history)} readings, from {found.grown_from}: {found.loss:.3f} nats/token,")
     print(f"one stretch for all pairs: {found.uniform_loss:.3f}")
     print("long_factor:", [round(factor, 4) for factor in found.long_factor])
     print(f"\non other text, beyond {trained.trained_length} of {trained.target_length} tokens:")

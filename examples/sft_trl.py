@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> None:
     if first:
         (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
         move_in(staged, arguments.output)
-        told = "" if before is None else f"before: {before:.3f} nats a token of the answers, held out\n"
+        told = "" if before is None else f"before: {before:.3f} nats/token of the answers, held out\n"
         print(f"{told}after:  {after:.3f}\nadapter: {arguments.output}")
 
 

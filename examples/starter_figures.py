@@ -36,7 +36,7 @@ def main() -> None:
     rows = held_out_rows(tokenizer, 2 * LENGTH)
     gram = KneserNey(training_tokens(tokenizer))
     scored = [gram.loss(row[: LENGTH // 2], row[LENGTH // 2 : LENGTH]) for row in rows.tolist()]
-    print(f"5-gram, last {LENGTH // 2} of {LENGTH} tokens: {sum(scored) / len(scored):.3f} nats a token")
+    print(f"5-gram, last {LENGTH // 2} of {LENGTH} tokens: {sum(scored) / len(scored):.3f} nats/token")
     for name, folder in folders.items():
         report = masked if name == "bert" else causal
         for what, value in report(folder, rows).items():
@@ -64,7 +64,7 @@ def causal(folder: str, rows: Tensor) -> dict[str, float]:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     figures = {"loss, last 128 of 256": suffix_loss(model, rows[:, :LENGTH], LENGTH // 2)}
     if model.config.model_type == "llama":
-        figures["loss, last 128 of 512 (unscaled)"] = suffix_loss(model, rows, LENGTH // 2)
+        figures["loss, last 128 of 512 (unpatched)"] = suffix_loss(model, rows, LENGTH // 2)
         figures["  the same tokens after 256"] = suffix_loss(model, rows[:, LENGTH:], LENGTH // 2)
     for length in (128, 192, 256):
         figures[f"passkey within {length}"] = passkey_accuracy(model, tokenizer, length)
@@ -123,8 +123,8 @@ def masked(folder: str, rows: Tensor) -> dict[str, float]:
         whole += bool(right[5].all())
     return {
         **figures,
-        "pass key digits, one masked, within 256": single / (5 * PASSKEYS),
-        "pass key, all digits masked, within 256": whole / PASSKEYS,
+        "passkey digits, one masked, within 256": single / (5 * PASSKEYS),
+        "passkey, all digits masked, within 256": whole / PASSKEYS,
     }
 
 

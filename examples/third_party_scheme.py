@@ -17,7 +17,7 @@ To have ``patch_model(model, "plateau")`` and ``hf-posenc list`` know it without
     [project.entry-points."hf_posenc.schemes"]
     plateau = "your_package.plateau:Plateau"
 
-In your tests one line gets you every law on every model (see `hf_posenc.checks`).
+In your tests one line gets you every check on every model (see `hf_posenc.checks`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Plateau(hf_posenc.Scheme):
 
 
 def main() -> None:
-    """Patch a bundled model, say what was done, and measure every law that applies."""
+    """Patch a bundled model, say what was done, and measure every check that applies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--model", default="llama", choices=("llama", "gpt2", "bert"), help="a starter (default: llama)"
@@ -69,13 +69,13 @@ def main() -> None:
     print(hf_posenc.describe(model))
     hf_posenc.unpatch_model(model)
 
-    gaps = checks.check(model, "plateau", factor=arguments.factor, **options)
+    gaps = checks.check_scheme(model, "plateau", factor=arguments.factor, **options)
     for gap in gaps:
-        print(f"  {gap.law:<12}{gap.value:.1e}, limit {gap.limit:.0e}, at {gap.where}")
-    broken = [str(gap) for gap in gaps if gap.broken]  # with the command that measures each again
+        print(f"  {gap.check:<12}{gap.value:.1e}, limit {gap.limit:.0e}, at {gap.where}")
+    broken = [str(gap) for gap in gaps if gap.failed]  # with the command that measures each again
     if broken:
         raise SystemExit("\n".join(broken))
-    print(f"All {len(gaps)} laws hold.")
+    print(f"All {len(gaps)} checks hold.")
 
 
 if __name__ == "__main__":

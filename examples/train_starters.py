@@ -4,7 +4,7 @@
     python examples/train_starters.py llama --out runs/starters --export hf_posenc/starter/llama
 
 The text is the standard library's own source and `pydoc_data`; the modules in `HELD_OUT` are never trained on. A fifth
-of the rows are drills (a pass key to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
+of the rows are drills (a passkey to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
 within its 256 tokens and there is something to lose beyond them. A run that is continued with more ``--steps`` keeps
 its state and takes the new schedule. Matrices are trained with Muon, the rest with AdamW.
 """
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=16, help="rows of 256 tokens a step")
-    parser.add_argument("--drills", type=float, default=0.12, help="share of rows that hold a pass key")
+    parser.add_argument("--drills", type=float, default=0.12, help="share of rows that hold a passkey")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--muon-lr", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
@@ -81,7 +81,7 @@ def parse() -> argparse.Namespace:
 
 
 def trained_tokenizer(texts: list[str], path: Path) -> Tokenizer:
-    """Byte-level BPE; digits stand alone, so that a pass key is five tokens at every place."""
+    """Byte-level BPE; digits stand alone, so that a passkey is five tokens at every place."""
     if path.exists():
         return Tokenizer.from_file(str(path))
     tokenizer = Tokenizer(models.BPE())
@@ -135,7 +135,7 @@ def start_from_sinusoids(table: Tensor, amplitude: float = 0.05) -> None:
 
 
 class Rows:
-    """Batches of 256-token rows: real text, pass keys in ``drill_share`` of them, passages to copy in 8 %."""
+    """Batches of 256-token rows: real text, passkeys in ``drill_share`` of them, passages to copy in 8 %."""
 
     def __init__(self, tokenizer: Tokenizer, texts: list[str], *, masked: bool, drill_share: float, seed: int) -> None:
         self.masked = masked

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.core.context import PositionContext
@@ -19,22 +19,22 @@ from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import (
     has_gaps,
+    mask_is_shorter,
     mask_of_gaps,
     mask_of_held,
-    narrower,
 )
 from hf_posenc.patches.cache.key_layout import (
     grows,
-    packed,
-    unpacked,
+    pack_keys,
+    unpack_keys,
     widen,
 )
-from hf_posenc.patches.cache.length_rotated import reader_of
+from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.context_parallel import in_parts, refuse_parts
-from hf_posenc.patches.placement import placed
-from hf_posenc.patches.positions import KEYWORD, context_of, says_nothing
-from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
+from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.placement import scheme_on
+from hf_posenc.patches.positions import KEYWORD, context_of, is_causal_only
+from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from hf_posenc.schemes.base import Scheme
 
-Attended = tuple[Tensor, Tensor | None]
+AttentionOutput = tuple[Tensor, Tensor | None]
 
 
-class Positioned(nn.Module):
+class PatchedAttention(nn.Module):
     """Mixin of the patched attention modules: attention that leaves position to ``scheme``.
 
     Class attributes:
@@ -82,7 +82,7 @@ class Positioned(nn.Module):
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]
-    ) -> Attended:
+    ) -> AttentionOutput:
         """Mix values by position-aware attention.
 
         Args:
@@ -99,10 +99,10 @@ class Positioned(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        scheme, cache, told = placed(self.scheme, q.device), self_attention_cache(cache), host.pop(KEYWORD, None)
+        scheme, cache, told = scheme_on(self.scheme, q.device), self_attention_cache(cache), host.pop(KEYWORD, None)
         q_length = q.shape[2]
         ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), told, causal=self.is_causal)
-        if self.config._attn_implementation == "sdpa" and says_nothing(mask, cache, self.layer_idx, told):
+        if self.config._attn_implementation == "sdpa" and is_causal_only(mask, cache, self.layer_idx, told):
             mask = None
         if mask is None and ctx.causal and 1 < q.shape[2] < ctx.key_positions.shape[1]:
             # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
@@ -111,31 +111,33 @@ class Positioned(nn.Module):
         if paged.takes(scheme, ctx, host):
             return paged.attend(self, q, k, v, ctx, host)
         q, k = scheme.prepare(q, k)
-        queries, keys, v = turned(scheme, q, k, v, ctx)
+        queries, keys, v = rotated(scheme, q, k, v, ctx)
         del q, k  # memory, where they were turned
         beside = scheme.carry(ctx)
         beside = None if beside is None else beside.to(keys[0].dtype)
         if told is not None and told.own_mask:
             mask = mask_of_held(mask, cache, self.layer_idx, q_length)
-        elif has_gaps(cache, self.layer_idx) or narrower(mask, ctx):
+        elif has_gaps(cache, self.layer_idx) or mask_is_shorter(mask, ctx):
             mask = mask_of_gaps(ctx, self.config._attn_implementation)
         if cache is not None:
-            new = packed(keys, beside, cache, self.layer_idx)
+            new = pack_keys(keys, beside, cache, self.layer_idx)
             widen(cache, self.layer_idx, new)
             cached, v = cache.update(new, v, self.layer_idx)
-            keys, beside = unpacked(cached, keys, beside)
+            keys, beside = unpack_keys(cached, keys, beside)
         if beside is not None:
             ctx = replace(ctx, carried=beside[:, :, : ctx.key_positions.shape[1]].float())
         terms = scheme.terms(ctx)
-        if in_parts() and (scheme.needs_whole_text or not terms.plain or mask is not None):
-            refuse_parts(scheme)
+        if context_parallel_active() and (scheme.needs_whole_text or not terms.plain or mask is not None):
+            refuse_context_parallel(scheme)
         queries, terms = scaled(queries, terms)
         if terms.plain:
             return self._by_host(queries[0], keys[0], v, terms, mask, host)
         keys = copies_of(keys, terms.regions)
         return self._by_engine(queries, keys, v, terms, ctx, mask, host, cache)
 
-    def _by_host(self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]) -> Attended:
+    def _by_host(
+        self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]
+    ) -> AttentionOutput:
         function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, type(self).host_eager)
         scaling = self.scaling * terms.logit_scale
         return function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
@@ -150,15 +152,15 @@ class Positioned(nn.Module):
         mask: Any,
         host: dict,
         cache: Cache | None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         backend = self.config._attn_implementation
         check_keywords(host, mask, ctx, self.scheme.extra_repr())
         if backend == "flex_attention":
-            call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
+            call = AttentionCall(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
             return flex.attend(call, mask).transpose(1, 2), None
         if backend in flash_attn.BACKENDS and (mask is None or mask.ndim == 2):
             refuse_unwritten(cache, self.layer_idx, backend)
-            call = Call(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
+            call = AttentionCall(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
             return flash_attn.attend(call, mask).transpose(1, 2), None
         if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
             raise BackendCannotCarry(
@@ -167,8 +169,8 @@ class Positioned(nn.Module):
             )
         seen = ctx.key_positions.shape[1]
         keys, v = tuple(key[:, :, :seen] for key in keys), v[:, :, :seen]
-        reread = reader_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        call = Call(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
+        reread = length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
         if backend == "eager" or host.get("output_attentions"):
             reference = length_rotation if terms.rows is not None else dense_blocks
             mixed, weights = reference.attend_with_weights(call)
@@ -195,5 +197,5 @@ def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> No
 class LayerProjections:
     """A layer's own query and key projections, without the scheme knowing the layer."""
 
-    def __init__(self, attention: Positioned) -> None:
+    def __init__(self, attention: PatchedAttention) -> None:
         self.query, self.key = attention.project_query, attention.project_key

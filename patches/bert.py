@@ -21,13 +21,13 @@ from transformers.models.bert.modeling_bert import (
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import Positioned
-from hf_posenc.patches.position_table import PositionedTable
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.schemes.base import Scheme
 
 
-class PositionedBertSelfAttention(Positioned, BertSelfAttention):
+class PatchedBertSelfAttention(PatchedAttention, BertSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
     dropout: nn.Dropout
@@ -86,7 +86,7 @@ class BertAdapter(Adapter):
     """Where BERT keeps position."""
 
     name = "bert"
-    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {BertSelfAttention: PositionedBertSelfAttention}
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {BertSelfAttention: PatchedBertSelfAttention}
     base_class = BertModel
 
     def geometry(self, config: BertConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
@@ -103,7 +103,7 @@ class BertAdapter(Adapter):
 
     def swaps(self, base: BertModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
         yield base.embeddings, UnboundedBertEmbeddings
-        yield base.embeddings.position_embeddings, PositionedTable
+        yield base.embeddings.position_embeddings, SchemePositionTable
 
     def frozen(self, base: BertModel, scheme: Scheme) -> Iterator[nn.Parameter]:  # type: ignore[override]
         if scheme.replaces_host and not scheme.keeps_table:

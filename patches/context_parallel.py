@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
 
-def in_parts() -> bool:
+def context_parallel_active() -> bool:
     """Whether this call sees only a part of each text."""
     function = functional.scaled_dot_product_attention  # torch's own is a builtin
     return isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.")
 
 
-def refuse_parts(scheme: Scheme) -> None:
+def refuse_context_parallel(scheme: Scheme) -> None:
     """Say that a scheme needs more than a part of the text.
 
     Raises:

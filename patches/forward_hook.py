@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
 from hf_posenc.patches.attention_masks import (
     check_mask,
@@ -24,21 +24,21 @@ from hf_posenc.patches.attention_masks import (
 from hf_posenc.patches.cache.eviction import (
     ascend,
     check_ascending,
+    install_eviction,
     is_fresh,
     keep_padding,
-    make_forgetful,
 )
-from hf_posenc.patches.cache.key_positions import Keys, reads_keys, record
-from hf_posenc.patches.cache.length_rotated import make_rereading
+from hf_posenc.patches.cache.key_positions import CachedPositions, reads_keys, record
+from hf_posenc.patches.cache.length_rotated import install_length_rotation
 from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
-from hf_posenc.patches.cache.preallocated import make_growing
+from hf_posenc.patches.cache.preallocated import install_preallocation
 from hf_posenc.patches.cache.provenance import ENTRY, mark_cache
 from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.validate_fit import check_fit, check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
-from hf_posenc.patches.context_parallel import in_parts, refuse_parts
-from hf_posenc.patches.positions import KEYWORD, Forward, in_steps_of_one
+from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme
 
@@ -46,8 +46,8 @@ ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in t
 _NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
 
 
-def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `Forward` down.
+def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `ForwardContext` down.
 
     Raises:
         InvalidInput: no tokens; ids, positions or mask values that cannot be; a row of padding alone; or a cache that
@@ -83,8 +83,8 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     if isinstance(mask, Tensor) and mask.ndim == 2:
         kwargs["attention_mask"] = mask = spread_rows(mask, tokens.shape[0])
         padding = mask.bool()
-        plain = not traced() and bool(padding.all())
-        if cache is None and not kwargs.get("use_cache") and not traced():  # else text may come in a later chunk
+        plain = not is_traced() and bool(padding.all())
+        if cache is None and not kwargs.get("use_cache") and not is_traced():  # else text may come in a later chunk
             check_rows(padding)
         if plain:
             padding = None
@@ -102,7 +102,7 @@ def announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
     own_mask = isinstance(mask, Tensor) and mask.ndim == 4
     _prepare_cache(module, kwargs, padding, moved)
     keys = _keys(module, kwargs, padding, moved, length)
-    kwargs[KEYWORD] = Forward(padding, plain and moved is None, coordinates, moved, keys, own_mask)
+    kwargs[KEYWORD] = ForwardContext(padding, plain and moved is None, coordinates, moved, keys, own_mask)
     return (), kwargs
 
 
@@ -139,15 +139,15 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
         positions = torch.arange(length, device=tokens.device)[None] + past
     moved = scheme.reposition(positions, training=module.training)
     changes = moved is not positions or scheme.needs_whole_text
-    if changes and not traced() and int(past) > 0:  # a static cache counts in a tensor
+    if changes and not is_traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
             f"Scheme {scheme.extra_repr()!r} places tokens by the length of their text, and {int(past)} tokens are "
             "cached under another length. Pass use_cache=False, or options that do not depend on the length."
         )
     if moved is positions:
         return None
-    if in_parts():
-        refuse_parts(scheme)
+    if context_parallel_active():
+        refuse_context_parallel(scheme)
     if scheme.geometry.table is not None:  # the host reads its table by these
         _put_moved(kwargs, positions, moved)
     return moved
@@ -155,7 +155,7 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
 
 def _keys(
     module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None, length: int
-) -> Keys | None:
+) -> CachedPositions | None:
     """Where all keys of this forward pass stand, recorded in its cache; None without one, or where no layer asks."""
     cache = self_attention_cache(kwargs.get("past_key_values"))
     if cache is None or length == 0 or not any(reads_keys(a.scheme) for a in module.__dict__[ATTENTIONS]):
@@ -209,11 +209,11 @@ def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | 
     check_fit(own, len(attentions), *tokens.shape[:2])
     mark_cache(module, cache)
     if is_fresh(own):
-        make_rereading(own, [attention.scheme.row_rotation() is not None for attention in attentions])
+        install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
         kept = [attention.scheme.kept_keys for attention in attentions]
         if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
-            make_forgetful(own, kept, padding)
-        make_growing(own, len(attentions))
+            install_eviction(own, kept, padding)
+        install_preallocation(own, len(attentions))
     keep_padding(own, padding)
 
 

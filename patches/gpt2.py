@@ -11,13 +11,13 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Model, eag
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import Positioned
-from hf_posenc.patches.position_table import PositionedTable
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.schemes.base import Scheme
 
 
-class PositionedGPT2Attention(Positioned, GPT2Attention):
+class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
     attn_dropout: nn.Dropout
@@ -58,7 +58,7 @@ class GPT2Adapter(Adapter):
     """Where GPT-2 keeps position."""
 
     name = "gpt2"
-    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {GPT2Attention: PositionedGPT2Attention}
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {GPT2Attention: PatchedGPT2Attention}
     base_class = GPT2Model
 
     def geometry(self, config: GPT2Config, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
@@ -72,7 +72,7 @@ class GPT2Adapter(Adapter):
         return int(config.max_position_embeddings)
 
     def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
-        yield base.wpe, PositionedTable
+        yield base.wpe, SchemePositionTable
 
     def frozen(self, base: GPT2Model, scheme: Scheme) -> Iterator[nn.Parameter]:  # type: ignore[override]
         if scheme.replaces_host and not scheme.keeps_table:

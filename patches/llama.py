@@ -24,14 +24,14 @@ from hf_posenc.core.geometry import (
     geometric,
 )
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import Positioned
-from hf_posenc.patches.placement import placed
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import KEYWORD
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 
 
-class PositionedLlamaAttention(Positioned, LlamaAttention):
+class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
     attention_dropout: float
@@ -78,7 +78,7 @@ class EmbeddingLlamaLayer(LlamaDecoderLayer):
     def coded(self, hidden_states: Tensor, positions: Tensor) -> Tensor:
         """``hidden_states [batch, token, width]`` plus the code of ``positions [batch or 1, token]``."""
         device = hidden_states.device
-        code = placed(self.self_attn.scheme, device).embed(positions.to(device))
+        code = scheme_on(self.self_attn.scheme, device).embed(positions.to(device))
         return hidden_states if code is None else hidden_states + code.to(hidden_states.dtype)
 
 
@@ -94,7 +94,7 @@ class LlamaAdapter(Adapter):
     """Where Llama keeps position."""
 
     name = "llama"
-    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {LlamaAttention: PositionedLlamaAttention}
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {LlamaAttention: PatchedLlamaAttention}
     base_class = LlamaModel
     length_dependent = ("dynamic", "longrope")
 
@@ -116,7 +116,7 @@ class LlamaAdapter(Adapter):
 
     def swaps(self, base: LlamaModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
         yield base.rotary_emb, SilentRotaryEmbedding
-        if has(scheme, "embed"):
+        if implements(scheme, "embed"):
             yield base.layers[0], EmbeddingLlamaLayer
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:

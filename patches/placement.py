@@ -26,7 +26,7 @@ from hf_posenc.schemes.base import ORIGINAL, Scheme
 M = TypeVar("M", bound=nn.Module)
 
 
-def placed(scheme: Scheme, device: torch.device) -> Scheme:
+def scheme_on(scheme: Scheme, device: torch.device) -> Scheme:
     """The scheme with all its parameters on ``device``: itself where they are there already.
 
     Raises:

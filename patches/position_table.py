@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hf_posenc.patches.placement import placed
+from hf_posenc.patches.placement import scheme_on
 from hf_posenc.schemes.base import Scheme
 
 
-class PositionedTable(nn.Embedding):
+class SchemePositionTable(nn.Embedding):
     """Stands where the table stood and keeps its weights under their name.
 
     A scheme that keeps the table reads it, with a clear error past its end; one that brings a code of its own adds
@@ -26,7 +26,7 @@ class PositionedTable(nn.Embedding):
         Raises:
             PositionOutOfTable: the table is read past its end.
         """
-        scheme = placed(self.scheme, positions.device)
+        scheme = scheme_on(self.scheme, positions.device)
         code = scheme.embed(positions)
         if code is not None:
             return code.to(self.weight.dtype)

@@ -21,16 +21,16 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.tracing import traced
-from hf_posenc.patches.cache.eviction import ForgettingLayer, layer_of
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.patches.cache.eviction import EvictingLayer, layer_of
 from hf_posenc.patches.cache.key_layout import grows
-from hf_posenc.patches.cache.key_positions import Keys, inferred_positions
+from hf_posenc.patches.cache.key_positions import CachedPositions, inferred_positions
 
 KEYWORD = "posenc_forward"
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardContext:
     """What one forward pass of the base model tells all its attention modules.
 
     Attributes:
@@ -49,7 +49,7 @@ class Forward:
     contiguous: bool
     coordinates: Tensor | None = None
     moved: Tensor | None = None
-    keys: Keys | None = None
+    keys: CachedPositions | None = None
     own_mask: bool = False
     memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def context_of(
     cache: Cache | None,
     layer: int | None,
     position_ids: Tensor | None,
-    told: Forward | None,
+    told: ForwardContext | None,
     *,
     causal: bool,
 ) -> PositionContext:
@@ -71,16 +71,16 @@ def context_of(
         cache: the layer's cache, if any.
         layer: index of the layer in the cache.
         position_ids: ``[batch or 1, query]`` if the model passed them.
-        told: what `announce` passed down; None when the attention module is called on its own.
+        told: what `prepare_forward` passed down; None when the attention module is called on its own.
         causal: whether the module is a decoder's.
     """
     length, device = query.shape[2], query.device
     if told is None:
-        told = Forward(None, position_ids is None or in_steps_of_one(position_ids))
+        told = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
     past, keys = past_and_keys(cache, layer, length)
     forgetting = layer_of(cache, layer)
     make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, told, causal)
-    if isinstance(past, Tensor) or traced():  # a graph that keys on a length is for this length alone
+    if isinstance(past, Tensor) or is_traced():  # a graph that keys on a length is for this length alone
         return make()
     state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
     key = (device, past, keys, causal, cache is None, state)
@@ -95,9 +95,9 @@ def _context(
     past: int | Tensor,
     keys: int,
     uncached: bool,
-    forgetting: ForgettingLayer | None,
+    forgetting: EvictingLayer | None,
     position_ids: Tensor | None,
-    told: Forward,
+    told: ForwardContext,
     causal: bool,
 ) -> PositionContext:
     index = torch.arange(length, device=device) + past
@@ -135,11 +135,13 @@ def _context(
     )
 
 
-def _first(positions: Tensor, told: Forward, past: int | Tensor, *, contiguous: bool) -> tuple[Tensor, int | None]:
+def _first(
+    positions: Tensor, told: ForwardContext, past: int | Tensor, *, contiguous: bool
+) -> tuple[Tensor, int | None]:
     """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
     if not contiguous or positions.shape[1] == 0:
         return positions, None
-    if traced():  # then positions are the model's own
+    if is_traced():  # then positions are the model's own
         return positions, past if isinstance(past, int) else None
     if told.keys is not None and told.keys.run is not None and isinstance(past, int):
         return positions[:1], told.keys.run + past
@@ -153,9 +155,9 @@ def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
     return positions[:1], int(positions[0, 0])
 
 
-def says_nothing(mask: object, cache: Cache | None, layer: int | None, told: Forward | None) -> bool:
+def is_causal_only(mask: object, cache: Cache | None, layer: int | None, told: ForwardContext | None) -> bool:
     """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
-    if mask is None or told is None or not told.contiguous or not traced():
+    if mask is None or told is None or not told.contiguous or not is_traced():
         return False
     return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
 
@@ -180,7 +182,7 @@ def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> 
 
 def in_steps_of_one(positions: Tensor) -> bool:
     """Whether every row counts on by one; a trace cannot know."""
-    if traced():
+    if is_traced():
         return False  # a value cannot be looked at while tracing
     if positions.shape[-1] == 1:
         return True

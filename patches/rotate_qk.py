@@ -13,11 +13,11 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Place, Region
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import Terms
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.base import Scheme
 
 
-def turned(
+def rotated(
     scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, of_keys: PositionContext | None = None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
     """Queries, one a region; the different copies of the keys; and the values.
@@ -61,7 +61,7 @@ def tables_of(
         return turn, turn if one_table else as_key(ctx.query_positions)
 
     def kept(use: str, make: Callable[[Tensor], Table]) -> Table:
-        if ctx.first is None or rotation.axes or rotation.decay or traced():
+        if ctx.first is None or rotation.axes or rotation.decay or is_traced():
             return make(ctx.query_positions)
         return scheme.tables.rows(
             (number, use, rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make

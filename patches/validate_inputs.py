@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.lengths import LONGEST
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, shown
 
 ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
@@ -20,7 +20,7 @@ ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` ta
 
 def values_known(x: Tensor) -> bool:
     """Whether the values of ``x`` can be looked at without waiting for a device."""
-    return x.device.type == "cpu" and x.numel() > 0 and not traced()
+    return x.device.type == "cpu" and x.numel() > 0 and not is_traced()
 
 
 def check_tokens(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool = False) -> Tensor:
@@ -75,7 +75,7 @@ def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> Non
             f"inputs_embeds are {embeddings.shape[-1]} wide, and this model's embeddings {width}. "
             "Pass vectors of that width."
         )
-    if traced() or torch.is_autocast_enabled(embeddings.device.type):
+    if is_traced() or torch.is_autocast_enabled(embeddings.device.type):
         return
     weights = getattr(weight, "dtype", embeddings.dtype)
     if weights.is_floating_point and torch.promote_types(embeddings.dtype, weights) != weights:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import MaskMismatch, UnknownKeyword, shown
 
 # Nothing of attention depends on their values: what to return, what to compute a loss of, what a tokenizer adds.
@@ -70,7 +70,7 @@ def check_borders(name: str, borders: Tensor, mask: Any, ctx: PositionContext) -
     if borders.numel() <= 2:  # one text
         return
     apart = mask is not None
-    if isinstance(mask, Tensor) and mask.device.type == "cpu" and not traced():
+    if isinstance(mask, Tensor) and mask.device.type == "cpu" and not is_traced():
         apart = ctx.once((name, id(mask)), lambda: (mask, _apart(mask, borders[1:-1].long())))[1]  # keeps the number
     if not apart:
         raise MaskMismatch(

@@ -35,4 +35,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if KNOWN_LIMITS:
         terminalreporter.section("exceptions to the contract")
     for known in KNOWN_LIMITS:
-        terminalreporter.line(f"{known.law} of {known.model}-{known.scheme}: {known.limit:g}, {known.reason}")
+        terminalreporter.line(f"{known.check} of {known.model}-{known.scheme}: {known.limit:g}, {known.reason}")

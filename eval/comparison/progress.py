@@ -13,7 +13,7 @@ Slot = tuple[str, int]
 """Task and length of a cell."""
 
 
-class Pace:
+class RemainingTime:
     """Share of the work that is done.
 
     Args:

@@ -31,14 +31,14 @@ from hf_posenc.eval.comparison.identity import (
     tokenizer_digest,
     versions,
 )
-from hf_posenc.eval.comparison.progress import Pace
+from hf_posenc.eval.comparison.progress import RemainingTime
 from hf_posenc.eval.evaluation import (
     CAUSAL_TASKS,
     MASKED_TASKS,
     evaluate,
-    hushed,
     is_masked,
     language_model,
+    suppress_output,
 )
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_of
 from hf_posenc.eval.report.exports import write_exports
@@ -56,7 +56,7 @@ MULTIPLES = (1, 2, 4)
 
 PAGE, EACH = 1 << 16, 1 << 14
 """Bytes of the results without any cell, and of each: a row of the store, and shares of the files before and after they
-are replaced. Measured, pass keys at five depths take 9,000 and fewer numbers less."""
+are replaced. Measured, passkeys at five depths take 9,000 and fewer numbers less."""
 
 NO_MEMORY = "can't allocate memory"
 """What torch says in a `RuntimeError` where the machine's own memory ends."""
@@ -95,11 +95,11 @@ def compare(
 
     Args:
         model: a live model, or a name or path.
-        schemes: ``"yarn,self_extend:group=8,unscaled"``, or a list of names, ``(name, options)`` and entries.
+        schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries.
         out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md`` and ``page.html``.
         tokenizer: of a live model.
         lengths: in tokens; by default one, two and four times the trained length.
-        tasks: lm-eval task names; by default perplexity and pass keys.
+        tasks: lm-eval task names; by default perplexity and passkeys.
         samples, scored, keys, depths, text, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         one_factor: patch once for the longest length, as a deployed model would be, rather than for each its own.
         name: what reports call the model.
@@ -127,7 +127,7 @@ def compare(
     tell = progress or (lambda done, doing: None)
     with Store(folder / STORE) as store:
         tell(0.0, "loading the model")
-        with hushed(True):
+        with suppress_output(True):
             lm = language_model(model, tokenizer, **model_args)
         trained = trained_length_of(lm)
         wanted = wanted or [trained * multiple for multiple in MULTIPLES]
@@ -158,7 +158,7 @@ def measured(
     kept = {record.key: record for record in map(store.get, (cell.key for cell in cells)) if is_final(record)}
     todo = list({cell.key: cell for cell in cells if cell.key not in kept}.values())  # two labels may mean one thing
     known = [((c.task, c.length), kept[c.key].seconds) for c in cells if c.key in kept and kept[c.key].state == "done"]
-    pace = Pace([(cell.task, cell.length) for cell in todo], known, tell)
+    pace = RemainingTime([(cell.task, cell.length) for cell in todo], known, tell)
     for number, cell in enumerate(todo):
         pace.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
         record = measured_cell(lm, cell, request, passed_on, pace.tick)

@@ -123,7 +123,7 @@ class PosEncLM(Scorer):
     @property
     def scheme_name(self) -> str:
         """What tables call it."""
-        return self.report.get("scheme", "unscaled")
+        return self.report.get("scheme", "unpatched")
 
     @property
     def own_length(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.eval.errors import BeyondTable, NotMeasurable
 from hf_posenc.patching.preconditions.weights import check_vocabulary
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 
 def trained_length_of(lm: Any) -> int:
@@ -18,7 +18,7 @@ def trained_length_of(lm: Any) -> int:
     if "trained_length" in lm.report:
         return lm.report["trained_length"]
     try:
-        host, adapter = host_of(lm.model)
+        host, adapter = base_model_of(lm.model)
     except UnsupportedModel:  # without a scheme, any model may be measured
         return lm.max_length
     return adapter.trained_length(host.config)
@@ -63,7 +63,7 @@ def check_reach(lm: Any, length: int) -> None:
     if lm.report:  # a scheme the model came with says itself how far it goes
         return
     try:
-        host, adapter = host_of(lm.model)
+        host, adapter = base_model_of(lm.model)
     except UnsupportedModel:
         return
     trained = adapter.trained_length(host.config)

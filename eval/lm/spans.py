@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.state import base_model_of, is_patched
 
 Span = tuple[int, int, int]
 """First token read, first token scored, end."""
@@ -86,7 +86,7 @@ def forget_longest(model: Any) -> None:
 def causal(host: Any) -> bool:
     """Whether the model is a decoder; one without an adapter is taken for one unless its class says otherwise."""
     try:
-        _, adapter = host_of(host)
+        _, adapter = base_model_of(host)
     except (NotPatched, UnsupportedModel):
         return not type(host).__name__.endswith("ForMaskedLM")
     length = adapter.trained_length(host.config)

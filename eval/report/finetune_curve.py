@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 FAINT = "#8C8C8C"
 
 
-def curve_picture(
-    runs: Sequence[Sequence[Point]], trained_length: int, path: Path, *, goal: float | None = None
-) -> None:
+def curve_plot(runs: Sequence[Sequence[Point]], trained_length: int, path: Path, *, goal: float | None = None) -> None:
     """Draw the held-out loss of one run, or of several that differ in their seed, against steps.
 
     Args:
@@ -49,7 +47,7 @@ def curve_picture(
     if goal is not None:
         axes.axhline(goal, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1, label="as it came, at 1×")
     axes.set_xlabel("optimiser steps")
-    axes.set_ylabel("loss (nats a token)")
+    axes.set_ylabel("loss (nats/token)")
     title = "Held-out loss of the same last tokens, by tokens of context"
     axes.set_title(title + (f", {len(runs)} seeds" if len(runs) > 1 else ""), loc="left", fontsize=11)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)

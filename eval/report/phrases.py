@@ -13,7 +13,7 @@ NAMES = {
     "exact": "wholly right", "match": "written", "part": "parts written", "prefix_nll": "loss of all tokens so far",
     "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
-UNITS = {"nll": "nats a token", "prefix_nll": "nats a token"}
+UNITS = {"nll": "nats/token", "prefix_nll": "nats/token"}
 TASKS = {
     "posenc_ppl": "Loss of the same last tokens",
     "posenc_token_nll": "Loss of tokens by their position",
@@ -21,8 +21,8 @@ TASKS = {
     "posenc_docs": "Loss in whole documents",
     "posenc_mlm": "Loss of the same masked tokens",
     "posenc_mlm_recall": "Masked tokens read",
-    "posenc_passkey": "Pass keys found",
-    "posenc_passkey_gen": "Pass keys written",
+    "posenc_passkey": "Passkeys found",
+    "posenc_passkey_gen": "Passkeys written",
     "posenc_niah_single": "Needle in a haystack",
     "posenc_niah_multikey": "Needle among other needles",
     "posenc_niah_multivalue": "Several needles of one key",
@@ -52,7 +52,7 @@ def named(metric: str) -> str:
 
 
 def axis(metric: str) -> str:
-    """``loss (nats a token)``."""
+    """``loss (nats/token)``."""
     unit = "%" if is_share(metric) else UNITS.get(metric)
     return f"{named(metric)} ({unit})" if unit else named(metric)
 
@@ -112,7 +112,7 @@ def remarks(comparison: Comparison) -> list[str]:
         if scheme["needs_training"]
     ]
     carried = comparison.about["model_scheme"]
-    return found + ([f"The model came with scheme {carried}; that is what unscaled stands for."] if carried else [])
+    return found + ([f"The model came with scheme {carried}; that is what unpatched stands for."] if carried else [])
 
 
 def method(about: Mapping[str, Any]) -> list[str]:

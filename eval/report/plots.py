@@ -10,7 +10,7 @@ from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_tic
 from hf_posenc.eval.results.rows import Row
 
 
-def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
+def loss_plot(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     """Loss of the same last tokens against length: one line a scheme, standard errors as thin bars."""
     chosen = [
         row for row in rows if row.metric == "nll" and row.depth is None and row.task in ("posenc_ppl", "posenc_mlm")
@@ -28,7 +28,7 @@ def loss_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     mark_trained(axes, trained_length)
     length_ticks(axes, lengths, trained_length)
     axes.set_xlabel("length (tokens, and multiples of the trained length)")
-    axes.set_ylabel("loss (nats a token)")
+    axes.set_ylabel("loss (nats/token)")
     axes.set_title("Loss of the same last tokens, after ever more text", loc="left", fontsize=11)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -60,8 +60,8 @@ def in_order_of_last_value(axes: Any, rows: Sequence[Row], longest: int) -> None
     axes.legend(*zip(*pairs, strict=True), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
 
 
-def passkey_picture(rows: Sequence[Row], trained_length: int, path: Path) -> None:
-    """Share of pass keys found: schemes down, lengths across."""
+def passkey_plot(rows: Sequence[Row], trained_length: int, path: Path) -> None:
+    """Share of passkeys found: schemes down, lengths across."""
     chosen = [row for row in rows if row.metric == "acc" and row.depth is None and row.task == "posenc_passkey"]
     schemes = list(dict.fromkeys(row.scheme for row in chosen))
     lengths = sorted({row.length for row in chosen if row.length is not None})
@@ -82,6 +82,6 @@ def passkey_picture(rows: Sequence[Row], trained_length: int, path: Path) -> Non
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("length (tokens, and multiples of the trained length)")
-    axes.set_title("Pass keys found, over all depths", loc="left", fontsize=11)
+    axes.set_title("Passkeys found, over all depths", loc="left", fontsize=11)
     canvas.colorbar(image, ax=axes, label="found (%)", ticks=[0, 25, 50, 75, 100])
     save_figure(canvas, path)

@@ -16,7 +16,7 @@ from hf_posenc.eval.report.phrases import (
     task_title,
     title,
 )
-from hf_posenc.eval.report.plots import loss_picture, passkey_picture
+from hf_posenc.eval.report.plots import loss_plot, passkey_plot
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 
@@ -27,8 +27,8 @@ def write_report(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) ->
     """Write ``loss.png``, ``passkey.png`` and ``report.md`` into ``folder``, all of them or none."""
     trained = about["trained_length"]
     with staged(folder) as beside:
-        loss_picture(rows, trained, beside / "loss.png")
-        passkey_picture(rows, trained, beside / "passkey.png")
+        loss_plot(rows, trained, beside / "loss.png")
+        passkey_plot(rows, trained, beside / "passkey.png")
         write_bytes(beside / "report.md", report_text(rows, about).encode())
 
 
@@ -51,11 +51,11 @@ def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
     parts = [
         f"# {about['model']}: {len(schemes)} ways to know position, up to {lengths[-1] // trained}× the trained length",
         introduction(about),
-        "## Loss, nats a token (± standard error over windows)\n\n" + table(schemes, lengths, trained, loss),
+        "## Loss, nats/token (± standard error over windows)\n\n" + table(schemes, lengths, trained, loss),
         "![Loss against length](loss.png)",
         "## Perplexity\n\n" + table(schemes, lengths, trained, perplexity),
-        "## Pass keys found\n\n" + table(schemes, lengths, trained, accuracy),
-        "![Pass keys found, by scheme and length](passkey.png)",
+        "## Passkeys found\n\n" + table(schemes, lengths, trained, accuracy),
+        "![Passkeys found, by scheme and length](passkey.png)",
         "## How it was measured\n\n" + demo_method(about),
     ]
     return "\n\n".join(parts) + "\n"
@@ -79,7 +79,7 @@ def demo_method(about: Mapping[str, Any]) -> str:
 - Loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of held-out
   text, the same tokens at every length and for every scheme. The standard errors are those of the text; as all
   schemes read the same text, differences between schemes are surer than they suggest.
-- Pass keys (`posenc_passkey`): {about["keys"]} five-digit keys, each hidden at {depths} of the filler.
+- Passkeys (`posenc_passkey`): {about["keys"]} five-digit keys, each hidden at {depths} of the filler.
   Found means that greedy decoding writes all five digits.
 - Zero-shot schemes are patched anew for every length, with factor = length / trained length, so that each is seen
   at its best; at the trained length the factor is 1. Options other than the defaults: {options or "none"}.

@@ -11,10 +11,10 @@ from hf_posenc.eval.results.rows import Row
 
 
 def results_table(rows: Sequence[Row], trained_length: int) -> Table:
-    """Schemes down, lengths across; in each cell loss and pass keys found."""
+    """Schemes down, lengths across; in each cell loss and passkeys found."""
     value = lookup(rows)
     lengths = sorted({row.length for row in rows if row.length is not None})
-    table = Table(title="loss (nats a token) · pass keys found", title_justify="left", title_style="bold")
+    table = Table(title="loss (nats/token) · passkeys found", title_justify="left", title_style="bold")
     table.add_column("scheme")
     for length in lengths:
         table.add_column(heading(length, trained_length), justify="right")

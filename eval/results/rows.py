@@ -22,7 +22,7 @@ class Row:
         task: lm-eval task.
         length: tokens of the request; None for tasks without a sweep.
         depth: share of the filler before the key; None where there is none, or for all depths together.
-        metric: ``nll`` (nats a token), ``ppl``, ``acc``, ``recall``, …
+        metric: ``nll`` (nats/token), ``ppl``, ``acc``, ``recall``, …
         value: mean over documents.
         stderr: standard error over documents; None where there is one document, or none is defined.
         n: documents.

@@ -172,7 +172,7 @@ class PasskeyTask(LengthSweep):
         return [(prompt, doc["target"]) for prompt in doc["prompts"]]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Accuracy, and nats a token of the key: in every cell, and at every length over the depths."""
+        """Accuracy, and nats/token of the key: in every cell, and at every length over the depths."""
         values: dict[str, float] = {}
         by_cell = dict(zip(self.cells(), results, strict=True))
         for length in self.sweep.lengths:

@@ -50,7 +50,7 @@ class StringTask(LengthSweep):
 
 
 class CopyTask(StringTask):
-    """The end of a string's copy: share of tokens right, whether all are, and nats a token."""
+    """The end of a string's copy: share of tokens right, whether all are, and nats/token."""
 
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "exact": (mean, True), "nll": (mean, False)}
 

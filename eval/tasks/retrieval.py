@@ -4,7 +4,7 @@
     scoring: generate     prompt → text                RULER's string match
 
 Forced, the default, needs no generation and no parsing: ``acc`` is the share of answers that greedy decoding would
-write, every token of them, ``nll`` the nats a token, averaged over answers. Answers have a fixed order, told in the
+write, every token of them, ``nll`` the nats/token, averaged over answers. Answers have a fixed order, told in the
 question. `hf_posenc.eval.lm.shared_prefix` makes one forward pass of a prompt's requests. Generated, ``match`` is the
 share of answers found in the text and ``part`` whether any is.
 

@@ -13,7 +13,7 @@ from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
 from hf_posenc.eval.texts.haystack import HAYSTACKS
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.questions import Questions
-from hf_posenc.eval.texts.variable_tracking import Tracing
+from hf_posenc.eval.texts.variable_tracking import VariableTracking
 
 
 class NiahTask(RetrievalTask):
@@ -52,10 +52,10 @@ class TracingTask(RetrievalTask):
 
     deep = False
 
-    def exercise(self, seed: str, depth: float) -> Tracing:
+    def exercise(self, seed: str, depth: float) -> VariableTracking:
         """Chains of names."""
         hops, chains = self.options.whole("hops", 4), self.options.whole("chains", 2)
-        return Tracing(seed, hops=hops, chains=chains, haystack=self.options.one_of("haystack", HAYSTACKS))
+        return VariableTracking(seed, hops=hops, chains=chains, haystack=self.options.one_of("haystack", HAYSTACKS))
 
 
 class CommonWordsTask(RetrievalTask):

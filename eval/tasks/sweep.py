@@ -25,7 +25,7 @@ class Sweep:
     Attributes:
         lengths: ascending, without repeats.
         samples: windows of text.
-        keys: pass keys, each hidden at every depth.
+        keys: passkeys, each hidden at every depth.
         scored: tokens scored at the end of a window.
         depths: shares of the filler before the needle.
         longest: tokens kept free before every target, so that runs over different lengths meet the same targets.

@@ -1,7 +1,7 @@
 """Words that come up most often: the answer is nowhere, it has to be counted.
 
     common words      k words ``often`` times each among ever more words that come ``rarely``, in a shuffled list
-    frequent words    the r-th word comes ⌊n / r^α⌋ times: a Zipf law; the first k are asked for
+    frequent words    the r-th word comes ⌊n / r^α⌋ times: a Zipf check; the first k are asked for
 
 The words asked for are the same at every length. Common words are asked for in the order in which they first come up,
 frequent ones from the most frequent down, so that there is one right answer to write.

@@ -18,7 +18,7 @@ from hf_posenc.eval.texts.vocabulary import Supply, sentence
 HAYSTACKS = ("prose", "repeat", "needles")
 
 
-def hide(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[str]:
+def insert_needles(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[str]:
     """Filler with each needle behind its share of it."""
     mixed: list[str] = []
     passed = 0

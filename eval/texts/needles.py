@@ -15,7 +15,7 @@ import random
 from hf_posenc.eval.texts.haystack import (
     depths,
     filler,
-    hide,
+    insert_needles,
     listed,
 )
 from hf_posenc.eval.texts.vocabulary import (
@@ -74,7 +74,7 @@ class Niah:
 
     def prompt(self, units: int) -> str:
         """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""
-        notes = hide(self.needles, self.filler.first(units))
+        notes = insert_needles(self.needles, self.filler.first(units))
         return f"{INTRO}{' '.join(notes)}{self.question}"
 
     @property

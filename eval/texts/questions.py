@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from hf_posenc.eval.texts.haystack import depths, hide
+from hf_posenc.eval.texts.haystack import depths, insert_needles
 from hf_posenc.eval.texts.vocabulary import Supply, coined
 
 INTRO = "Answer a question from these documents.\n"
@@ -78,7 +78,7 @@ class Questions:
 
     def prompt(self, units: int) -> str:
         """``units`` documents beside those that matter, the question, and the opening of its answer."""
-        texts = hide(self.gold, self.others.first(units))
+        texts = insert_needles(self.gold, self.others.first(units))
         documents = "\n".join(DOCUMENT.format(number=place, text=text) for place, text in enumerate(texts, 1))
         question = ONE_HOP if self.hops == 1 else TWO_HOPS
         return f"{INTRO}{documents}{question.format(name=self.asked.name)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from hf_posenc.eval.texts.haystack import depths, filler, hide
+from hf_posenc.eval.texts.haystack import depths, filler, insert_needles
 from hf_posenc.eval.texts.vocabulary import Supply, coined, number
 
 INTRO = "In these notes names are given to numbers. Keep in mind which name stands for which number.\n"
@@ -24,7 +24,7 @@ QUESTION = (
 )
 
 
-class Tracing:
+class VariableTracking:
     """One set of chains, in a haystack of any size.
 
     Args:
@@ -51,5 +51,5 @@ class Tracing:
 
     def prompt(self, units: int) -> str:
         """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""
-        notes = " ".join(hide(self.statements, self.filler.first(units)))
+        notes = " ".join(insert_needles(self.statements, self.filler.first(units)))
         return f"{INTRO}{notes}{QUESTION.format(count=len(self.answers), value=self.value)}"

@@ -14,7 +14,7 @@ from hf_posenc.core.terms import Terms
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """Everything that decides the result.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import (
     content_bias,
     decode,
@@ -35,16 +35,16 @@ ROUTES = {
 }
 
 
-def route(call: Call) -> str:
+def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
     return next(name for name, (accepts, _) in ROUTES.items() if accepts(call))
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``; what they are at padding means nothing."""
     by_sample = unpadded.attend(call, _attend)
     return _attend(call) if by_sample is None else by_sample
 
 
-def _attend(call: Call) -> Tensor:
+def _attend(call: AttentionCall) -> Tensor:
     return ROUTES[route(call)][1](call)

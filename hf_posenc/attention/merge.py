@@ -20,7 +20,7 @@ from hf_posenc.attention.kernels.by_device import Added
 
 
 @dataclass(frozen=True)
-class Part:
+class Partial:
     """Rows and keys of a call that one kernel call brings together.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part:
 
 
 def attend(
-    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, parts: Sequence[Part], scale: float
+    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, parts: Sequence[Partial], scale: float
 ) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``; every row needs a part in which it sees a key.
 
@@ -57,7 +57,7 @@ def attend(
 @torch.compiler.allow_in_graph  # one operation to a compiler, which cannot read what is written in place
 def merged(cuts: tuple[tuple, ...], scale: float, count: int, values: Tensor, *turned: Tensor) -> Tensor:
     """The same of the fields of parts: a graph holds no objects of ours."""
-    return Merged.apply(tuple(Part(*cut) for cut in cuts), scale, count, values, *turned)
+    return Merged.apply(tuple(Partial(*cut) for cut in cuts), scale, count, values, *turned)
 
 
 def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
@@ -67,7 +67,7 @@ def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None
     torch.logaddexp(lse, more_lse, out=lse)
 
 
-class Sum:
+class PartialSum:
     """What the parts so far add up to; rows that no part has reached yet are simply set."""
 
     def __init__(self, like: Tensor) -> None:
@@ -95,11 +95,13 @@ class Merged(torch.autograd.Function):
     """Forward merges the parts, backward runs each part's own backward with the merged result."""
 
     @staticmethod
-    def forward(ctx: Any, parts: tuple[Part, ...], scale: float, count: int, values: Tensor, *turned: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, parts: tuple[Partial, ...], scale: float, count: int, values: Tensor, *turned: Tensor
+    ) -> Tensor:
         """Mixed values; keeps what the backward pass reads. ``turned`` are queries and keys of ``count`` regions."""
         queries, keys = turned[:count], turned[count:]
         first = queries[0]
-        total = Sum(first)
+        total = PartialSum(first)
         for p in parts:
             more, more_lse = by_device.attend(
                 queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],

@@ -16,11 +16,11 @@ from hf_posenc.checkpoints.config import config_of
 from hf_posenc.checkpoints.remote_code import check_no_foreign_code
 from hf_posenc.checkpoints.restore import RESTORING, load, restoring
 from hf_posenc.checkpoints.validate import check_folder
-from hf_posenc.core.files.hf_errors import told
+from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.config_guard import BLOCK, unguard
-from hf_posenc.patching.stored.peft_sidecar import side_car_of
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.stored.peft_sidecar import sidecar_of
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 
 _ORIGINALS: dict[str, Any] = {}
 
@@ -48,21 +48,21 @@ def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None
     where = os.fspath(name_or_path)
     _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or where)
     try:
-        block = Block.of_config(config_of(where, hf_kwargs), where)
+        block = SchemeBlock.of_config(config_of(where, hf_kwargs), where)
     except OSError:  # nothing to load there: transformers says that itself
         block = None
     if block is None:
         return original(cls, name_or_path, *args, **hf_kwargs)
     wanted = hf_kwargs.pop("output_loading_info", False)
     check_folder(where)
-    with told(where):
+    with explained_errors(where):
         loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
     return loaded if wanted else loaded[0]
 
 
 def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
     original = _ORIGINALS["_from_config"].__func__
-    block = None if RESTORING in vars(cls) else Block.of_config(vars(config), "this configuration")
+    block = None if RESTORING in vars(cls) else SchemeBlock.of_config(vars(config), "this configuration")
     if block is None:
         return original(cls, config, **kwargs)
     model = original(restoring(cls, block), config, **kwargs)
@@ -80,7 +80,7 @@ def _get_config_dict(
 
 
 def _refuse_adapter(folder: Any) -> None:
-    if os.path.isdir(folder) and side_car_of(folder) is not None:
+    if os.path.isdir(folder) and sidecar_of(folder) is not None:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
             f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."

@@ -22,9 +22,9 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.geometry import HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
-from hf_posenc.patches.attention import Positioned
+from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
-from hf_posenc.patching.state import describe, host_of, scheme_of
+from hf_posenc.patching.state import base_model_of, describe, scheme_of
 from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
 from hf_posenc.schemes.base import overrides
 
@@ -50,7 +50,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         FolderUnusable: the folder is a file.
         NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter.
     """
-    _, adapter = host_of(model)
+    _, adapter = base_model_of(model)
     if hasattr(model, "peft_config"):
         raise NotExpressible(
             f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
@@ -117,7 +117,7 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
         NotExpressible: it has none, does more than rotate, or is not the scheme of every layer.
     """
     scheme, name = scheme_of(model), describe(model).scheme
-    everyones = all(module.scheme is scheme for module in model.modules() if isinstance(module, Positioned))
+    everyones = all(module.scheme is scheme for module in model.modules() if isinstance(module, PatchedAttention))
     alone = len(scheme.schemes) == 1 and everyones
     everywhere = scheme.native() if alone else None
     within = scheme.native_within_trained() if alone and everywhere is None else None

@@ -20,14 +20,14 @@ from hf_posenc.checkpoints.config import config_of
 from hf_posenc.checkpoints.peft import load_peft_adapter
 from hf_posenc.checkpoints.restore import load
 from hf_posenc.checkpoints.validate import check_depth, check_folder
-from hf_posenc.core.files.hf_errors import told
-from hf_posenc.core.files.paths import named
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, NotPatched
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.host_config import check_host
 from hf_posenc.patching.preconditions.weights import check_finite
-from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, side_car_of
-from hf_posenc.patching.stored.scheme_block import Block, option_names
+from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, sidecar_of
+from hf_posenc.patching.stored.scheme_block import SchemeBlock, option_names
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def from_pretrained(
         model_class: a model class or an Auto class; by default the checkpoint's own architecture.
         scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. On a checkpoint that carries
             a scheme they must agree with it.
-        peft_adapter: a PEFT adapter to load on top; the base is patched as the adapter's side-car says.
+        peft_adapter: a PEFT adapter to load on top; the base is patched as the adapter's sidecar says.
         **hf_kwargs: options of the scheme asked for; everything else goes to transformers as it is.
 
     Returns:
@@ -71,21 +71,21 @@ def from_pretrained(
         WrongKind: the name is no name.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
-    name_or_path = named(name_or_path)
-    peft_adapter = None if peft_adapter is None else named(peft_adapter, "A PEFT adapter")
+    name_or_path = checked_name(name_or_path)
+    peft_adapter = None if peft_adapter is None else checked_name(peft_adapter, "A PEFT adapter")
     if peft_adapter is None and (base := base_of_adapter(name_or_path)) is not None:
         name_or_path, peft_adapter = base, name_or_path
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     lengths: dict[str, Any] = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
     check_folder(name_or_path)
     asked = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
-    with told(name_or_path, asked):
+    with explained_errors(name_or_path, asked):
         config = config_of(name_or_path, hf_kwargs)
         check_host(config, name_or_path)
         if not {"config", "subfolder"} & hf_kwargs.keys():  # else weights and configuration are not those of the folder
             check_depth(config, name_or_path)
-    block = Block.of_config(config, name_or_path)
-    adapted = None if peft_adapter is None else side_car_of(peft_adapter)
+    block = SchemeBlock.of_config(config, name_or_path)
+    adapted = None if peft_adapter is None else sidecar_of(peft_adapter)
     for stored, where in ((block, name_or_path), (adapted, peft_adapter)):
         clash = (
             ""
@@ -101,7 +101,7 @@ def from_pretrained(
         raise NotPatched(
             "Lengths or layers were given, but neither the call nor the checkpoint has a scheme. Pass scheme=."
         )
-    with told(name_or_path, asked):
+    with explained_errors(name_or_path, asked):
         chosen = class_of(config, model_class, name_or_path)
         model, info = load(chosen, block, name_or_path, **safe(hf_kwargs))
     refuse_made_up(model, info, name_or_path)

@@ -40,22 +40,22 @@ from hf_posenc.errors import (
 from hf_posenc.patches.offloading import offloads_of
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.preconditions.memory import check_rank_room
-from hf_posenc.patching.rollback import as_it_was_on_error
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.rollback import rollback_on_error
+from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     PEFT_CONFIG,
-    SIDE_CAR,
-    carry,
+    SIDECAR,
     load_parameters,
     local_folder,
     loose_parameters,
     read_json,
     saved_parameters,
-    side_car_of,
+    sidecar_of,
     unguard,
+    write_beside_adapter,
 )
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -82,7 +82,7 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
     if not isinstance(config, peft.PeftConfig):
         raise WrongKind(f"PEFT needs a configuration, got {shown(config)}. Pass for example peft.LoraConfig(r=16).")
     try:
-        with as_it_was_on_error(model), without_peft_noise():
+        with rollback_on_error(model), without_peft_noise():
             offloaded = bool(offloads_of(model))
             wrapped = peft.get_peft_model(model, config, **kwargs)  # type: ignore[arg-type]
             if offloaded and any(weight.is_meta and weight.requires_grad for weight in wrapped.parameters()):
@@ -121,10 +121,10 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
     if not hasattr(model, "peft_config"):
         raise WrongKind(f"A PEFT model is needed, got a {type(model).__name__}. Wrap it with get_peft_model first.")
     save_directory = folder_to_write(save_directory)
-    carry(host_of(model)[0] if patched else model, model.peft_config)
+    write_beside_adapter(base_model_of(model)[0] if patched else model, model.peft_config)
     if kwargs.get("push_to_hub") or not kwargs.get("is_main_process", True):
         return type(model).save_pretrained(model, str(save_directory), **kwargs)
-    with staged(save_directory, companions=(SIDE_CAR, PARAMETERS)) as beside:
+    with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as beside:
         type(model).save_pretrained(model, str(beside), **kwargs)
 
 
@@ -166,13 +166,13 @@ def load_peft_adapter(
     folder = local_folder(folder)
     with in_words(folder):
         config = _peft_config(folder)
-        weights, wanted, parameters = _weights(folder), side_car_of(folder), saved_parameters(folder)
+        weights, wanted, parameters = _weights(folder), sidecar_of(folder), saved_parameters(folder)
         if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
             config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
         _check_rank(config, weights)
     if isinstance(model, PeftModel):
         _check_company(model, adapter_name, parameters, folder)
-    with in_words(folder), as_it_was_on_error(model):
+    with in_words(folder), rollback_on_error(model):
         _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
         with without_peft_noise():
             if isinstance(model, PeftModel):
@@ -205,9 +205,9 @@ def in_words(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _fit(model: nn.Module, wanted: Block | None, folder: Path, *, apply: bool) -> None:
+def _fit(model: nn.Module, wanted: SchemeBlock | None, folder: Path, *, apply: bool) -> None:
     """Make sure that ``model`` carries ``wanted``, by patching it if that is allowed."""
-    carried = Block.of_model(model)
+    carried = SchemeBlock.of_model(model)
     if carried == wanted:
         return
     if wanted is None:
@@ -223,7 +223,7 @@ def _fit(model: nn.Module, wanted: Block | None, folder: Path, *, apply: bool) -
         )
     if carried is not None:
         unpatch_model(model)
-    length = host_of(model)[0].config.max_position_embeddings
+    length = base_model_of(model)[0].config.max_position_embeddings
     if length != wanted.host_length:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "

@@ -21,13 +21,13 @@ from hf_posenc.patches.offloading import change_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import Probe
-from hf_posenc.patching.state import Patch, host_of, patch_of, scheme_of
+from hf_posenc.patching.state import Patch, base_model_of, patch_of, scheme_of
 from hf_posenc.patching.stored.config_guard import (
     BLOCK,
     ROTATION,
     guarded,
 )
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 from hf_posenc.patching.swap import freeze
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
@@ -40,7 +40,7 @@ logger = logging.get_logger(__name__)
 
 def load(
     cls: type[PreTrainedModel],
-    block: Block | None,
+    block: SchemeBlock | None,
     name_or_path: str,
     *args: Any,
     **hf_kwargs: Any,
@@ -79,7 +79,7 @@ def load(
     return model, info
 
 
-def restoring(cls: type[PreTrainedModel], block: Block, device_map: Any = None) -> type[PreTrainedModel]:
+def restoring(cls: type[PreTrainedModel], block: SchemeBlock, device_map: Any = None) -> type[PreTrainedModel]:
     """A subclass of ``cls`` under the same name, built on the host's own length and patched by its constructor.
 
     Args:
@@ -105,7 +105,7 @@ def restoring(cls: type[PreTrainedModel], block: Block, device_map: Any = None) 
 
 def name_shared(device_map: dict[str, Any], model: nn.Module) -> None:
     """Give the parameters that layers share a place in a device map that was written for the plain model."""
-    shared = host_of(model)[0]._modules.get("posenc")
+    shared = base_model_of(model)[0]._modules.get("posenc")
     if not device_map or shared is None or next(shared.parameters(), None) is None:
         return
     name = next(name for name, module in model.named_modules() if module is shared)
@@ -121,11 +121,11 @@ def settle(model: nn.Module, missing: Iterable[str]) -> None:
     """
     initialise(model, set(missing))
     check_finite(model)
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     patch, scheme = patch_of(base), scheme_of(model)
     freeze(patch, base, adapter.frozen(base, scheme))  # the loader made new parameters
     if patch.report is not None and patch.report.proof.verdict == "deferred":
-        block = Block.of_model(model)
+        block = SchemeBlock.of_model(model)
         kinds = block.layout.representatives(scheme.geometry.layers) if block else (0,)
         with as_before(patch):
             probe = Probe(adapter, base, scheme.geometry, kinds)
@@ -175,7 +175,7 @@ def as_before(patch: Patch) -> Iterator[None]:
             module.config = config
 
 
-def put_on(block: Block, model: M) -> M:
+def put_on(block: SchemeBlock, model: M) -> M:
     """Patch a plain model as a block says. Raises as `patch_model` does."""
     return patch_model(
         model,

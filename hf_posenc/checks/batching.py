@@ -1,4 +1,4 @@
-"""Laws of company: other rows, padding and other documents must not show in a row's logits."""
+"""Checks of company: other rows, padding and other documents must not show in a row's logits."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import distance, read, text
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward, max_deviation, random_tokens
+from hf_posenc.checks.registry import register_check
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
 
 
-@law("batch", company=True)
-def alone_equals_batched(pair: Pair, side: Side = "left") -> Gap:
+@register_check("batch", company=True)
+def alone_equals_batched(pair: Case, side: Side = "left") -> Deviation:
     """A row alone equals the row in a batch with longer rows, padded on one side."""
     with pair.patched() as model:
         longest = pair.length(2 * pair.trained + 6, model)
         lengths = sorted({longest, min(pair.trained + 1, longest), pair.trained // 2, 5, 1}, reverse=True)
-        rows = [text(model, n, seed=number) for number, n in enumerate(lengths)]
+        rows = [random_tokens(model, n, seed=number) for number, n in enumerate(lengths)]
         tokens, mask = padded(rows, longest, side)
-        together = read(model, tokens, attention_mask=mask)
+        together = forward(model, tokens, attention_mask=mask)
         alone = torch.zeros_like(together)
         for number, row in enumerate(rows):
-            alone[number, mask[number].bool()] = read(model, row)[0]
-        value, where = distance(together, alone, mask.bool())
+            alone[number, mask[number].bool()] = forward(model, row)[0]
+        value, where = max_deviation(together, alone, mask.bool())
     return pair.gap("batch", value, f"{where}, padded on the {side}, rows of {lengths}")
 
 
-@law("padding", company=True)
-def padding_is_invisible(pair: Pair, side: Side = "left", width: int = 5) -> Gap:
+@register_check("padding", company=True)
+def padding_is_invisible(pair: Case, side: Side = "left", width: int = 5) -> Deviation:
     """A row with any number of pads on either side equals the row without."""
     with pair.patched() as model:
-        row = text(model, pair.length(2 * pair.trained + 6, model) - width)
+        row = random_tokens(model, pair.length(2 * pair.trained + 6, model) - width)
         tokens, mask = padded([row], row.shape[1] + width, side)
-        with_pads = read(model, tokens, attention_mask=mask)[:, mask[0].bool()]
-        value, where = distance(with_pads, read(model, row))
+        with_pads = forward(model, tokens, attention_mask=mask)[:, mask[0].bool()]
+        value, where = max_deviation(with_pads, forward(model, row))
     return pair.gap("padding", value, f"{where}, {width} pads on the {side}")
 
 
-@law("packed", causal=True, company=True)
-def packed_equals_separate(pair: Pair) -> Gap:
+@register_check("packed", causal=True, company=True)
+def packed_equals_separate(pair: Case) -> Deviation:
     """Documents packed into one row, told apart by positions that start again, equal the documents read one by one."""
     with pair.host() as model:
         sizes = [pair.trained // 2, 1, pair.trained - 2, 7]
-        documents = [text(model, n, seed=number) for number, n in enumerate(sizes)]
+        documents = [random_tokens(model, n, seed=number) for number, n in enumerate(sizes)]
         row = torch.cat(documents, dim=1)
         places = torch.cat([torch.arange(n) for n in sizes])[None].to(row.device)
         limit = pair.limit("packed")
 
         def apart() -> tuple[float, str]:
-            separate = torch.cat([read(model, document) for document in documents], dim=1)
-            return distance(read(model, row, position_ids=places), separate)
+            separate = torch.cat([forward(model, document) for document in documents], dim=1)
+            return max_deviation(forward(model, row, position_ids=places), separate)
 
         if not apart()[0] <= limit:
             return pair.gap("packed", 0.0, "no token: the unpatched model does not read packed documents")

@@ -1,4 +1,4 @@
-"""A scheme on a model: what a law is asked of."""
+"""A scheme on a model: what a check is asked of."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.tiny_models import HOSTS, host
-from hf_posenc.checks.tolerances import limit_of
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
+from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.checks.torch_settings import restored
 from hf_posenc.errors import (
     OptionOutOfRange,
@@ -24,7 +24,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluating
-from hf_posenc.patching.state import host_of, is_patched, scheme_of
+from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.registry import list_schemes
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 PATCH_WORDS = ("factor", "target_length", "trained_length", "layers")
 
 
-class Pair:
+class Case:
     """A scheme on a contract model, or on a user's own.
 
     Args:
-        model: name of a contract model (see `hf_posenc.checks.tiny_models`), or a live model; every law restores that.
+        model: name of a contract model (see `hf_posenc.checks.tiny_models`), or a live model; every check restores
+            that.
         scheme: as `hf_posenc.patch_model` takes it.
         dtype: what a contract model is cast to.
         options: keywords of `hf_posenc.patch_model`.
@@ -84,13 +85,15 @@ class Pair:
         """Whether positions are drawn anew in every reading."""
         return self._says("randomises")
 
-    def limit(self, law: str) -> float:
+    def limit(self, check: str) -> float:
         """The largest deviation that is rounding."""
-        return limit_of(law, self.dtype, self.model_name, self.scheme_name)
+        return tolerance_of(check, self.dtype, self.model_name, self.scheme_name)
 
-    def gap(self, law: str, value: float, where: str, limit: float | None = None) -> Gap:
+    def gap(self, check: str, value: float, where: str, limit: float | None = None) -> Deviation:
         """A measurement of this pair."""
-        return Gap(law, value, self.limit(law) if limit is None else limit, f"{self}, {where}", self._repeat(law))
+        return Deviation(
+            check, value, self.limit(check) if limit is None else limit, f"{self}, {where}", self._repeat(check)
+        )
 
     @contextmanager
     def host(self) -> Iterator[PreTrainedModel]:
@@ -115,23 +118,23 @@ class Pair:
 
     def fresh(self) -> PreTrainedModel:
         """A copy of the contract model, or the live model itself."""
-        return host(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
+        return tiny_model(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
 
-    def copied(self) -> Pair:
-        """The same of a copy of the live model, with which a law may do what it cannot undo."""
+    def copied(self) -> Case:
+        """The same of a copy of the live model, with which a check may do what it cannot undo."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
         return twin
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Patch ``model`` and stir what is learned: tables of zeros obey every law."""
+        """Patch ``model`` and stir what is learned: tables of zeros obey every check."""
         patch_model(model, self.scheme, **self.options)
-        stir(model)
+        perturb_parameters(model)
         return model
 
     def length(self, wanted: int, model: nn.Module) -> int:
         """``wanted`` tokens, or as many as the patched model can read."""
-        end = reach(model)
+        end = position_limit(model)
         return wanted if end is None else min(wanted, end)
 
     def host_length(self, wanted: int) -> int:
@@ -147,21 +150,21 @@ class Pair:
             return getattr(scheme_of(model), trait)
 
     def _config_and_adapter(self) -> tuple[Any, Any]:
-        if isinstance(self.model, str) and self.model not in HOSTS:
-            raise ValueError(f"No contract model is called {self.model!r}. There are {', '.join(HOSTS)}.")
-        base, adapter = host_of(self.fresh())
+        if isinstance(self.model, str) and self.model not in TINY_MODELS:
+            raise ValueError(f"No contract model is called {self.model!r}. There are {', '.join(TINY_MODELS)}.")
+        base, adapter = base_model_of(self.fresh())
         return base.config, adapter
 
-    def _repeat(self, law: str) -> str:
+    def _repeat(self, check: str) -> str:
         if isinstance(self.model, str):
             options = "".join(f", {name}={value!r}" for name, value in self.options.items())
             return (
                 f'python -c "from hf_posenc.checks import LAWS, Pair; '
-                f"print(LAWS['{law}'](Pair('{self.model}', '{self.scheme_name}'{options})))\""
+                f"print(LAWS['{check}'](Pair('{self.model}', '{self.scheme_name}'{options})))\""
             )
         where = getattr(self.model.config, "_name_or_path", "") or "MODEL"
         options = "".join(map(_flag, self.options.items()))
-        return f"hf-posenc check --model {where} --scheme {self.scheme_name}{options} --law {law}"
+        return f"hf-posenc check --model {where} --scheme {self.scheme_name}{options} --check {check}"
 
     def __str__(self) -> str:
         options = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
@@ -176,12 +179,12 @@ def _flag(option: tuple[str, Any]) -> str:
     return f" --{name} {value}" if name == "factor" else f" --option {name}={json.dumps(value)}"
 
 
-def reach(model: nn.Module) -> int | None:
+def position_limit(model: nn.Module) -> int | None:
     """Number of positions a patched model can read; None where there is no end."""
     return reach_of(scheme_of(model))
 
 
-def stir(model: nn.Module) -> None:
+def perturb_parameters(model: nn.Module) -> None:
     """Move every learned parameter of the scheme by seeded noise."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
@@ -191,37 +194,37 @@ def stir(model: nn.Module) -> None:
                 weight.add_(noise, alpha=0.3)
 
 
-def settle(model: nn.Module) -> None:
+def reset_learned_parameters(model: nn.Module) -> None:
     """Put every learned parameter of the scheme back to where it starts."""
     for module in model.modules():
         if isinstance(module, Scheme):
             module.reset_parameters()
 
 
-def widest(model: str | PreTrainedModel, scheme: SchemeSpec, **options: Any) -> Pair:
+def longest_case(model: str | PreTrainedModel, scheme: SchemeSpec, **options: Any) -> Case:
     """The pair at four times the trained length, or at the trained length where the scheme has an end before that.
 
     Raises:
         PosEncError: the scheme cannot be had on this model, in either length.
     """
-    pair = Pair(model, scheme, factor=4, **options)
+    pair = Case(model, scheme, factor=4, **options)
     try:
         with pair.patched():
             return pair
     except (OptionOutOfRange, PositionOutOfTable):
-        pair = Pair(model, scheme, factor=1, **options)
+        pair = Case(model, scheme, factor=1, **options)
         with pair.patched():
             return pair
 
 
-def pairs(*schemes: SchemeSpec) -> list[Pair]:
+def cases(*schemes: SchemeSpec) -> list[Case]:
     """Every pair of these schemes (by default all registered ones) and a contract model where the scheme is defined."""
-    return [pair for pair in _tried(*schemes) if isinstance(pair, Pair)]
+    return [pair for pair in _attempted(*schemes) if isinstance(pair, Case)]
 
 
 def refusals(*schemes: SchemeSpec) -> dict[tuple[str, str], PosEncError]:
     """``(model, scheme)`` of the other pairs, and how they were refused."""
-    return {(one.model, one.scheme): one.error for one in _tried(*schemes) if isinstance(one, Refusal)}
+    return {(one.model, one.scheme): one.error for one in _attempted(*schemes) if isinstance(one, Refusal)}
 
 
 class Refusal:
@@ -231,10 +234,10 @@ class Refusal:
         self.model, self.scheme, self.error = model, scheme, error
 
 
-def _tried(*schemes: SchemeSpec) -> Iterator[Pair | Refusal]:
+def _attempted(*schemes: SchemeSpec) -> Iterator[Case | Refusal]:
     for scheme in schemes or [record.name for record in list_schemes()]:
-        for model in HOSTS:
+        for model in TINY_MODELS:
             try:
-                yield widest(model, scheme)
+                yield longest_case(model, scheme)
             except SchemeNotDefined as error:
                 yield Refusal(model, plan(scheme).name, error)

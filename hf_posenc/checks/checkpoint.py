@@ -1,4 +1,4 @@
-"""Law of storage: what was saved is what is loaded, here and in a fresh process."""
+"""Check of storage: what was saved is what is loaded, here and in a fresh process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hf_posenc.checkpoints.load import from_pretrained
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import distance, read, text
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward, max_deviation, random_tokens
+from hf_posenc.checks.registry import register_check
 
 FRESH = """
 import sys
@@ -29,8 +29,8 @@ for folder in map(Path, sys.argv[1:]):
 """
 
 
-@law("saving", copies=True, named=True)
-def saved_equals_loaded(pair: Pair, fresh: bool = False) -> Gap:
+@register_check("saving", copies=True, named=True)
+def saved_equals_loaded(pair: Case, fresh: bool = False) -> Deviation:
     """A patched model, saved and loaded, reads bit-equally.
 
     Args:
@@ -41,18 +41,18 @@ def saved_equals_loaded(pair: Pair, fresh: bool = False) -> Gap:
         before, tokens = store(pair, folder)
         if fresh:
             read_elsewhere([folder])
-        after = answer_in(folder) if fresh else read(from_pretrained(folder), tokens)
-    value, where = distance(after, before)
+        after = answer_in(folder) if fresh else forward(from_pretrained(folder), tokens)
+    value, where = max_deviation(after, before)
     return pair.gap("saving", value, f"{where}, loaded {'in a fresh process' if fresh else 'here'}")
 
 
-def store(pair: Pair, folder: str) -> tuple[Tensor, Tensor]:
+def store(pair: Case, folder: str) -> tuple[Tensor, Tensor]:
     """Save a patched model and a text it is asked to read; what it read, and the text."""
     with pair.patched() as model:
-        tokens = text(model, pair.length(pair.trained + 9, model)).contiguous()
+        tokens = random_tokens(model, pair.length(pair.trained + 9, model)).contiguous()
         model.save_pretrained(folder)
         save_file({"tokens": tokens.cpu()}, Path(folder, "asked.safetensors"))
-        return read(model, tokens), tokens
+        return forward(model, tokens), tokens
 
 
 def read_elsewhere(folders: list[str]) -> None:

@@ -11,39 +11,39 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hf_posenc.checks.reference_attention import Spoken, inside
+from hf_posenc.checks.reference_attention import ReferenceTerms, inside
 from hf_posenc.core.terms import BlockBias, KeyBias
-from hf_posenc.schemes.base import has
+from hf_posenc.schemes.base import implements
 
 Claim = Literal["distance", "place"] | None
 EQUAL = 1e-4
 
 
-def claim_of(here: list[Spoken], *elsewhere: list[Spoken]) -> Claim:
+def claim_of(here: list[ReferenceTerms], *elsewhere: list[ReferenceTerms]) -> Claim:
     """What the layers of a model claim, from what they say of one text at several places; None for nothing."""
-    if any(has(one.scheme, "embed") or _reads_table(one) for one in here):
+    if any(implements(one.scheme, "embed") or _reads_table(one) for one in here):
         return None if any(getattr(part, "may_vanish", False) for part in here[0].scheme.schemes) else "place"
     alike = (_says_distance(one, two) for there in elsewhere for one, two in zip(here, there, strict=True))
     return "distance" if all(alike) else None
 
 
-def _reads_table(said: Spoken) -> bool:
+def _reads_table(said: ReferenceTerms) -> bool:
     scheme = said.scheme
     return scheme.geometry.table is not None and (scheme.keeps_table or not scheme.replaces_host)
 
 
-def _says_distance(one: Spoken, two: Spoken) -> bool:
+def _says_distance(one: ReferenceTerms, two: ReferenceTerms) -> bool:
     rotation = one.scheme.rotation()
     if one.terms.rows is not None or (rotation is not None and rotation.axes is not None):
         return False
-    if has(one.scheme, "query_scale") or has(one.scheme, "row_scale"):
+    if implements(one.scheme, "query_scale") or implements(one.scheme, "row_scale"):
         return False  # steps may be far apart
     if any(isinstance(bias, BlockBias) for bias in one.terms.bias) or one.terms.values:
         return False
     return all(_equal(x, y) for x, y in zip(_of_places(one), _of_places(two), strict=True))
 
 
-def _of_places(said: Spoken) -> list[Tensor]:
+def _of_places(said: ReferenceTerms) -> list[Tensor]:
     """Everything in the terms that positions have a part in: equal for two texts if only distance counts."""
     terms, ctx = said.terms, said.ctx
     query, key = ctx.query_positions[:, :, None], ctx.key_positions[:, None, :]
@@ -59,7 +59,7 @@ def _of_places(said: Spoken) -> list[Tensor]:
     return found
 
 
-def _decays(said: Spoken) -> tuple[float, ...]:
+def _decays(said: ReferenceTerms) -> tuple[float, ...]:
     rotation = said.scheme.rotation()
     return () if rotation is None else rotation.decay
 

@@ -1,4 +1,4 @@
-"""Law of the configuration: a patched model computes with what it was built with, whatever becomes of the record."""
+"""Check of the configuration: a patched model computes with what it was built with, whatever becomes of the record."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from transformers.cache_utils import DynamicCache
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
     config_of,
-    distance,
-    in_pieces,
-    read,
-    text,
+    forward,
+    forward_in_chunks,
+    max_deviation,
+    random_tokens,
 )
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.registry import register_check
 
 ENTRIES = (
     *("max_position_embeddings", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"),
@@ -26,22 +26,22 @@ ENTRIES = (
 """What positions, and the shapes a scheme is built for, are read from. Hosts read the number of layers live."""
 
 
-@law("configuration")
-def changed_configuration_changes_nothing(pair: Pair) -> Gap:
+@register_check("configuration")
+def changed_configuration_changes_nothing(pair: Case) -> Deviation:
     """Logits are bit-equal after any entry that positions are read from was changed, at once and from a cache."""
     with pair.patched() as model:
-        tokens = text(model, pair.length(pair.trained + 6, model))
+        tokens = random_tokens(model, pair.length(pair.trained + 6, model))
         continues = pair.causal and not pair.needs_whole_text
         sizes = [tokens.shape[1] - 2, 1, 1]
-        before = read(model, tokens)
-        decoded = in_pieces(model, tokens, DynamicCache(), sizes) if continues else None
+        before = forward(model, tokens)
+        decoded = forward_in_chunks(model, tokens, DynamicCache(), sizes) if continues else None
         found = [(0.0, "no entry")]
         for name in ENTRIES:
             with changed(config_of(model), name):
-                found.append((distance(read(model, tokens), before)[0], name))
+                found.append((max_deviation(forward(model, tokens), before)[0], name))
                 if decoded is not None:
-                    again = in_pieces(model, tokens, DynamicCache(), sizes)
-                    found.append((distance(again, decoded)[0], f"{name}, from a cache"))
+                    again = forward_in_chunks(model, tokens, DynamicCache(), sizes)
+                    found.append((max_deviation(again, decoded)[0], f"{name}, from a cache"))
     return pair.gap("configuration", *max(found))
 
 

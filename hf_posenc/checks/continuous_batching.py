@@ -1,4 +1,4 @@
-"""The law of continuous batching: requests that share a batch and a paged cache choose what plain readings choose."""
+"""The check of continuous batching: requests that share a batch and a paged cache choose what plain readings choose."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import read, text
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.registry import register_check
 from hf_posenc.errors import BackendCannotCarry
 
 NEW = 6
 AT_ONCE = 24  # tokens a batch: prompts are read in chunks, and beside tokens that others generate
 
 
-@law("continuous", causal=True, continues=True, costly=True, needs="psutil")  # which transformers asks for memory
-def continuous_batches_choose_the_same(pair: Pair) -> Gap:
+@register_check(
+    "continuous", causal=True, continues=True, costly=True, needs="psutil"
+)  # which transformers asks for memory
+def continuous_batches_choose_the_same(pair: Case) -> Deviation:
     """Tokens of `generate_batch`, and their log-probabilities, are those of plain readings of each text alone."""
     with pair.patched() as model:
         if not (hasattr(model, "can_generate") and model.can_generate()):
@@ -31,7 +33,7 @@ def continuous_batches_choose_the_same(pair: Pair) -> Gap:
         room = pair.length(pair.trained + NEW + 2, model) - NEW
         if room < 2:
             return pair.gap("continuous", 0.0, "no token: there is no room for any")
-        first, second = (text(model, room, seed=seed)[0].tolist() for seed in (0, 1))
+        first, second = (random_tokens(model, room, seed=seed)[0].tolist() for seed in (0, 1))
         prompts = [first, second[: max(1, room // 3)], first[: max(1, room - 3)], second[:1]]
         try:
             results = batched(model, prompts)
@@ -62,7 +64,7 @@ def missed_in_batch(model: PreTrainedModel, prompt: list[int], result: Any) -> f
     if result.error is not None or len(tokens) != NEW:
         return inf
     whole = torch.tensor([prompt + tokens], device=model.device)
-    logits = read(model, whole)[0, len(prompt) - 1 : -1]
+    logits = forward(model, whole)[0, len(prompt) - 1 : -1]
     chosen = logits.gather(-1, whole[0, len(prompt) :, None])[:, 0]
     said = torch.tensor(result.logprobs, device=model.device)
     known = logits.log_softmax(-1).gather(-1, whole[0, len(prompt) :, None])[:, 0]

@@ -9,44 +9,44 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 
-def text(model: nn.Module, length: int, rows: int = 1, seed: int = 0) -> Tensor:
+def random_tokens(model: nn.Module, length: int, rows: int = 1, seed: int = 0) -> Tensor:
     """Tokens ``[row, token]``, the same for the same arguments."""
     generator = torch.Generator().manual_seed(seed)
     words = config_of(model).vocab_size
     return torch.randint(3, words, (rows, length), generator=generator).to(next(model.parameters()).device)
 
 
-def places(model: nn.Module, length: int, start: int = 0) -> Tensor:
+def positions_from(model: nn.Module, length: int, start: int = 0) -> Tensor:
     """Positions of a text that begins at ``start``, ``[1, token]``."""
     return torch.arange(start, start + length, device=next(model.parameters()).device)[None]
 
 
 def config_of(model: nn.Module) -> PreTrainedConfig:
     """The configuration of the base model."""
-    return host_of(model)[0].config  # type: ignore[return-value]
+    return base_model_of(model)[0].config  # type: ignore[return-value]
 
 
-def reader(model: nn.Module) -> nn.Module:
+def output_module(model: nn.Module) -> nn.Module:
     """What answers for every token: a language model itself, the base model inside any other."""
-    return model if _speaks(model) else host_of(model)[0]
+    return model if _speaks(model) else base_model_of(model)[0]
 
 
-def read(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> Tensor:
+def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> Tensor:
     """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``, float32, no gradient.
 
     Every reading starts from one seed, so that schemes which draw positions draw the same again.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return answer(model, tokens, **call).float()
+        return forward_with_grad(model, tokens, **call).float()
 
 
-def answer(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
+def forward_with_grad(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
     """The same with gradient, in the dtype of the model."""
-    return token_states(reader(model)(input_ids=tokens, use_cache="past_key_values" in call, **call))
+    return token_states(output_module(model)(input_ids=tokens, use_cache="past_key_values" in call, **call))
 
 
 def token_states(out: Any) -> Tensor:
@@ -54,18 +54,20 @@ def token_states(out: Any) -> Tensor:
     return next(value for value in out.values() if isinstance(value, Tensor) and value.ndim == 3)
 
 
-def in_pieces(model: nn.Module, tokens: Tensor, cache: Cache, sizes: list[int], mask: Tensor | None = None) -> Tensor:
+def forward_in_chunks(
+    model: nn.Module, tokens: Tensor, cache: Cache, sizes: list[int], mask: Tensor | None = None
+) -> Tensor:
     """Logits of a text handed over piece by piece, ``[row, token, width]``; ``mask`` covers all of it."""
     parts, start = [], 0
     for size in sizes:
         end = start + size
         seen: dict[str, Any] = {} if mask is None else {"attention_mask": mask[:, :end]}
-        parts.append(read(model, tokens[:, start:end], past_key_values=cache, **seen))
+        parts.append(forward(model, tokens[:, start:end], past_key_values=cache, **seen))
         start = end
     return torch.cat(parts, dim=1)
 
 
-def pieces(cut: int, step: int, length: int) -> list[int]:
+def chunk_sizes(cut: int, step: int, length: int) -> list[int]:
     """Sizes: the first ``cut`` tokens at once, the others ``step`` at a time."""
     rest = length - cut
     return [cut, *[step] * (rest // step), *([rest % step] if rest % step else [])]
@@ -79,7 +81,7 @@ def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:
     return StaticCache(config=config, max_cache_len=length)
 
 
-def distance(one: Tensor, two: Tensor, real: Tensor | None = None) -> tuple[float, str]:
+def max_deviation(one: Tensor, two: Tensor, real: Tensor | None = None) -> tuple[float, str]:
     """Largest deviation of two readings ``[row, token, width]`` in units of their spread, and the token it is at.
 
     Args:

@@ -1,4 +1,4 @@
-"""Laws of generation: helpers, beams and taken-back tokens choose what plain readings choose."""
+"""Checks of generation: helpers, beams and taken-back tokens choose what plain readings choose."""
 
 from __future__ import annotations
 
@@ -9,44 +9,46 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
     config_of,
-    distance,
-    in_pieces,
+    forward,
+    forward_in_chunks,
+    max_deviation,
     new_cache,
-    read,
-    text,
+    random_tokens,
 )
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.registry import register_check
 from hf_posenc.errors import BackendCannotCarry
 
 NEW = 8
 BEAMS = 3
 
 
-@law("crop", causal=True, continues=True, costly=True)
-def cropped_cache_goes_on(pair: Pair) -> Gap:
+@register_check("crop", causal=True, continues=True, costly=True)
+def cropped_cache_goes_on(pair: Case) -> Deviation:
     """A cache that is cut back and continued with other tokens reads as if the cut ones had never been there."""
     with pair.patched() as model:
         length = pair.length(pair.trained + 9, model)
-        tokens, other = text(model, length), text(model, length, seed=1)
+        tokens, other = random_tokens(model, length), random_tokens(model, length, seed=1)
         kept = max(1, length - 7)
         cache = new_cache(DynamicCache, model, length)
-        in_pieces(model, tokens, cache, [length])
+        forward_in_chunks(model, tokens, cache, [length])
         try:
             cache.crop(kept - length)  # a negative number is how many to take back
         except BackendCannotCarry:
             return pair.gap("crop", 0.0, "no token: refused, the cache forgets")
         now = torch.cat((tokens[:, :kept], other[:, kept:]), dim=1)
-        after = [read(model, now[:, t : t + 1], past_key_values=cache) for t in range(kept, length)]
-        value, where = distance(torch.cat(after, dim=1), read(model, now)[:, kept:]) if after else (0.0, "no token")
+        after = [forward(model, now[:, t : t + 1], past_key_values=cache) for t in range(kept, length)]
+        value, where = (
+            max_deviation(torch.cat(after, dim=1), forward(model, now)[:, kept:]) if after else (0.0, "no token")
+        )
     return pair.gap("crop", value, f"{where} after the cut")
 
 
-@law("assisted", causal=True, continues=True, costly=True)
-def helpers_choose_the_same(pair: Pair) -> Gap:
+@register_check("assisted", causal=True, continues=True, costly=True)
+def helpers_choose_the_same(pair: Case) -> Deviation:
     """Tokens of greedy and of assisted decoding are the best of plain readings, and beams score what these give them.
 
     The value is by how much a chosen token misses the best one, or a beam's score the sum of its tokens': two choices
@@ -58,7 +60,7 @@ def helpers_choose_the_same(pair: Pair) -> Gap:
         room = pair.length(pair.trained + NEW + 2, model) - NEW
         if room < 2:
             return pair.gap("assisted", 0.0, "no token: there is no room for any")
-        prompt = text(model, 5).repeat(1, room // 5 + 1)[:, :room]
+        prompt = random_tokens(model, 5).repeat(1, room // 5 + 1)[:, :room]
         found = [(missed(model, generated(model, prompt), room), "greedy"), (misscored(model, prompt), "beams")]
         try:
             found.append((missed(model, generated(model, prompt, prompt_lookup_num_tokens=3), room), "assisted"))
@@ -79,7 +81,7 @@ def generated(model: PreTrainedModel, prompt: Tensor, **how: Any) -> Any:
 
 def missed(model: PreTrainedModel, tokens: Tensor, start: int) -> float:
     """By how much a token from ``start`` on falls short of the best a plain reading knows, in deviations of logits."""
-    logits = read(model, tokens)[:, start - 1 : -1]
+    logits = forward(model, tokens)[:, start - 1 : -1]
     chosen = logits.gather(-1, tokens[:, start:, None])[..., 0]
     return float((logits.amax(-1) - chosen).max() / logits.std().clamp(min=1.0))
 
@@ -89,6 +91,6 @@ def misscored(model: PreTrainedModel, prompt: Tensor) -> float:
     start = prompt.shape[1]
     asked: dict[str, Any] = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "length_penalty": 1.0}
     out = generated(model, prompt, return_dict_in_generate=True, output_scores=True, **asked)
-    logs = read(model, out.sequences)[:, start - 1 : -1].log_softmax(-1)
+    logs = forward(model, out.sequences)[:, start - 1 : -1].log_softmax(-1)
     sums = logs.gather(-1, out.sequences[:, start:, None])[..., 0].sum(-1)
     return float((sums / NEW - out.sequences_scores.float()).abs().max())

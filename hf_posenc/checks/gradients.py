@@ -1,22 +1,22 @@
-"""Law of learning: the gradient of what a scheme learns is the slope that moving it a little shows."""
+"""Check of learning: the gradient of what a scheme learns is the slope that moving it a little shows."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import answer, text
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward_with_grad, random_tokens
+from hf_posenc.checks.registry import register_check
 
 STEP = 5e-4  # of parameters near 1: larger ones bend, and with smaller ones a float32 loss moves by its roundings
 DIRECTIONS = 3
 LITTLE, LEAST = 0.1, 1e-6
 
 
-@law("secant", company=True, costly=True)
-def gradient_is_the_slope(pair: Pair) -> Gap:
+@register_check("secant", company=True, costly=True)
+def gradient_is_the_slope(pair: Case) -> Deviation:
     """Every learned parameter is moved in random directions; the loss must move as its gradient says.
 
     A part that is detached moves the loss and has no gradient. The value is the largest deviation, in units of what a
@@ -24,7 +24,7 @@ def gradient_is_the_slope(pair: Pair) -> Gap:
     on one.
     """
     with pair.patched() as model:
-        tokens = text(model, pair.length(2 * pair.trained + 6, model))
+        tokens = random_tokens(model, pair.length(2 * pair.trained + 6, model))
         learned = {n: w for n, w in model.named_parameters() if "posenc." in n and w.requires_grad}
         found = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
     return pair.gap("secant", *max(found))
@@ -62,6 +62,6 @@ def _moved(model: nn.Module, tokens: Tensor, weight: Tensor, by: Tensor) -> floa
 
 def _loss(model: nn.Module, tokens: Tensor) -> Tensor:
     """Logits weighed at random and added up, in float64."""
-    out = answer(model, tokens).double()
+    out = forward_with_grad(model, tokens).double()
     weights = torch.randn(out.shape[1:], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return (out * weights.to(out.device)).sum()

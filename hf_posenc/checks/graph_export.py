@@ -1,4 +1,4 @@
-"""Laws of graphs that hold for any length: one is made of a patched model, and reads texts it was not made of."""
+"""Checks of graphs that hold for any length: one is made of a patched model, and reads texts it was not made of."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
-    distance,
-    read,
-    reader,
-    text,
+    forward,
+    max_deviation,
+    output_module,
+    random_tokens,
     token_states,
 )
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.registry import register_check
 
 LONGEST = 1024  # tokens of an exported program; xpos has one for each chunk of about 2,000
 GRAPHS = 2  # a compiler fixes the first length it meets, and leaves it open when it meets another
@@ -28,30 +28,30 @@ GRAPHS = 2  # a compiler fixes the first length it meets, and leaves it open whe
 Graph = Callable[[Tensor], Tensor]
 
 
-@law("exported", company=True, costly=True, copies=True)
-def exported_equals_eager(pair: Pair, strict: bool = False) -> Gap:
+@register_check("exported", company=True, costly=True, copies=True)
+def exported_equals_eager(pair: Case, strict: bool = False) -> Deviation:
     """`torch.export` gives one program for every length, and it reads as the model does."""
 
     def export(logits: nn.Module, model: PreTrainedModel) -> Graph:
         shapes = {"tokens": {1: torch.export.Dim("length", min=2, max=pair.length(LONGEST, model))}}
-        example = (text(model, pair.length(pair.trained - 3, model)),)
+        example = (random_tokens(model, pair.length(pair.trained - 3, model)),)
         return torch.export.export(logits, example, dynamic_shapes=shapes, strict=strict).module()
 
     return _held(pair, "exported", export)
 
 
-@law("scripted", company=True, costly=True, copies=True)
-def scripted_equals_eager(pair: Pair) -> Gap:
+@register_check("scripted", company=True, costly=True, copies=True)
+def scripted_equals_eager(pair: Case) -> Deviation:
     """What `torch.jit.trace` writes down of one text reads other texts, of that length and of others."""
 
     def trace(logits: nn.Module, model: PreTrainedModel) -> Graph:
-        return torch.jit.trace(logits, (text(model, pair.length(pair.trained - 3, model)),), check_trace=False)
+        return torch.jit.trace(logits, (random_tokens(model, pair.length(pair.trained - 3, model)),), check_trace=False)
 
     return _held(pair, "scripted", trace)
 
 
-@law("lengths", company=True, costly=True, copies=True)
-def lengths_share_a_graph(pair: Pair, lengths: Iterable[int] = ()) -> Gap:
+@register_check("lengths", company=True, costly=True, copies=True)
+def lengths_share_a_graph(pair: Case, lengths: Iterable[int] = ()) -> Deviation:
     """Texts of many lengths, read compiled, take no more graphs than those of two lengths.
 
     The value is infinite where there are more.
@@ -76,25 +76,25 @@ class Logits(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = reader(model)  # found here, where nothing is written down
+        self.model = output_module(model)  # found here, where nothing is written down
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``."""
         return token_states(self.model(input_ids=tokens, use_cache=False))
 
 
-def _held(pair: Pair, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Gap:
+def _held(pair: Case, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Deviation:
     """The largest deviation of a graph from its model over texts of some lengths; infinite where there is no graph."""
     worst, place = 0.0, "no token"
     with pair.patched() as model, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of compilers, about what they trace; the law says what came out
+        warnings.simplefilter("ignore")  # of compilers, about what they trace; the check says what came out
         torch.compiler.reset()
         wanted = [*lengths] or [pair.trained - 3, 5, pair.trained, pair.trained + 1, 2 * pair.trained + 6]
         try:
             graph = make(Logits(model).eval(), model)
             for length in dict.fromkeys(pair.length(n, model) for n in wanted):
-                tokens = text(model, length, seed=length)
-                value, where = distance(graph(tokens).float(), read(model, tokens))
+                tokens = random_tokens(model, length, seed=length)
+                value, where = max_deviation(graph(tokens).float(), forward(model, tokens))
                 if not value <= worst:
                     worst, place = value, f"{where}, of {length}"
         except RuntimeError as error:  # of every tracer's own

@@ -1,4 +1,4 @@
-"""Laws of the life cycle: patch and unpatch leave no trace, copies are independent, nobody else is touched."""
+"""Checks of the life cycle: patch and unpatch leave no trace, copies are independent, nobody else is touched."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.checks.case import Pair, stir
-from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.case import Case, perturb_parameters
+from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
     config_of,
-    distance,
-    read,
-    text,
+    forward,
+    max_deviation,
+    random_tokens,
 )
-from hf_posenc.checks.registry import law
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.checks.torch_settings import settings
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.state import base_model_of, is_patched
 
 SHARED_MODULES = (
     "torch.nn.functional",
@@ -41,26 +41,26 @@ SHARED_MODULES = (
 )
 
 
-@law("unpatch")
-def unpatch_leaves_no_trace(pair: Pair) -> Gap:
+@register_check("unpatch")
+def unpatch_leaves_no_trace(pair: Case) -> Deviation:
     """After patch, use and unpatch everything is bit-equal: logits, weights, attributes, hooks, classes, configuration.
 
     The value is the number of differences.
     """
     with pair.host() as model:
-        tokens = text(model, pair.host_length(pair.trained + 1))
+        tokens = random_tokens(model, pair.host_length(pair.trained + 1))
         before = traces(model, tokens)
         pair.apply(model)
-        read(model, text(model, pair.length(pair.trained + 1, model)))
+        forward(model, random_tokens(model, pair.length(pair.trained + 1, model)))
         unpatch_model(model)
         return pair.gap("unpatch", *differences(before, traces(model, tokens)))
 
 
-@law("twice")
-def second_patch_is_refused(pair: Pair) -> Gap:
+@register_check("twice")
+def second_patch_is_refused(pair: Case) -> Deviation:
     """A patched model refuses another patch, and stays as it is. The value is the number of differences."""
     with pair.patched() as model:
-        tokens = text(model, pair.length(pair.trained + 1, model))
+        tokens = random_tokens(model, pair.length(pair.trained + 1, model))
         before = traces(model, tokens)
         try:
             pair.apply(model)
@@ -69,48 +69,48 @@ def second_patch_is_refused(pair: Pair) -> Gap:
     return pair.gap("twice", 1.0, "the second patch, which was accepted")
 
 
-@law("deepcopy", copies=True)
-def copies_are_equal_and_apart(pair: Pair) -> Gap:
+@register_check("deepcopy", copies=True)
+def copies_are_equal_and_apart(pair: Case) -> Deviation:
     """A deep copy reads bit-equally, learns on its own, and leaves the original as it was when it is unpatched.
 
     The value is the deviation.
     """
     with pair.patched() as model:
-        tokens = text(model, pair.length(pair.trained + 1, model))
-        before = read(model, tokens)
+        tokens = random_tokens(model, pair.length(pair.trained + 1, model))
+        before = forward(model, tokens)
         twin = copy.deepcopy(model)
-        found = [(*distance(read(twin, tokens), before), "of the copy")]
-        stir(twin)
-        stirred = read(twin, tokens)
-        found.append((*distance(read(model, tokens), before), "of the original, whose copy was trained"))
+        found = [(*max_deviation(forward(twin, tokens), before), "of the copy")]
+        perturb_parameters(twin)
+        stirred = forward(twin, tokens)
+        found.append((*max_deviation(forward(model, tokens), before), "of the original, whose copy was trained"))
         unpatch_model(twin)
-        found.append((*distance(read(model, tokens), before), "of the original, whose copy was unpatched"))
+        found.append((*max_deviation(forward(model, tokens), before), "of the original, whose copy was unpatched"))
         found.append((float(is_patched(twin) or not is_patched(model)), "no token", "in what is patched"))
-        stir(model)
-        found.append((*distance(stirred, read(model, tokens)), "of the trained copy"))
+        perturb_parameters(model)
+        found.append((*max_deviation(stirred, forward(model, tokens)), "of the trained copy"))
     value, where, whose = max(found)
     return pair.gap("deepcopy", value, f"{where} {whose}")
 
 
-@law("isolation")
-def nobody_else_is_touched(pair: Pair) -> Gap:
+@register_check("isolation")
+def nobody_else_is_touched(pair: Case) -> Deviation:
     """While one model is patched, another reads bit-equally and no module or class of torch or transformers changes.
 
     The value is the number of differences.
     """
-    name = pair.model if isinstance(pair.model, str) else host_of(pair.model)[1].name
-    other = host(name)
-    tokens = text(other, pair.host_length(9))
-    before = {**surroundings(), "another model": read(other, tokens)}
+    name = pair.model if isinstance(pair.model, str) else base_model_of(pair.model)[1].name
+    other = tiny_model(name)
+    tokens = random_tokens(other, pair.host_length(9))
+    before = {**surroundings(), "another model": forward(other, tokens)}
     with pair.patched() as model:
-        read(model, text(model, pair.length(9, model)))
-        during = {**surroundings(), "another model": read(other, tokens)}
+        forward(model, random_tokens(model, pair.length(9, model)))
+        during = {**surroundings(), "another model": forward(other, tokens)}
     return pair.gap("isolation", *differences(before, during))
 
 
 def traces(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
     """Everything a patch could leave behind, by name."""
-    found: dict[str, Any] = {"logits": read(model, tokens)}
+    found: dict[str, Any] = {"logits": forward(model, tokens)}
     for name, module in model.named_modules():
         found[f"class of {name}"] = type(module)
         found[f"attributes of {name}"] = sorted(module.__dict__)

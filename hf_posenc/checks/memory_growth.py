@@ -1,4 +1,4 @@
-"""Law of memory: it grows with the length of a text, not with its square.
+"""Check of memory: it grows with the length of a text, not with its square.
 
 A spy on torch's dispatcher sees every tensor an operation makes. What fused kernels use inside is not seen; they are
 written to use little.
@@ -17,24 +17,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from hf_posenc.checks.case import Pair, reach
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import text
-from hf_posenc.checks.registry import law
-from hf_posenc.patching.state import host_of
+from hf_posenc.checks.case import Case, position_limit
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.registry import register_check
+from hf_posenc.patching.state import base_model_of
 
 SHORT, LONG = 400, 800  # more than a block of rows; their like is not found among the sizes of models
 DOUBLED = 2.1
 
 
-@law("memory", costly=True)
-def memory_is_linear(pair: Pair) -> Gap:
+@register_check("memory", costly=True)
+def memory_is_linear(pair: Case) -> Deviation:
     """Twice the text takes twice the memory, and no tensor has two axes as long as the text.
 
     The value is the number of tensors that do, and one more where the peak grew by more than `DOUBLED`.
     """
     with pair.patched() as model:
-        end = reach(model)
+        end = position_limit(model)
         if end is not None and end < LONG:
             return pair.gap("memory", 0.0, f"no tensor: the scheme ends at {end} tokens")
         before = model.config._attn_implementation
@@ -50,7 +50,7 @@ def memory_is_linear(pair: Pair) -> Gap:
 
 def spied(model: PreTrainedModel, length: int) -> Spy:
     """What the base model makes in reading a text of that length."""
-    base, tokens = host_of(model)[0], text(model, length)
+    base, tokens = base_model_of(model)[0], random_tokens(model, length)
     with torch.no_grad(), Spy(length, sizes_of(base)) as spy:
         base(input_ids=tokens, use_cache=False)
     return spy

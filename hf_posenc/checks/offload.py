@@ -1,4 +1,4 @@
-"""Law of offloading: where accelerate keeps the weights between calls must not show in what a model reads."""
+"""Check of offloading: where accelerate keeps the weights between calls must not show in what a model reads."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
-    distance,
-    in_pieces,
+    forward,
+    forward_in_chunks,
+    max_deviation,
     new_cache,
-    read,
-    text,
+    random_tokens,
 )
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.registry import register_check
 from hf_posenc.patching.patch import patch_model
 
 
-@law("offload", copies=True, costly=True, needs="accelerate")
-def offloaded_equals_whole(pair: Pair) -> Gap:
+@register_check("offload", copies=True, costly=True, needs="accelerate")
+def offloaded_equals_whole(pair: Case) -> Deviation:
     """A model offloaded after or before it is patched reads as the whole one, twice, and from a cache where it has one.
 
     Before the patch the scheme's parameters are drawn from one seed, and have to have their values all the same.
     """
     found = []
     with pair.patched() as model:
-        tokens = text(model, pair.length(pair.trained + 5, model))
+        tokens = random_tokens(model, pair.length(pair.trained + 5, model))
         offloaded = offload(copy.deepcopy(model))
         for time in ("once", "twice"):
-            found.append((*distance(read(offloaded, tokens), read(model, tokens)), f"patched, then offloaded, {time}"))
+            found.append(
+                (*max_deviation(forward(offloaded, tokens), forward(model, tokens)), f"patched, then offloaded, {time}")
+            )
         if pair.causal and not pair.needs_whole_text:
-            found.append((*distance(decoded(offloaded, tokens), decoded(model, tokens)), "decoding"))
+            found.append((*max_deviation(decoded(offloaded, tokens), decoded(model, tokens)), "decoding"))
     with pair.host() as model:
         offloaded = offload(copy.deepcopy(model))
         for one in (model, offloaded):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 patch_model(one, pair.scheme, **pair.options)
-        found.append((*distance(read(offloaded, tokens), read(model, tokens)), "offloaded, then patched"))
+        found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
     value, where, when = max(found)
     return pair.gap("offload", value, f"{where}, {when}")
 
@@ -57,4 +59,4 @@ def decoded(model: nn.Module, tokens: Tensor) -> Tensor:
     """Logits of a text whose last tokens come one by one."""
     length = tokens.shape[1]
     sizes = [length - 3, 1, 1, 1]
-    return in_pieces(model, tokens, new_cache(DynamicCache, model, length), sizes)
+    return forward_in_chunks(model, tokens, new_cache(DynamicCache, model, length), sizes)

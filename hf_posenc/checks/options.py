@@ -1,4 +1,4 @@
-"""Law of options: each one that a scheme takes moves something, or is refused."""
+"""Check of options: each one that a scheme takes moves something, or is refused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.definition import read_at
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import text
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.definition import forward_at
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.registry import register_check
 from hf_posenc.errors import PosEncError, PositionOutOfTable
 from hf_posenc.schemes.spec import plan
 
@@ -25,8 +25,8 @@ TIMES = (2, 8, 0.5, 0.125)  # values to try, of what an option is
 INSTEAD_OF_NONE = (1, 2, 3, 8, 0.5, 0.25)
 
 
-@law("options", costly=True)
-def every_option_counts(pair: Pair) -> Gap:
+@register_check("options", costly=True)
+def every_option_counts(pair: Case) -> Deviation:
     """For each option, one of a few other values at least moves what is read or learned, or is refused.
 
     Read are texts of half the trained length, of that and of four times that, one far out, and two in training. Lists
@@ -42,7 +42,7 @@ def every_option_counts(pair: Pair) -> Gap:
     return pair.gap("options", float(len(idle)), ", ".join(idle) or "no option")
 
 
-def others(pair: Pair) -> dict[str, list[Any]]:
+def others(pair: Case) -> dict[str, list[Any]]:
     """Values to try, by option of the parts of a scheme; none of those that were given."""
     found: dict[str, list[Any]] = {}
     for cls, given in plan(pair.scheme).parts:
@@ -70,14 +70,14 @@ def values(hint: Any, default: Any) -> Iterator[Any]:
         yield from (value for value in tried if value != default)
 
 
-def other(pair: Pair, name: str, value: Any) -> Pair:
+def other(pair: Case, name: str, value: Any) -> Case:
     """The pair with one option more."""
     twin = copy.copy(pair)
     twin.options = {**pair.options, name: value}
     return twin
 
 
-def counts(usual: list[Any], pair: Pair) -> bool:
+def counts(usual: list[Any], pair: Case) -> bool:
     """Whether a pair differs from what is usual in anything that is heard of it, or is refused."""
     try:
         return any(not _same(one, two) for one, two in zip(usual, heard(pair), strict=True))
@@ -85,7 +85,7 @@ def counts(usual: list[Any], pair: Pair) -> bool:
         return True
 
 
-def heard(pair: Pair) -> Iterator[Any]:
+def heard(pair: Case) -> Iterator[Any]:
     """Shapes of what is learned, and readings ``[1, token, width]``; None where a text is refused."""
     with pair.patched() as model:
         yield {name: weight.shape for name, weight in model.named_parameters() if "posenc." in name}
@@ -102,7 +102,7 @@ def heard(pair: Pair) -> Iterator[Any]:
 
 def _read(model: PreTrainedModel, length: int, start: int = 0) -> Tensor | None:
     with suppress(PositionOutOfTable):
-        return read_at(model, text(model, length), start)
+        return forward_at(model, random_tokens(model, length), start)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Law of adapters: LoRA before or after the patch, merged, taken off, saved and loaded is one and the same model."""
+"""Check of adapters: LoRA before or after the patch, merged, taken off, saved and loaded is one and the same model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import distance, read, text
-from hf_posenc.checks.registry import law
-from hf_posenc.checks.tolerances import LOUDER, QUIETEST
-from hf_posenc.patching.state import host_of
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward, max_deviation, random_tokens
+from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.patching.state import base_model_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
 
-@law("adapters", copies=True, costly=True, named=True, needs="peft")
-def adapters_go_with_the_scheme(pair: Pair) -> Gap:
+@register_check("adapters", copies=True, costly=True, named=True, needs="peft")
+def adapters_go_with_the_scheme(pair: Case) -> Deviation:
     """A tiny LoRA put on before the patch reads as one put on after it, merged, and from its own folder.
 
     Taken off, it leaves the patched model. The value is the largest deviation; infinite where the adapter did nothing.
@@ -35,18 +35,18 @@ def adapters_go_with_the_scheme(pair: Pair) -> Gap:
         after = wrapped(_patched(pair, copy.deepcopy(base)))
         before = _patched(pair, wrapped(copy.deepcopy(base)))  # type: ignore[arg-type]
         alone = _patched(pair, copy.deepcopy(base))
-        tokens = text(alone, pair.length(pair.trained + 5, alone))
-        plain, wanted = read(alone, tokens), read(after, tokens)
-        if not distance(wanted, plain)[0] > LOUDER * QUIETEST:
+        tokens = random_tokens(alone, pair.length(pair.trained + 5, alone))
+        plain, wanted = forward(alone, tokens), forward(after, tokens)
+        if not max_deviation(wanted, plain)[0] > EFFECT_FACTOR * NOISE_FLOOR:
             return pair.gap("adapters", math.inf, "an adapter without effect")
         with tempfile.TemporaryDirectory() as folder:
             save_peft_adapter(after, folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
         found = [
-            (*distance(read(before, tokens), wanted), "put on before the patch"),
-            (*distance(read(loaded, tokens), wanted), "loaded"),
-            (*distance(read(copy.deepcopy(after).merge_and_unload(), tokens), wanted), "merged"),
-            (*distance(read(after.unload(), tokens), plain), "taken off"),
+            (*max_deviation(forward(before, tokens), wanted), "put on before the patch"),
+            (*max_deviation(forward(loaded, tokens), wanted), "loaded"),
+            (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), wanted), "merged"),
+            (*max_deviation(forward(after.unload(), tokens), plain), "taken off"),
         ]
     value, where, how = max(found, key=lambda gap: gap[0])
     return pair.gap("adapters", value, f"{where}, {how}")
@@ -67,7 +67,7 @@ def wrapped(model: PreTrainedModel) -> PeftModel:
     return adapted
 
 
-def _patched(pair: Pair, model: PreTrainedModel) -> PreTrainedModel:
+def _patched(pair: Case, model: PreTrainedModel) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what a scheme learns starts alike each time
         return pair.apply(model)
@@ -79,7 +79,7 @@ def projections(model: nn.Module) -> list[str]:
 
 
 def _attentions(model: nn.Module) -> Any:
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     known = (*adapter.attention, *adapter.attention.values())
     return (module for module in base.modules() if type(module) in known)
 

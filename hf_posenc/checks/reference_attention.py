@@ -4,7 +4,7 @@
     o_i         = Σ_j softmax_j([score[i, ·], sink])_j v_j + value bias
 
 Of the package only the hooks of the scheme take part. Queries and keys are turned here, bands are read pair by pair,
-and there is no cache, no mask, no route and no table that is kept. Positions are those the law knows.
+and there is no cache, no mask, no route and no table that is kept. Positions are those the check knows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from hf_posenc.core.terms import (
     Terms,
     ToeplitzBias,
 )
-from hf_posenc.patches.attention import Attended, LayerProjections, Positioned
+from hf_posenc.patches.attention import AttentionOutput, LayerProjections, PatchedAttention
 from hf_posenc.schemes.base import Scheme
 
 
 @dataclass(frozen=True)
-class Spoken:
+class ReferenceTerms:
     """What a scheme says of one text in one layer.
 
     Attributes:
@@ -49,7 +49,7 @@ class Spoken:
     scaling: float
 
 
-def spoken(attention: Positioned, positions: Tensor, hidden: Tensor) -> Spoken:
+def reference_terms(attention: PatchedAttention, positions: Tensor, hidden: Tensor) -> ReferenceTerms:
     """What the scheme of a layer says of a text ``hidden [1, token, width]`` at ``positions [1, token]``."""
     ctx = PositionContext(
         positions, positions, causal=attention.is_causal, contiguous=False, hidden=hidden,
@@ -57,10 +57,10 @@ def spoken(attention: Positioned, positions: Tensor, hidden: Tensor) -> Spoken:
     )  # fmt: skip
     beside = attention.scheme.carry(ctx)
     ctx = ctx if beside is None else replace(ctx, carried=beside.float())
-    return Spoken(attention.scheme, attention.scheme.terms(ctx), ctx, attention.scaling)
+    return ReferenceTerms(attention.scheme, attention.scheme.terms(ctx), ctx, attention.scaling)
 
 
-def mix(said: Spoken, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+def mix(said: ReferenceTerms, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Mixed values ``[1, heads, token, value_dim]`` of raw ``q``, ``k``, ``v`` (``[1, (kv_)heads, token, dim]``).
 
     Args:
@@ -105,7 +105,7 @@ def turned(
     return torch.cat((torch.cat(there, dim=-1) if halves else torch.stack(there, dim=-1).flatten(-2), left), dim=-1)
 
 
-def placed(said: Spoken, rotation: Rotation, places: Tensor) -> Tensor:
+def placed(said: ReferenceTerms, rotation: Rotation, places: Tensor) -> Tensor:
     """Where tokens stand, in as many coordinates as the rotation has."""
     return places if rotation.axes is None else said.scheme.coordinates(places, None)
 
@@ -125,7 +125,7 @@ def inside(band: Band, query: Tensor, key: Tensor) -> Tensor:
 
 
 @contextmanager
-def by_definition(model: nn.Module, positions: Tensor) -> Iterator[list[Spoken]]:
+def by_definition(model: nn.Module, positions: Tensor) -> Iterator[list[ReferenceTerms]]:
     """In the block every patched layer of a model mixes one text at ``positions [1, token]`` by `mix`.
 
     Gives a list to which every layer adds what its scheme said.
@@ -133,8 +133,10 @@ def by_definition(model: nn.Module, positions: Tensor) -> Iterator[list[Spoken]]
     layers, heard = attentions(model), []
     stand = layers[0].scheme.reposition(positions, training=False)
 
-    def attend(own: Any, layer: Positioned, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, **_: Any) -> Attended:
-        heard.append(spoken(layer, stand, hidden))
+    def attend(
+        own: Any, layer: PatchedAttention, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, **_: Any
+    ) -> AttentionOutput:
+        heard.append(reference_terms(layer, stand, hidden))
         return mix(heard[-1], q, k, v).to(v.dtype).transpose(1, 2), None
 
     with replaced(layers, attend):
@@ -142,7 +144,7 @@ def by_definition(model: nn.Module, positions: Tensor) -> Iterator[list[Spoken]]
 
 
 @contextmanager
-def replaced(layers: list[Positioned], attend: Any) -> Iterator[None]:
+def replaced(layers: list[PatchedAttention], attend: Any) -> Iterator[None]:
     """In the block ``attend(own, layer, …)`` answers for every layer's own."""
     kept = [dict(layer.__dict__) for layer in layers]
     for layer in layers:
@@ -155,12 +157,12 @@ def replaced(layers: list[Positioned], attend: Any) -> Iterator[None]:
             layer.__dict__.update({name: own for name, own in before.items() if name == "attend"})
 
 
-def attentions(model: nn.Module) -> list[Positioned]:
+def attentions(model: nn.Module) -> list[PatchedAttention]:
     """The patched attention modules, in the order of the layers."""
-    return [module for module in model.modules() if isinstance(module, Positioned)]
+    return [module for module in model.modules() if isinstance(module, PatchedAttention)]
 
 
-def _rotations(said: Spoken, turns: Rotation | None) -> Iterator[tuple[slice, Rotation | None]]:
+def _rotations(said: ReferenceTerms, turns: Rotation | None) -> Iterator[tuple[slice, Rotation | None]]:
     """Rows that share a rotation, and that."""
     by_row, count = said.terms.rows, said.ctx.query_positions.shape[1]
     if by_row is None:
@@ -175,7 +177,7 @@ def _rotations(said: Spoken, turns: Rotation | None) -> Iterator[tuple[slice, Ro
 
 
 def _mix_rows(
-    said: Spoken, rows: slice, rotation: Rotation | None, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype
+    said: ReferenceTerms, rows: slice, rotation: Rotation | None, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype
 ) -> Tensor:
     terms, ctx = said.terms, said.ctx
     here, there = ctx.query_positions[:, rows, None], ctx.key_positions[:, None, :]
@@ -203,7 +205,7 @@ def _mix_rows(
 
 
 def _block(
-    said: Spoken, region: Region, rows: slice, rotation: Rotation | None, q: Tensor, k: Tensor, seen: Tensor,
+    said: ReferenceTerms, region: Region, rows: slice, rotation: Rotation | None, q: Tensor, k: Tensor, seen: Tensor,
     dtype: torch.dtype,
 ) -> Block:  # fmt: skip
     here, there = region.query_at(said.ctx.query_positions), region.key_at(said.ctx.key_positions)

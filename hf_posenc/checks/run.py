@@ -1,4 +1,4 @@
-"""The laws on a user's own model, as ``hf-posenc check`` runs them."""
+"""The checks on a user's own model, as ``hf-posenc check`` runs them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.checkpoints.load import from_pretrained
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.registry import Law, applicable
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.registry import Check, applicable_checks
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.state import describe
 from hf_posenc.schemes.spec import SchemeSpec
@@ -25,61 +25,62 @@ SMALL = 50_000_000  # parameters, of which a second copy costs nobody anything
 AS_ASKED = ("unpatch", "twice")  # about the very patch the user will make
 
 
-def check(
+def check_scheme(
     model: PreTrainedModel | str | os.PathLike[str],
     scheme: SchemeSpec,
     *,
-    laws: Iterable[str] | None = None,
+    checks: Iterable[str] | None = None,
     progress: Callable[[str], None] | None = None,
     **options: Any,
-) -> list[Gap]:
-    """Measure every law that applies to a scheme on a live model, and give the model back as it was.
+) -> list[Deviation]:
+    """Measure every check that applies to a scheme on a live model, and give the model back as it was.
 
-    The patch is first made exactly as asked, so that what `hf_posenc.patch_model` refuses is refused. Most laws are
+    The patch is first made exactly as asked, so that what `hf_posenc.patch_model` refuses is refused. Most checks are
     about boundaries, not about the number where these stand: they read a few dozen tokens, with the scheme built for a
     trained length of 16 and the same factor. Where its options do not allow that, they use the lengths asked for.
 
     Args:
         model: any supported model, on any device; or what `hf_posenc.from_pretrained` loads.
         scheme: as `hf_posenc.patch_model` takes it.
-        laws: names from `LAWS`; by default all, of a model of more than `SMALL` parameters those that need no copy.
-        progress: called with the name of each law before it is measured.
+        checks: names from `CHECKS`; by default all, of a model of more than `SMALL` parameters those that need no copy.
+        progress: called with the name of each check before it is measured.
         options: as `hf_posenc.patch_model` takes them.
 
     Returns:
-        One `Gap` a law; the law is broken where ``gap.broken``, which it also is where an exception came in its way.
+        One `Deviation` a check; the check is broken where ``gap.failed``, which it also is where an exception came in
+        its way.
 
     Raises:
         PosEncError: the patch is refused.
     """
     if isinstance(model, (str, os.PathLike)):
         model = from_pretrained(model)
-    asked = Pair(model, scheme, **options)
+    asked = Case(model, scheme, **options)
     short = _short(asked)
-    copies = laws is not None or sum(weight.numel() for weight in model.parameters()) <= SMALL
+    copies = checks is not None or sum(weight.numel() for weight in model.parameters()) <= SMALL
     found = []
-    for law in applicable(asked, copies=copies, names=laws):
+    for check in applicable_checks(asked, copies=copies, names=checks):
         if progress is not None:
-            progress(law.name)
-        pair = asked if law.name in AS_ASKED else short
-        found.append(_measured(law, pair.copied() if law.copies else pair))
+            progress(check.name)
+        pair = asked if check.name in AS_ASKED else short
+        found.append(_measured(check, pair.copied() if check.copies else pair))
     return found
 
 
-def _measured(law: Law, pair: Pair) -> Gap:
-    """The gap; infinite where the scheme raised on the way, since it was accepted for all that laws ask of it."""
+def _measured(check: Check, pair: Case) -> Deviation:
+    """The gap; infinite where the scheme raised on the way, since it was accepted for all that checks ask of it."""
     try:
-        return law(pair)
+        return check(pair)
     except Exception as error:
-        return pair.gap(law.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
+        return pair.gap(check.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
-def _short(asked: Pair) -> Pair:
+def _short(asked: Case) -> Case:
     """The pair with a short trained length and the same factor, or as it was asked for."""
     with asked.patched() as model:
         factor = describe(model).factor
     options = {name: value for name, value in asked.options.items() if name != "target_length"}
-    short = Pair(
+    short = Case(
         asked.model, asked.scheme, **{**options, "factor": factor, "trained_length": min(SHORT, asked.trained)}
     )
     try:

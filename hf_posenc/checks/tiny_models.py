@@ -1,4 +1,4 @@
-"""Small models on which a broken law shows.
+"""Small models on which a broken check shows.
 
 A freshly initialised transformer attends almost evenly: even frequencies that go stale in the cache move its logits by
 a thousandth only. Here weights are scaled so that attention scores have a standard deviation of about 3 and logits of
@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-TRAINED = 32
+TRAINED_LENGTH = 32
 WIDTH, HEADS, KV_HEADS, LAYERS, VOCABULARY = 64, 4, 2, 2, 96
 SCORE_DEVIATION = 3.0
 SHARP = ("q_proj.weight", "k_proj.weight", "query.weight", "key.weight")
@@ -37,7 +37,7 @@ UNIT = (
 )
 
 
-def host(name: str) -> PreTrainedModel:
+def tiny_model(name: str) -> PreTrainedModel:
     """A fresh copy of a contract model, in evaluation mode: ``llama``, ``gpt2``, ``bert`` or ``bert_decoder``."""
     return copy.deepcopy(_original(name))
 
@@ -46,7 +46,7 @@ def llama() -> LlamaForCausalLM:
     """A Llama whose keys and values are shared by two query heads each."""
     config = LlamaConfig(
         hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, num_hidden_layers=LAYERS,
-        intermediate_size=2 * WIDTH, vocab_size=VOCABULARY, max_position_embeddings=TRAINED,
+        intermediate_size=2 * WIDTH, vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
@@ -54,7 +54,7 @@ def llama() -> LlamaForCausalLM:
 def gpt2() -> GPT2LMHeadModel:
     """A GPT-2 with tied embeddings."""
     config = GPT2Config(
-        n_embd=WIDTH, n_head=HEADS, n_layer=LAYERS, n_positions=TRAINED, vocab_size=VOCABULARY,
+        n_embd=WIDTH, n_head=HEADS, n_layer=LAYERS, n_positions=TRAINED_LENGTH, vocab_size=VOCABULARY,
         attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return GPT2LMHeadModel(config)
@@ -70,7 +70,7 @@ def bert_decoder() -> BertLMHeadModel:
     return BertLMHeadModel(_bert_config(is_decoder=True))
 
 
-HOSTS: dict[str, Callable[[], PreTrainedModel]] = {
+TINY_MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": llama,
     "gpt2": gpt2,
     "bert": bert,
@@ -99,7 +99,7 @@ def _draw(weight: Tensor, deviation: float) -> None:
 def _original(name: str) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = HOSTS[name]().eval()
+        model = TINY_MODELS[name]().eval()
         sharpen(model)
         return model
 
@@ -107,6 +107,6 @@ def _original(name: str) -> PreTrainedModel:
 def _bert_config(*, is_decoder: bool) -> BertConfig:
     return BertConfig(
         hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=LAYERS, intermediate_size=2 * WIDTH,
-        vocab_size=VOCABULARY, max_position_embeddings=TRAINED, is_decoder=is_decoder,
+        vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH, is_decoder=is_decoder,
         attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0,
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""How much deviation is rounding: one number a law and dtype, and the exceptions by name.
+"""How much deviation is rounding: one number a check and dtype, and the exceptions by name.
 
-Deviations of logits are in units of their standard deviation, at least 1. Laws that count, like ``unpatch``, allow 0.
+Deviations of logits are in units of their standard deviation, at least 1. Checks that count, like ``unpatch``, allow 0.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 COUNTED = 0.0
-LOUDER = 100.0  # what must show must move logits by this many times the model's own noise
-QUIETEST = 1e-6  # noise of a model that repeats itself exactly: a rounding of float32, ten layers deep
+EFFECT_FACTOR = 100.0  # what must show must move logits by this many times the model's own noise
+NOISE_FLOOR = 1e-6  # noise of a model that repeats itself exactly: a rounding of float32, ten layers deep
 
 # Kernels of other shapes add in another order, some ten roundings deep and a few hundred terms wide; scores are float32
 # even where the model is float64.
@@ -23,7 +23,7 @@ SAME_MEANING = (
     *("continuous", "exported", "scripted", "lengths"),
 )
 
-LIMITS: dict[str, dict[torch.dtype, float]] = {
+TOLERANCES: dict[str, dict[torch.dtype, float]] = {
     **dict.fromkeys(SAME_MEANING, LOGITS),
     # Recomputation runs the same kernels on the same shapes; what is left is the order of accumulation.
     "checkpointing": {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2},
@@ -51,22 +51,22 @@ class KnownLimit:
     """One exception, with its reason; the test suite prints them all.
 
     Attributes:
-        law: name of the law.
+        check: name of the check.
         model: name of the host, or ``*``.
         scheme: a scheme, alone or in a composition, or ``*``.
         limit: what is allowed instead.
         reason: why.
     """
 
-    law: str
+    check: str
     model: str
     scheme: str
     limit: float
     reason: str
 
-    def covers(self, law: str, model: str, scheme: str) -> bool:
-        """Whether the exception is for this law and pair."""
-        return law == self.law and self.model in ("*", model) and self.scheme in ("*", *scheme.split("+"))
+    def covers(self, check: str, model: str, scheme: str) -> bool:
+        """Whether the exception is for this check and pair."""
+        return check == self.check and self.model in ("*", model) and self.scheme in ("*", *scheme.split("+"))
 
 
 GATES = "every token's gate has a share in the bias of all later ones; kernels add those in no fixed order, 1e-5 apart"
@@ -77,7 +77,7 @@ LARGE = "its codes grow with the position, and push digits out of what they are 
 
 EVEN = "the same number added to every feature is what LayerNorm takes away: ask for another `direction`"
 
-SLOW = "no pair turns often enough within the few tokens of this law for `beta_fast` to pass one over"
+SLOW = "no pair turns often enough within the few tokens of this check for `beta_fast` to pass one over"
 
 KNOWN_LIMITS: tuple[KnownLimit, ...] = (
     KnownLimit("says", "*", "drope", 1, "without `keep_layers` it is `none`, and a recipe for getting there"),
@@ -112,7 +112,7 @@ KNOWN_LIMITS: tuple[KnownLimit, ...] = (
 )  # fmt: skip
 
 
-def limit_of(law: str, dtype: torch.dtype, model: str, scheme: str) -> float:
-    """The limit of a law for a pair, an exception where there is one; 0 for laws that count."""
-    usual = LIMITS[law][dtype] if law in LIMITS else COUNTED
-    return max([usual, *(known.limit for known in KNOWN_LIMITS if known.covers(law, model, scheme))])
+def tolerance_of(check: str, dtype: torch.dtype, model: str, scheme: str) -> float:
+    """The limit of a check for a pair, an exception where there is one; 0 for checks that count."""
+    usual = TOLERANCES[check][dtype] if check in TOLERANCES else COUNTED
+    return max([usual, *(known.limit for known in KNOWN_LIMITS if known.covers(check, model, scheme))])

@@ -1,4 +1,4 @@
-"""Laws of training: gradients arrive where something is learned, and recomputing activations changes none of them."""
+"""Checks of training: gradients arrive where something is learned, and recomputing activations changes none of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.deviation import Gap
-from hf_posenc.checks.forward import answer, text
-from hf_posenc.checks.registry import law
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward_with_grad, random_tokens
+from hf_posenc.checks.registry import register_check
 
 
-@law("gradients")
-def gradients_arrive(pair: Pair) -> Gap:
+@register_check("gradients")
+def gradients_arrive(pair: Case) -> Deviation:
     """Every gradient is finite, and those of the scheme's own parameters are not all zero.
 
     The value is the number of parameters of which that is not true.
@@ -24,8 +24,8 @@ def gradients_arrive(pair: Pair) -> Gap:
     return pair.gap("gradients", float(len(wrong)), ", ".join(wrong[:5]) or "no parameter")
 
 
-@law("checkpointing", copies=True)
-def checkpointing_changes_no_gradient(pair: Pair, reentrant: bool = False) -> Gap:
+@register_check("checkpointing", copies=True)
+def checkpointing_changes_no_gradient(pair: Case, reentrant: bool = False) -> Deviation:
     """Gradients with and without gradient checkpointing are equal, relative to the largest of each parameter.
 
     A parameter on which nothing depends, such as the bias of the keys, to which softmax is blind, has a gradient of
@@ -67,7 +67,7 @@ def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = 
     names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is drawn in training is drawn alike every time
-        out = answer(model, text(model, length, rows=rows)).float()
+        out = forward_with_grad(model, random_tokens(model, length, rows=rows)).float()
         loss = (out.log_softmax(-1)[..., :8]).mean()
     if not backward:
         return dict(zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True))

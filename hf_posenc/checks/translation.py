@@ -1,4 +1,4 @@
-"""Laws of place: where a text begins shows where a scheme says so, as it says, and nowhere else."""
+"""Checks of place: where a text begins shows where a scheme says so, as it says, and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_posenc.checks.case import Pair, reach
+from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.claimed_properties import Claim, claim_of
-from hf_posenc.checks.definition import definition, heard, read_at
-from hf_posenc.checks.deviation import Gap
+from hf_posenc.checks.definition import definition, forward_at, reference_outputs
+from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
-    distance,
-    places,
-    read,
-    text,
+    forward,
+    max_deviation,
+    positions_from,
+    random_tokens,
 )
-from hf_posenc.checks.reference_attention import Spoken, attentions, replaced
-from hf_posenc.checks.registry import law
-from hf_posenc.checks.tolerances import LOUDER, QUIETEST
+from hf_posenc.checks.reference_attention import ReferenceTerms, attentions, replaced
+from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import PositionOutOfTable
-from hf_posenc.patches.attention import Attended, Positioned
+from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 
 FAR = (1_000, 10_000, 100_000, 1_000_000)
 FEW = 12  # tokens of a text far out
 
 
-@law("shift", company=True, costly=True)
-def begins_anywhere(pair: Pair) -> Gap:
+@register_check("shift", company=True, costly=True)
+def begins_anywhere(pair: Case) -> Deviation:
     """Where distance is all that counts, a text reads alike wherever it begins; elsewhere it reads as defined there.
 
     What claims distance alone is read off the scheme's terms (`hf_posenc.checks.claimed_properties`). Codes and tables
-    claim that places count: a shift that does not show breaks the law as well.
+    claim that places count: a shift that does not show breaks the check as well.
     """
     with pair.patched() as model:
-        tokens = text(model, _with_room(pair, model))
+        tokens = random_tokens(model, _with_room(pair, model))
         claim, starts = _claim(pair, model, tokens)
-        near = read_at(model, tokens, 0)
+        near = forward_at(model, tokens, 0)
         found = [(*_shifted(model, tokens, near, start, claim), f"begun at {start}") for start in starts]
         if claim == "place":
             found += [(*_unmoved(model, tokens, near, start), f"begun at {start}") for start in starts]
@@ -48,14 +48,14 @@ def begins_anywhere(pair: Pair) -> Gap:
     return pair.gap("shift", value, f"{where}, {how}")
 
 
-@law("distance", company=True, costly=True)
-def equal_distances_score_alike(pair: Pair) -> Gap:
+@register_check("distance", company=True, costly=True)
+def equal_distances_score_alike(pair: Case) -> Deviation:
     """In a text of one repeated token the first layer's log-odds of neighbouring keys are their distance's alone.
 
     Asked of schemes that claim it; the value is the largest spread along a diagonal of the attention.
     """
     with pair.patched() as model:
-        tokens = text(model, 1).expand(1, _with_room(pair, model))
+        tokens = random_tokens(model, 1).expand(1, _with_room(pair, model))
         if _claim(pair, model, tokens)[0] != "distance":
             return pair.gap("distance", 0.0, "no token: distance alone is not claimed")
         before = model.config._attn_implementation
@@ -68,8 +68,8 @@ def equal_distances_score_alike(pair: Pair) -> Gap:
     return pair.gap("distance", value, f"distance {apart}")
 
 
-@law("far", company=True, costly=True)
-def far_is_as_near(pair: Pair) -> Gap:
+@register_check("far", company=True, costly=True)
+def far_is_as_near(pair: Case) -> Deviation:
     """A short text at positions up to a million reads as defined there, from finite tables; past an end it is refused.
 
     Where distance is all that counts, it reads as at the start; where places count, no two read alike; a wide gap in
@@ -77,15 +77,17 @@ def far_is_as_near(pair: Pair) -> Gap:
     in order, or not refused.
     """
     with pair.patched() as model:
-        end = reach(model)
-        claim, _ = _claim(pair, model, text(model, _with_room(pair, model)))
-        tokens = text(model, FEW if end is None else min(FEW, end))
-        near, found = read_at(model, tokens, 0), [(0.0, "no token", "the start")]
+        end = position_limit(model)
+        claim, _ = _claim(pair, model, random_tokens(model, _with_room(pair, model)))
+        tokens = random_tokens(model, FEW if end is None else min(FEW, end))
+        near, found = forward_at(model, tokens, 0), [(0.0, "no token", "the start")]
         for start in FAR if end is None else (end - tokens.shape[1],):
             found.append((*_shifted(model, tokens, near, start, claim), f"position {start}"))
             if claim == "place" and end is None:
-                found.append((*_unmoved(model, tokens, read_at(model, tokens, 2 * start), start), f"position {start}"))
-            wrong = _disorder(heard(model, tokens, start)[1], max(FAR))
+                found.append(
+                    (*_unmoved(model, tokens, forward_at(model, tokens, 2 * start), start), f"position {start}")
+                )
+            wrong = _disorder(reference_outputs(model, tokens, start)[1], max(FAR))
             found += [(math.inf, wrong, f"position {start}")] if wrong else []
         if end is None and (closed := _closed(model, tokens)):
             found.append((math.inf, f"a gap of {closed} reads as none", "no token"))
@@ -95,20 +97,22 @@ def far_is_as_near(pair: Pair) -> Gap:
     return pair.gap("far", value, f"{where} at {place}")
 
 
-def _with_room(pair: Pair, model: PreTrainedModel) -> int:
+def _with_room(pair: Case, model: PreTrainedModel) -> int:
     """Tokens of a text that can still be shifted."""
-    end = reach(model)
+    end = position_limit(model)
     return pair.trained + 6 if end is None else min(pair.trained + 6, max(1, end // 2))
 
 
-def _claim(pair: Pair, model: PreTrainedModel, tokens: Tensor) -> tuple[Claim, list[int]]:
+def _claim(pair: Case, model: PreTrainedModel, tokens: Tensor) -> tuple[Claim, list[int]]:
     """What the scheme claims, by what it says of a text at places near enough for any arithmetic, and these."""
-    end = reach(model)
+    end = position_limit(model)
     last = 4 * pair.trained + 3 if end is None else end - tokens.shape[1]
     starts = [start for start in sorted({1, 17, last}) if 0 < start <= last]
     if not starts:
         return None, starts
-    return claim_of(heard(model, tokens)[1], *(heard(model, tokens, start)[1] for start in starts)), starts
+    return claim_of(
+        reference_outputs(model, tokens)[1], *(reference_outputs(model, tokens, start)[1] for start in starts)
+    ), starts
 
 
 def first_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor:
@@ -118,32 +122,36 @@ def first_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """
     seen: list[Tensor] = []
 
-    def attend(own: Any, layer: Positioned, *call: Any, **host: Any) -> Attended:
+    def attend(own: Any, layer: PatchedAttention, *call: Any, **host: Any) -> AttentionOutput:
         mixed, weights = own(*call, **host)
         seen.append(weights)
         return mixed, weights
 
     with replaced(attentions(model), attend):
-        read_at(model, tokens, 0)
+        forward_at(model, tokens, 0)
     return seen[0]
 
 
 def _shifted(model: PreTrainedModel, tokens: Tensor, near: Tensor, start: int, claim: Claim) -> tuple[float, str]:
     """Deviation of a shifted text from the one at the start, where distance is all, or from its definition there."""
-    now = read_at(model, tokens, start)
-    return _worst(distance(now, near if claim == "distance" else definition(model, tokens, start)))
+    now = forward_at(model, tokens, start)
+    return _worst(max_deviation(now, near if claim == "distance" else definition(model, tokens, start)))
 
 
 def _unmoved(model: PreTrainedModel, tokens: Tensor, near: Tensor, start: int) -> tuple[float, str]:
-    moved = distance(read_at(model, tokens, start), near)[0]
-    return (0.0, "no token") if moved > LOUDER * QUIETEST else (math.inf, "no token, though places are said to count")
+    moved = max_deviation(forward_at(model, tokens, start), near)[0]
+    return (
+        (0.0, "no token")
+        if moved > EFFECT_FACTOR * NOISE_FLOOR
+        else (math.inf, "no token, though places are said to count")
+    )
 
 
 def _worst(found: tuple[float, str]) -> tuple[float, str]:
     return (math.inf, f"no number at {found[1]}") if math.isnan(found[0]) else found
 
 
-def _disorder(layers: list[Spoken], farthest: int) -> str:
+def _disorder(layers: list[ReferenceTerms], farthest: int) -> str:
     """What of the layers' tables is not finite, or out of order; empty where all is well."""
     index = torch.unique(torch.logspace(0, math.log10(farthest), 200).long())
     for said in layers:
@@ -165,20 +173,22 @@ def _disorder(layers: list[Spoken], farthest: int) -> str:
 
 def _closed(model: PreTrainedModel, tokens: Tensor) -> int:
     """A gap that counters of 8 or 16 bits pass over, though half of it shows in the middle of a text; 0 if none is."""
-    here, half = read_at(model, tokens, 0), tokens.shape[1] // 2
+    here, half = forward_at(model, tokens, 0), tokens.shape[1] // 2
 
     def moved(gap: int) -> float:
-        positions = places(model, tokens.shape[1])
+        positions = positions_from(model, tokens.shape[1])
         positions[:, half:] += gap  # without a mask, transformers takes what comes after a gap for another text
-        return distance(read(model, tokens, position_ids=positions, attention_mask=torch.ones_like(tokens)), here)[0]
+        return max_deviation(
+            forward(model, tokens, position_ids=positions, attention_mask=torch.ones_like(tokens)), here
+        )[0]
 
-    loud = LOUDER * QUIETEST
+    loud = EFFECT_FACTOR * NOISE_FLOOR
     return next((bits for bits in (1 << 8, 1 << 16) if moved(bits // 2) > loud and moved(bits) <= loud), 0)
 
 
 def _refused(model: PreTrainedModel, tokens: Tensor, start: int) -> bool:
     try:
-        read_at(model, tokens, start)
+        forward_at(model, tokens, start)
     except PositionOutOfTable:
         return True
     return False

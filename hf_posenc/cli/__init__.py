@@ -1,7 +1,7 @@
 """The command line ``hf-posenc``: each command parses, makes one library call and shows the result.
 
 0 done    1 failed    2 asked for something that is not there    3 done, but a part of it was refused
-4 a law of the contract is broken    130 interrupted    143 terminated
+4 a check of the contract is broken    130 interrupted    143 terminated
 """
 
 from __future__ import annotations

@@ -97,9 +97,9 @@ app.command(
 app.command(
     "compare",
     epilog=examples(
-        "hf-posenc compare --model starter:llama --schemes unscaled,yarn,self_extend --lengths 256,512,1024",
+        "hf-posenc compare --model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024",
         "hf-posenc compare -m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
-        "hf-posenc compare -m starter:bert -s unscaled,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
+        "hf-posenc compare -m starter:bert -s unpatched,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
     ),
 )(compare)
 app.command(

@@ -67,9 +67,9 @@ def tokenizer_of(path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    from hf_posenc.core.files.hf_errors import told
+    from hf_posenc.core.files.hf_errors import explained_errors
 
-    with told(path):
+    with explained_errors(path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from hf_posenc.core.tracing import open_length, traced
+from hf_posenc.core.tracing import has_dynamic_length, is_traced
 from hf_posenc.errors import FractionalPosition, PositionOutOfTable
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class PositionContext:
         """Whether distances run in steps of one, and as many of them as are known: then rows are shears of a table."""
         if not self.contiguous or self.remapped:
             return False
-        return not open_length(self.query_positions.shape[1], self.key_positions.shape[1])
+        return not has_dynamic_length(self.query_positions.shape[1], self.key_positions.shape[1])
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the right device, made once a forward pass."""
@@ -107,7 +107,7 @@ def check_positions(positions: Tensor, end: int | None, name: str) -> None:
             f"Scheme {name!r} knows whole positions only, and a recipe such as cape moves them in between. "
             'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
         )
-    if end is None or positions.numel() == 0 or traced():
+    if end is None or positions.numel() == 0 or is_traced():
         return
     highest = int(positions.max())
     if highest >= end:

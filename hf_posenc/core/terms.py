@@ -87,9 +87,9 @@ class BlockBias:
     """A bias that needs the queries and keys themselves, or more of a pair than its distance.
 
     Attributes:
-        of_block: a `Block` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
-        reads_scores: whether it reads `Block.scores`, or what it returns is kept by somebody. A bias that says no to
-            both gets no scores where the engine can do without, and the engine writes into its result.
+        of_block: a `SchemeBlock` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
+        reads_scores: whether it reads `SchemeBlock.scores`, or what it returns is kept by somebody. A bias that says
+            no to both gets no scores where the engine can do without, and the engine writes into its result.
     """
 
     of_block: Callable[[Block], Tensor]
@@ -104,7 +104,8 @@ class ValueBias:
     """What position adds to the mixed values: Shaw's second table.
 
     Attributes:
-        of_weights: attention weights ``[batch, heads, n, key]`` and their `Block` to ``[batch, heads, n, head_dim]``.
+        of_weights: attention weights ``[batch, heads, n, key]`` and their `SchemeBlock` to ``[batch, heads, n,
+            head_dim]``.
     """
 
     of_weights: Callable[[Tensor, Block], Tensor]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 
-def traced() -> bool:
+def is_traced() -> bool:
     """Whether this call is being written down: no value of a tensor may be looked at."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()  # type: ignore[attr-defined]
 
@@ -20,7 +20,7 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-def open_length(*lengths: int) -> bool:
+def has_dynamic_length(*lengths: int) -> bool:
     """Whether a graph is to hold for any such length; false outside a graph, and where lengths are fixed.
 
     `torch.jit.trace` hands out every length as a tensor, and does not say whether it will ever be another.

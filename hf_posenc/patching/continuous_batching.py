@@ -56,7 +56,7 @@ def check_batching(model: nn.Module) -> None:
             module.__dict__[NAME] = CheckedBatching(module)
 
 
-def batching_as_before(model: nn.Module) -> None:
+def remove_batching_check(model: nn.Module) -> None:
     """Undo `check_batching`; pages with keys of the scheme are forgotten."""
     for module in _generating(model):
         if isinstance(module.__dict__.get(NAME), CheckedBatching):

@@ -10,14 +10,14 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import EVERYTHING, Band, Region
-from hf_posenc.schemes.base import Scheme, has, overrides
+from hf_posenc.schemes.base import Scheme, implements, overrides
 
 
 def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
     """Whether the scheme's values at these positions are others than the host's own."""
     geometry = scheme.geometry
     biased = any(overrides(part, "bias") and not part.silent_at_first for part in scheme.schemes)
-    if biased or has(scheme, "values") or any(map(prepares, scheme.schemes)) or adds_code(scheme, positions):
+    if biased or implements(scheme, "values") or any(map(prepares, scheme.schemes)) or adds_code(scheme, positions):
         return True
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)
@@ -56,7 +56,7 @@ def adds_code(scheme: Scheme, positions: Tensor) -> bool:
     if scheme.embed(positions) is not None:
         return True
     end = scheme.geometry.table
-    if not has(scheme, "read_table") or end is None:
+    if not implements(scheme, "read_table") or end is None:
         return False
     table = torch.randn(end, 1, generator=torch.Generator().manual_seed(0))
     within = positions.cpu().clamp(max=end - 1)

@@ -147,7 +147,7 @@ class _Entrance:
 
 
 @contextmanager
-def without_readers(model: nn.Module, base: nn.Module) -> Iterator[None]:
+def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
     """Run the block while no other thread computes with ``base``, which is a part of ``model``, or is it.
 
     Raises:

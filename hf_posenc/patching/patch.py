@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hf_posenc.core.lengths import resolve
-from hf_posenc.core.lock import alone
+from hf_posenc.core.lock import locked
 from hf_posenc.errors import (
     AlreadyPatched,
     CannotCombine,
@@ -26,8 +26,8 @@ from hf_posenc.patches.registry import adapter_class, adapter_names
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import Record
 from hf_posenc.patching.continuous_batching import check_batching
-from hf_posenc.patching.forward_gate import check_outside, without_readers
-from hf_posenc.patching.preconditions.host import _check_foreign, _check_host_scaling, _check_whole
+from hf_posenc.patching.forward_gate import check_outside, exclusive_access
+from hf_posenc.patching.preconditions.host import check_every_layer, check_existing_scaling, check_foreign_forward
 from hf_posenc.patching.preconditions.host_config import check_complete, check_host
 from hf_posenc.patching.preconditions.memory import check_room
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
@@ -35,12 +35,12 @@ from hf_posenc.patching.preconditions.wrappers import (
     check_reducer,
     check_single,
     check_whole_weights,
-    runnable,
+    explain_run_errors,
 )
 from hf_posenc.patching.proof import Probe, Proof, evaluating
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import Patch, describe, host_of, patch_of
-from hf_posenc.patching.stored.atomic_save import save_whole
+from hf_posenc.patching.state import Patch, base_model_of, describe, patch_of
+from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.stored.config_guard import BLOCK
 from hf_posenc.patching.swap import STASH, swap, undo, write_config
 from hf_posenc.schemes.base import Scheme
@@ -91,10 +91,10 @@ def patch_model(
 
     Threads that compute with the model finish on it as it was, and new forward passes wait for the patch.
     """
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     check_outside(model, base)
     lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
-    with alone(base):
+    with locked(base):
         _patch(model, base, adapter, scheme, lengths, layers, options)
     return model
 
@@ -133,11 +133,11 @@ def _patch(
     for one in (chosen.default, *chosen.layers.values()):
         check_room(one, geometry)
     schemes = _schemes(chosen, geometry, adapter)
-    _check_host_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
-    _check_whole(adapter, base, geometry)
-    _check_foreign(adapter, base, schemes[0])
+    check_existing_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
+    check_every_layer(adapter, base, geometry)
+    check_foreign_forward(adapter, base, schemes[0])
     check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
-    with without_readers(model, base):
+    with exclusive_access(model, base):
         _install(model, base, adapter, geometry, chosen, schemes)
 
 
@@ -145,7 +145,7 @@ def _install(
     model: nn.Module, base: nn.Module, adapter: Adapter, geometry: Geometry, chosen: Layout, schemes: list[Scheme]
 ) -> None:
     """Swap, probe, prove; or undo and raise."""
-    with runnable(base):
+    with explain_run_errors(base):
         probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
     patch = Patch(whole=model)
     try:
@@ -160,7 +160,7 @@ def _install(
         raise
     patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
-    save_whole(model)
+    install_atomic_save(model)
     check_batching(model)
 
 
@@ -171,11 +171,11 @@ def unpatch_model(model: M) -> M:
         NotPatched: there is nothing to undo.
         ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
     """
-    base, _ = host_of(model)
+    base, _ = base_model_of(model)
     check_outside(model, base)
-    with alone(base):
+    with locked(base):
         patch = patch_of(base)
-        with without_readers(model, base):
+        with exclusive_access(model, base):
             undo(base, patch)
     return model
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
-from hf_posenc.patches.placement import placed
+from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.schemes.base import Scheme
 
@@ -105,7 +105,7 @@ class Probe:
 
     def verdict_of(self, layer: int) -> Proof:
         """The verdict on one layer. Raises as `verdict` does."""
-        scheme: Scheme = placed(self.attentions[layer].scheme, self.positions.device)
+        scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions)
         change, moves = 0.0, False
         for sharper, before, beside in zip(SHARPER, self.before[layer], self.beside[layer], strict=True):

@@ -10,7 +10,7 @@ from torch import nn
 
 
 @contextmanager
-def as_it_was_on_error(model: nn.Module) -> Iterator[None]:
+def rollback_on_error(model: nn.Module) -> Iterator[None]:
     """Restore every module of ``model`` if the block raises: class, attributes, children, hooks, what is trained.
 
     Values of parameters are not copied: whoever writes into them must be sure not to fail.

@@ -42,7 +42,7 @@ def describe(model: nn.Module) -> PatchReport:
     Raises:
         NotPatched: the model carries no scheme.
     """
-    report = patch_of(host_of(model)[0]).report
+    report = patch_of(base_model_of(model)[0]).report
     if report is None:
         raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
     return report
@@ -71,7 +71,7 @@ def patch_of(base: nn.Module) -> Patch:
     return patch
 
 
-def host_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
+def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
     """The base model inside ``model``, and its adapter.
 
     Raises:
@@ -94,6 +94,6 @@ def scheme_of(model: nn.Module) -> Scheme:
     Raises:
         NotPatched: the model carries no scheme.
     """
-    base, _ = host_of(model)
+    base, _ = base_model_of(model)
     patch_of(base)
     return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.patches.cache.provenance import ENTRY
-from hf_posenc.patches.forward_hook import ATTENTIONS, announce
+from hf_posenc.patches.forward_hook import ATTENTIONS, prepare_forward
 from hf_posenc.patches.offloading import (
     change_class,
     computing_device,
@@ -17,11 +17,11 @@ from hf_posenc.patches.offloading import (
     offload_beside,
     offloads_of,
 )
-from hf_posenc.patching.continuous_batching import batching_as_before
+from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch
 from hf_posenc.patching.stored import peft_sidecar
-from hf_posenc.patching.stored.atomic_save import save_as_before
+from hf_posenc.patching.stored.atomic_save import remove_atomic_save
 from hf_posenc.patching.stored.config_guard import (
     BLOCK,
     HOST_ROTATION,
@@ -60,7 +60,7 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
         module.__dict__["posenc_reader"] = attentions[0]
     freeze(patch, base, adapter.frozen(base, schemes[0]))
     keep_whole(patch)
-    base.register_forward_pre_hook(announce, with_kwargs=True)
+    base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(carry)
 
 
@@ -142,7 +142,7 @@ def carry(base: nn.Module, *_: Any) -> None:
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
             if patch.record is not None:
                 patch.record.check(base)
-            peft_sidecar.carry(base, peft_configs)
+            peft_sidecar.write_beside_adapter(base, peft_configs)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:
@@ -160,11 +160,11 @@ def undo(base: nn.Module, patch: Patch) -> None:
     for model, names in patch.whole_blocks:
         model.__dict__[WHOLE_BLOCKS] = names
     if patch.whole is not None:
-        save_as_before(patch.whole)
-        batching_as_before(patch.whole)
+        remove_atomic_save(patch.whole)
+        remove_batching_check(patch.whole)
     restore_config(patch, base)
     for number, hook in list(base._forward_pre_hooks.items()):
-        if hook is announce:
+        if hook is prepare_forward:
             base._forward_pre_hooks.pop(number)
             base._forward_pre_hooks_with_kwargs.pop(number, None)
     for number, hook in list(base._state_dict_pre_hooks.items()):

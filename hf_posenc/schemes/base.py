@@ -14,7 +14,7 @@ from hf_posenc.core.regions import (
     Band,
     Region,
 )
-from hf_posenc.core.rotation.cache import Tables
+from hf_posenc.core.rotation.cache import CosSinCache
 from hf_posenc.core.terms import (
     Bias,
     RowRotation,
@@ -76,9 +76,9 @@ class Scheme(nn.Module):
         return self.__dict__.get(ORIGINAL, self)
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> CosSinCache:
         """Tables of cosines kept between forward passes; they are no part of what is copied or saved."""
-        return self.original.__dict__.setdefault("kept_tables", Tables())
+        return self.original.__dict__.setdefault("kept_tables", CosSinCache())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "kept_tables"}
@@ -219,7 +219,7 @@ class Scheme(nn.Module):
         return self.record.name
 
 
-def has(scheme: Scheme, hook: str) -> bool:
+def implements(scheme: Scheme, hook: str) -> bool:
     """Whether the scheme, or a part of it, has its own version of a hook."""
     return any(overrides(part, hook) for part in scheme.schemes)
 

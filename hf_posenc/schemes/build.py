@@ -7,7 +7,7 @@ from hf_posenc.errors import (
     OptionOutOfRange,
     SchemeNotDefined,
 )
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.spec import Plan
@@ -38,14 +38,14 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
 
 def reach_of(scheme: Scheme) -> int | None:
     """Number of positions a scheme can read on its host; None where there is no end."""
-    by_row = (not scheme.replaces_host or scheme.keeps_table) and not has(scheme, "read_table")
+    by_row = (not scheme.replaces_host or scheme.keeps_table) and not implements(scheme, "read_table")
     ends = (scheme.longest, scheme.geometry.table if by_row else None)
     return min((end for end in ends if end is not None), default=None)
 
 
 def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:
     record = part.record
-    rotates = has(whole, "rotation") or has(whole, "row_rotation")
+    rotates = implements(whole, "rotation") or implements(whole, "row_rotation")
     if part.needs_causal and not geometry.causal:
         raise SchemeNotDefined(
             f"Scheme {record.name!r} is not defined for this {model} model: it needs a decoder, which reads from left "
@@ -56,7 +56,7 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
             f"Scheme {record.name!r} is not defined for {model}: it changes a rotation, and {model} has none. "
             f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
         )
-    if part.needs_relative and not rotates and not has(whole, "bias"):
+    if part.needs_relative and not rotates and not implements(whole, "bias"):
         raise SchemeNotDefined(
             f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
             f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'

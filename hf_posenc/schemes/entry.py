@@ -1,6 +1,6 @@
 """A line of a comparison: a scheme, its options, and what tables call it.
 
-yarn · pi:factor=4 · self_extend:group=8,window=128 · unscaled          (the last is the model as it comes)
+yarn · pi:factor=4 · self_extend:group=8,window=128 · unpatched          (the last is the model as it comes)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from hf_posenc.errors import BadComparison, shown
 
-UNSCALED = "unscaled"
+UNPATCHED = "unpatched"
 LENGTHS = ("factor", "target_length", "trained_length")
 """Options that `hf_posenc.patch_model` takes for every scheme."""
 
@@ -82,7 +82,7 @@ def entries_of(given: str | Iterable[Given]) -> list[Entry]:
             if found.setdefault(entry.label, entry) != entry:
                 raise BadComparison(f"Two entries are called {entry.label!r}. Give them different labels.")
     if not found:
-        raise BadComparison("There is no scheme to compare. Name some, for example yarn,self_extend,unscaled.")
+        raise BadComparison("There is no scheme to compare. Name some, for example yarn,self_extend,unpatched.")
     return list(found.values())
 
 
@@ -93,7 +93,7 @@ def several(given: Any) -> Iterable[Given]:
         BadComparison: it is none, or something in it is neither words, a pair nor an entry.
     """
     if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise BadComparison(f"The schemes to compare are words or a list, got {shown(given)}. Pass 'yarn,unscaled'.")
+        raise BadComparison(f"The schemes to compare are words or a list, got {shown(given)}. Pass 'yarn,unpatched'.")
     found = list(given)
     for item in found:
         pair = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], Mapping)
@@ -110,7 +110,7 @@ def entry_of(given: tuple[str, dict[str, Any]] | Entry) -> Entry:
         return given
     scheme, options = given
     told = ",".join(f"{name}={json.dumps(value)}" for name, value in options.items())
-    return Entry(f"{scheme}:{told}" if told else scheme, None if scheme == UNSCALED else scheme, dict(options))
+    return Entry(f"{scheme}:{told}" if told else scheme, None if scheme == UNPATCHED else scheme, dict(options))
 
 
 def read_words(text: str) -> list[Entry]:
@@ -140,11 +140,11 @@ def read_word(scheme: str, words: Sequence[str]) -> Entry:
             raise BadComparison(
                 f"{scheme} has an option {word!r} without a value. Write for example yarn:beta_fast=16."
             )
-        if scheme == UNSCALED:
-            raise BadComparison(f"{UNSCALED} is the model as it comes and takes no {name!r}. Leave it out.")
+        if scheme == UNPATCHED:
+            raise BadComparison(f"{UNPATCHED} is the model as it comes and takes no {name!r}. Leave it out.")
         options[name] = json_or_text(value)
     label = f"{scheme}:{','.join(words)}" if words else scheme
-    return Entry(label, None if scheme == UNSCALED else scheme, options)
+    return Entry(label, None if scheme == UNPATCHED else scheme, options)
 
 
 def json_or_text(value: str) -> Any:

@@ -24,10 +24,10 @@ from hf_posenc.core.files.atomic import folder_made, write_json
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import LengthContradiction
-from hf_posenc.patching.rollback import as_it_was_on_error
-from hf_posenc.patching.state import describe, host_of, is_patched
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDE_CAR
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.rollback import rollback_on_error
+from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.dataset import (
@@ -140,7 +140,7 @@ def finetune(
         set_seed(training.seed)
         collate = Collator(tokenizer, training.seed)
         trained: Any = model
-        with as_it_was_on_error(model):
+        with rollback_on_error(model):
             if method.configure is not None:
                 trained = get_peft_model(model, method.configure(model, training.rank))
             if folder is not None:
@@ -185,14 +185,14 @@ def begin(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str,
 
 def settings_of_run(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
     """What a run and its continuation must share, for its folder."""
-    block = Block.of_model(model)
+    block = SchemeBlock.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
     return {**shared, "scheme": None if block is None else block.to_json(), "rows": rows}
 
 
 def is_causal(model: nn.Module) -> bool:
     """Whether a model predicts next tokens."""
-    config = host_of(model)[0].config
+    config = base_model_of(model)[0].config
     return bool(getattr(config, "is_decoder", False)) or config.model_type != "bert"
 
 
@@ -201,7 +201,7 @@ def reach_of(model: nn.Module) -> tuple[int, int]:
     if is_patched(model):
         report = describe(model)
         return report.trained_length, report.target_length
-    length: Any = host_of(model)[0].config.max_position_embeddings
+    length: Any = base_model_of(model)[0].config.max_position_embeddings
     return length, length
 
 
@@ -329,7 +329,7 @@ def save(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
         if first:
             (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
             write_json(staged / CURVE, [point.to_dict() for point in curve])
-            move_in(staged, folder, companions=(SIDE_CAR, PARAMETERS), last=(CURVE,))
+            move_in(staged, folder, companions=(SIDECAR, PARAMETERS), last=(CURVE,))
     finally:
         if first:
             shutil.rmtree(staged, ignore_errors=True)

@@ -31,11 +31,11 @@ from hf_posenc.core.lengths import resolve
 from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluating
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts
-from hf_posenc.training.search_log import Factors, Ledger, Progress
+from hf_posenc.training.search_log import Factors, Progress, SearchLog
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,7 +53,7 @@ class SearchResult:
 
     Attributes:
         long_factor: for ``patch_model(model, "longrope", factor=…, long_factor=…)``.
-        loss: of the text under it, nats a token.
+        loss: of the text under it, nats/token.
         uniform_loss: with one stretch for all pairs.
         grown_from: the seed it began with: ``uniform``, ``ntk`` or ``ntk_parts``.
         history: the loss of every evaluation, the seeds' first.
@@ -108,7 +108,7 @@ def search_longrope(
         "trained_length": geometry.trained_length, "target_length": geometry.target_length, "seed": seed,
         "knots": knots, "spread": spread, "tokens": hashlib.sha256(tokens.cpu().long().numpy().tobytes()).hexdigest(),
     }  # fmt: skip
-    ledger = Ledger(None if state is None else Path(state), settings, progress)
+    ledger = SearchLog(None if state is None else Path(state), settings, progress)
 
     def measure(long_factor: Factors) -> float:
         return ledger.enter(long_factor, lambda: loss_under(long_factor, model, tokens, geometry))
@@ -165,7 +165,7 @@ def stretch_of(scaled: Rotary) -> Factors:
 def _geometry(
     model: PreTrainedModel, factor: float | None, target_length: int | None, trained_length: int | None
 ) -> Geometry:
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     config: Any = base.config
     lengths = resolve(
         host=adapter.trained_length(config), factor=factor, target_length=target_length, trained_length=trained_length

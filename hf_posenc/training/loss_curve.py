@@ -13,8 +13,8 @@ class Point:
 
     Attributes:
         step: optimiser steps done; 0 is before training.
-        loss: of the rows trained on, nats a token; None where nothing was trained yet.
-        held_out: loss of held-out text by length, nats a token; empty where it was not measured.
+        loss: of the rows trained on, nats/token; None where nothing was trained yet.
+        held_out: loss of held-out text by length, nats/token; empty where it was not measured.
     """
 
     step: int

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.preconditions.memory import check_rank_room
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
@@ -102,12 +102,12 @@ def of_low_rank(model: nn.Module) -> int:
 
 def of_embeddings(model: nn.Module) -> int:
     """Width of an embedding."""
-    return int(host_of(model)[0].get_input_embeddings().weight.shape[-1])  # type: ignore[operator,union-attr]
+    return int(base_model_of(model)[0].get_input_embeddings().weight.shape[-1])  # type: ignore[operator,union-attr]
 
 
 def of_keys(model: nn.Module) -> int:
     """Width of the keys and values of all layers, where every head has its own."""
-    config: Any = host_of(model)[0].config
+    config: Any = base_model_of(model)[0].config
     return 2 * of_embeddings(model) * int(config.num_hidden_layers)
 
 
@@ -164,7 +164,7 @@ def whole(model: nn.Module) -> dict[str, Any]:
     """
     from peft.utils.constants import EMBEDDING_LAYER_NAMES
 
-    base, _ = host_of(model)
+    base, _ = base_model_of(model)
     names = norms(model)
     embeddings = next(leaf(name) for name, module in inner(model) if module is base.get_input_embeddings())
     tied = bool(getattr(base.config, "tie_word_embeddings", False))
@@ -182,12 +182,12 @@ def norms(model: nn.Module) -> set[str]:
 
 def position_parameters(model: nn.Module) -> list[str]:
     """Names of the parameters that belong to schemes."""
-    return [name for name, _ in host_of(model)[0].named_parameters() if "posenc" in name.split(".")]
+    return [name for name, _ in base_model_of(model)[0].named_parameters() if "posenc" in name.split(".")]
 
 
 def inner(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules of the base model by name, without those of schemes."""
-    base, _ = host_of(model)
+    base, _ = base_model_of(model)
     return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
 
 

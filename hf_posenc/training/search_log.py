@@ -19,7 +19,7 @@ Factors = tuple[float, ...]
 Progress = Callable[[int, float, float], None]
 
 
-class Ledger:
+class SearchLog:
     """Losses, the best factors, and the file that keeps both.
 
     Args:

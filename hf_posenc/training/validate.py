@@ -18,7 +18,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 from hf_posenc.training.config import Training, check_rate
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_asked(model: Any, training: Any) -> None:
         WeightsNotFinite: one of them is no number.
         WrongKind: the settings are no `Training`.
     """
-    host_of(model)
+    base_model_of(model)
     if any(weight.is_meta for weight in model.parameters()):
         raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
     check_finite(model)
@@ -92,7 +92,7 @@ def check_tokens(model: nn.Module, documents: Sequence[Tensor]) -> None:
         InvalidInput: there is one.
     """
     highest = max((int(document.max()) for document in documents if len(document)), default=0)
-    check_vocabulary(host_of(model)[0], highest)
+    check_vocabulary(base_model_of(model)[0], highest)
 
 
 def arguments_of(settings: Mapping[str, Any], more: Any) -> TrainingArguments:

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
 
-class ForgettingLayer(DynamicLayer):
+class EvictingLayer(DynamicLayer):
     """Keeps the first ``first`` and the last ``last`` keys between calls; within a call all new ones are there too.
 
     ``pads`` columns of padding before the first token of some row are kept beside them.
@@ -90,18 +90,18 @@ class ForgettingLayer(DynamicLayer):
         return torch.cat(ends, dim=-2)
 
 
-def make_forgetful(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
+def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
     """Give an empty cache layers that forget, where a layer of the model has ``kept = (first, last)``.
 
     Where padding stands elsewhere than before a text nothing is dropped: which keys are the last ones is then
     different for every row.
     """
-    if padding is not None and (traced() or not leads(padding)):  # a graph cannot know where padding stands
+    if padding is not None and (is_traced() or not leads(padding)):  # a graph cannot know where padding stands
         return
     layers = cache.layers or [DynamicLayer() for _ in kept]
     for number, keys in enumerate(kept):
         if keys is not None and type(layers[number]) is DynamicLayer:
-            layers[number] = ForgettingLayer(*keys)
+            layers[number] = EvictingLayer(*keys)
     cache.layers = layers
 
 
@@ -110,8 +110,8 @@ def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
 
     The first real token of a left-padded row stands behind its padding, of which each chunk of a prefill shows more.
     """
-    forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, ForgettingLayer)]
-    if forgetting and padding is not None and not traced() and leads(padding):  # a compiled step adds no padding
+    forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, EvictingLayer)]
+    if forgetting and padding is not None and not is_traced() and leads(padding):  # a compiled step adds no padding
         pads = int((~padding).sum(-1).max())
         for layer in forgetting:
             layer.pads = max(layer.pads, pads)
@@ -132,7 +132,7 @@ def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
 
     Then a key that is no longer among the last ones is out of every later query's window, too.
     """
-    if positions is None or positions.shape[1] < 2 or traced():
+    if positions is None or positions.shape[1] < 2 or is_traced():
         return True
     rising = positions.diff(dim=-1) > 0
     if padding is not None:
@@ -152,7 +152,7 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
     Raises:
         BackendCannotCarry: they do.
     """
-    if not any(isinstance(layer, ForgettingLayer) for layer in cache.layers):
+    if not any(isinstance(layer, EvictingLayer) for layer in cache.layers):
         return
     if not ascend(positions[:, -length - 1 :], padding):
         raise BackendCannotCarry(
@@ -161,12 +161,12 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
         )
 
 
-def layer_of(cache: Cache | None, layer: int | None) -> ForgettingLayer | None:
+def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     """A layer of a cache, if it forgets."""
     if cache is None or layer is None or layer >= len(cache.layers):
         return None
     found = cache.layers[layer]
-    return found if isinstance(found, ForgettingLayer) else None
+    return found if isinstance(found, EvictingLayer) else None
 
 
 def has_gaps(cache: Cache | None, layer: int | None) -> bool:
@@ -188,7 +188,7 @@ def mask_of_held(mask: Tensor, cache: Cache | None, layer: int | None, length: i
     return mask if found is None or not found.gaps else mask[..., found.columns(length, mask.device)]
 
 
-def narrower(mask: Any, ctx: PositionContext) -> bool:
+def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
     """Whether a mask was made for another layer, one that dropped keys this one has kept."""
     return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
 

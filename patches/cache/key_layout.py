@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers.cache_utils import Cache, DynamicLayer
 
 
-def packed(copies: tuple[Tensor, ...], beside: Tensor | None, cache: Cache, layer: int | None) -> Tensor:
+def pack_keys(copies: tuple[Tensor, ...], beside: Tensor | None, cache: Cache, layer: int | None) -> Tensor:
     """What to cache of new keys.
 
     Args:
@@ -28,10 +28,10 @@ def packed(copies: tuple[Tensor, ...], beside: Tensor | None, cache: Cache, laye
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def unpacked(
+def unpack_keys(
     keys: Tensor, copies: tuple[Tensor, ...], beside: Tensor | None
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """All cached keys as `packed` was given the new ones, each ``[batch, kv_heads, key, …]``, views."""
+    """All cached keys as `pack_keys` was given the new ones, each ``[batch, kv_heads, key, …]``, views."""
     heads, width = copies[0].shape[1], copies[0].shape[-1]
     if keys.shape[1] > heads:
         return keys.split(heads, dim=1), None

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, StaticLayer
 
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import UnknownKeys
 from hf_posenc.patches.cache.reorder import follow_rows
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 
 RECORD = "posenc_key_positions"  # attribute of a cache: its `KeyPositions`
 
@@ -28,7 +28,7 @@ Inferred = Callable[[Tensor], Tensor]  # columns of a cache, [n], to the positio
 
 
 @dataclass(frozen=True)
-class Keys:
+class CachedPositions:
     """Where all keys of one forward pass stand, the new ones included.
 
     Attributes:
@@ -54,7 +54,7 @@ class KeyPositions:
 
     Attributes:
         count: tokens recorded. After a crop there are more than the cache holds, until the next forward pass.
-        run: as in `Keys`.
+        run: as in `CachedPositions`.
         tokens: ``[batch or 1, token]``; None while the run says it all. A static cache has a buffer of its own width
             from the start, so that a compiled step finds what the step before it found.
     """
@@ -64,13 +64,13 @@ class KeyPositions:
         self.run: int | None = None
         self.tokens: Tensor | None = None
 
-    def append(self, past: int, new: Tensor, run: int | None, inferred: Inferred) -> Keys:
+    def append(self, past: int, new: Tensor, run: int | None, inferred: Inferred) -> CachedPositions:
         """Record new tokens in a cache that grows.
 
         Args:
             past: tokens the cache holds.
             new: positions of the new ones, ``[batch or 1, query]``.
-            run: as in `Keys`, with the new tokens.
+            run: as in `CachedPositions`, with the new tokens.
             inferred: positions of cached tokens that were not recorded.
         """
         if run is None:
@@ -84,9 +84,11 @@ class KeyPositions:
         else:
             self.tokens = None
         self.run = run
-        return Keys(run, self.tokens)
+        return CachedPositions(run, self.tokens)
 
-    def write(self, past: int | Tensor, new: Tensor, run: int | None, inferred: Inferred, capacity: int) -> Keys:
+    def write(
+        self, past: int | Tensor, new: Tensor, run: int | None, inferred: Inferred, capacity: int
+    ) -> CachedPositions:
         """Record new tokens in a static cache of ``capacity`` tokens; the other arguments are those of `append`."""
         columns = torch.arange(capacity, device=new.device)
         if self.tokens is None or self.tokens.shape[1] != capacity:
@@ -99,7 +101,7 @@ class KeyPositions:
         self.run = run
         # What is not written yet comes after everything that is.
         ahead = new[:, -1:] + columns - written[-1:]
-        return Keys(run, torch.where(columns <= written[-1:], self.tokens, ahead))
+        return CachedPositions(run, torch.where(columns <= written[-1:], self.tokens, ahead))
 
     def select(self, rows: Tensor) -> None:
         """Follow the rows of the cache: ``rows [new batch]`` are numbers of the old ones."""
@@ -117,17 +119,17 @@ READERS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", 
 
 def reads_keys(scheme: Scheme) -> bool:
     """Whether a scheme may ask where keys stand, rather than rotate each of them once, where it stands."""
-    return any(has(scheme, hook) for hook in READERS)
+    return any(implements(scheme, hook) for hook in READERS)
 
 
 def _static(tokens: Tensor) -> Tensor:
     """A buffer that a compiled step may write to and still replay a CUDA graph."""
-    if not traced():
+    if not is_traced():
         torch._dynamo.mark_static_address(tokens)
     return tokens
 
 
-def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> Keys:
+def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> CachedPositions:
     """Record the positions of the tokens that a cache is about to take, and return those of all its keys.
 
     Args:
@@ -146,7 +148,7 @@ def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> K
     past: Any = cache.get_seq_length()
     inferred = partial(inferred_positions, padding, new, past)
     static = bool(cache.layers) and all(isinstance(one, StaticLayer) and not one.is_sliding for one in cache.layers)
-    if traced():  # values cannot be looked at
+    if is_traced():  # values cannot be looked at
         run = 0 if own and known.run in (0, None) and (known.run == 0 or known.tokens is None) else None
     else:
         past = int(past)

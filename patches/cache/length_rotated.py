@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from hf_posenc.patches.cache.preallocated import GrowingLayer, Room
+from hf_posenc.patches.cache.preallocated import PreallocatedLayer, Room
 
 TurnSome = Callable[[slice], Tensor]
 
 
-class RereadLayer(GrowingLayer):
+class LengthRotatedLayer(PreallocatedLayer):
     """Grows as any other; every change but growth forgets the copy."""
 
     def __init__(self) -> None:
@@ -67,19 +67,21 @@ class RereadLayer(GrowingLayer):
         super().batch_select_indices(indices)
 
 
-def make_rereading(cache: Cache, reread: list[bool]) -> None:
+def install_length_rotation(cache: Cache, reread: list[bool]) -> None:
     """Give an empty cache layers that keep a copy, where a layer of the model rotates by row."""
     if any(reread):
         layers = cache.layers or [DynamicLayer() for _ in reread]
         cache.layers = [
-            RereadLayer() if wanted and type(layer) is DynamicLayer else layer
+            LengthRotatedLayer() if wanted and type(layer) is DynamicLayer else layer
             for layer, wanted in zip(layers, reread, strict=True)
         ]
 
 
-def reader_of(cache: Cache | None, layer: int | None, rows: int) -> Callable[[int, Tensor, TurnSome], Tensor] | None:
+def length_rotation_of(
+    cache: Cache | None, layer: int | None, rows: int
+) -> Callable[[int, Tensor, TurnSome], Tensor] | None:
     """How a decoding row reads its keys in turn; None where there is no copy to keep, or many rows."""
     if cache is None or layer is None or layer >= len(cache.layers) or rows != 1:
         return None
     found = cache.layers[layer]
-    return found.in_turn if isinstance(found, RereadLayer) else None
+    return found.in_turn if isinstance(found, LengthRotatedLayer) else None

@@ -23,12 +23,12 @@ from torch import Tensor
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
-from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.schemes.base import Scheme, implements
 
 ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
@@ -70,7 +70,7 @@ def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:
 
 def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
     """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries."""
-    return any(has(scheme, hook) for hook in ENGINE_HOOKS) or Terms(regions=scheme.regions(ctx)).split
+    return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or Terms(regions=scheme.regions(ctx)).split
 
 
 def takes(scheme: Scheme, ctx: PositionContext, call: Mapping[str, Any]) -> bool:
@@ -153,7 +153,7 @@ def write_and_read(call: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | N
 
 def _call_of(
     layer: PatchedLayer, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: Request
-) -> Call:
+) -> AttentionCall:
     """The attention of one request, as the engine takes it."""
     scheme, rows = layer.scheme, request.rows
     q, keys, values = q[:, :, rows], keys[:, :, request.keys], values[:, :, request.keys]
@@ -163,7 +163,7 @@ def _call_of(
         memo=request.memo, first=request.start, hidden=None if ctx.hidden is None else ctx.hidden[:, rows],
     )  # fmt: skip
     whole = replace(here, query_positions=places, memo=request.memo_of_keys, first=0, hidden=None)
-    queries, copies, values = turned(scheme, q, keys, values, here, whole)
+    queries, copies, values = rotated(scheme, q, keys, values, here, whole)
     queries, terms = scaled(queries, scheme.terms(here))
     copies = copies_of(copies, terms.regions)
-    return Call(queries, copies, values, terms, here, None, layer.scaling, layer.live_dropout)
+    return AttentionCall(queries, copies, values, terms, here, None, layer.scaling, layer.live_dropout)

@@ -9,7 +9,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.patches.cache.paged import GRAPHS_OFF, NO_GRAPHS, needs_engine
 from hf_posenc.patches.cache.provenance import MARK
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 
 BACKENDS = ("sdpa", "paged|sdpa", "paged|eager")  # what transformers calls them here, from 5.4 on
 ONE_BY_ONE = "Use model.generate, which has a cache for it."
@@ -35,7 +35,7 @@ def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) 
             f"Scheme {name} places tokens by the length of their text, which grows while continuous batching "
             f"generates. Use model.generate with use_cache=False."
         )
-    if has(scheme, "carry"):
+    if implements(scheme, "carry"):
         raise BackendCannotCarry(
             f"Scheme {name} caches more than a key and a value a token, and the pages of continuous batching have no "
             f"room for it. {ONE_BY_ONE}"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 ROOM = 256  # tokens; the copy it saves all but one in 256 of is then a small part of what reading the keys costs
 
@@ -27,7 +27,7 @@ class Room:
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
         """``held`` followed by ``new``: a view of this memory, or a tensor of its own for a gradient or a trace."""
-        if torch.is_grad_enabled() or traced():
+        if torch.is_grad_enabled() or is_traced():
             return torch.cat((held, new), dim=-2)
         count = 0 if held.numel() == 0 else held.shape[-2]
         end = count + new.shape[-2]
@@ -52,7 +52,7 @@ class Room:
         )
 
 
-class GrowingLayer(DynamicLayer):
+class PreallocatedLayer(DynamicLayer):
     """transformers' own layer, in memory with room."""
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class GrowingLayer(DynamicLayer):
         super().reset()
 
 
-def make_growing(cache: Cache, layers: int) -> None:
+def install_preallocation(cache: Cache, layers: int) -> None:
     """Give an empty cache that stays on its device layers with room."""
-    if not cache.offloading and not traced():
+    if not cache.offloading and not is_traced():
         found = cache.layers or [DynamicLayer() for _ in range(layers)]
-        cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in found]
+        cache.layers = [PreallocatedLayer() if type(layer) is DynamicLayer else layer for layer in found]

@@ -7,7 +7,7 @@ import warnings
 from torch import nn
 from transformers.cache_utils import Cache
 
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeys
 from hf_posenc.patches.cache.self_attention import self_attention_cache
 
@@ -25,7 +25,7 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
         UnknownKeys: it holds some, and nobody noted whose.
     """
     own = self_attention_cache(cache)
-    if own is None or traced():
+    if own is None or is_traced():
         return
     ours, theirs = vars(base)[ENTRY], getattr(own, MARK, None)
     if theirs == ours:  # first, since the length of a static cache lies on its device

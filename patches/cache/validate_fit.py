@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, shown
 
 
@@ -61,6 +61,6 @@ def check_fit(cache: Cache | None, layers: int, batch: int, length: int) -> None
 
 def _tokens_in(layer: Any) -> int:
     """How many tokens a static layer holds, as far as that is known without waiting for a device."""
-    if not layer.is_initialized or traced() or layer.keys.device.type != "cpu":
+    if not layer.is_initialized or is_traced() or layer.keys.device.type != "cpu":
         return 0
     return int(layer.get_seq_length())

@@ -12,7 +12,7 @@ from transformers import cache_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, QuantizedLayer
 
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 
 QUANTISED = (QuantizedLayer, getattr(cache_utils, "BaseQuantizedLayer", QuantizedLayer))  # 5.4 has the first only
 FRESH = "Pass DynamicCache(), or none."
@@ -45,7 +45,7 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme]) ->
 def _check_exact(schemes: Iterable[Scheme]) -> None:
     """Gates are summed over the whole text, and their rounding with them."""
     for scheme in schemes:
-        if has(scheme, "carry"):
+        if implements(scheme, "carry"):
             raise BackendCannotCarry(
                 f"Scheme {scheme.extra_repr()!r} stores gates beside the keys, which a quantised cache would round. "
                 f"{FRESH}"

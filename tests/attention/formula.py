@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
@@ -337,18 +337,18 @@ class Problem:
             return seen
         return torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)
 
-    def call(self) -> Call:
+    def call(self) -> AttentionCall:
         """As an adapter would hand it to the engine."""
         contiguous = self.real is None and self.document is None
         ctx = PositionContext(self.query_positions(), self.key_positions(), self.causal, contiguous)
         terms = self.position.terms(ctx, self.learned)
-        return Call(tuple(self.q), tuple(self.k), self.v, terms, ctx, self.mask(), self.scaling, self.dropout)
+        return AttentionCall(tuple(self.q), tuple(self.k), self.v, terms, ctx, self.mask(), self.scaling, self.dropout)
 
     def engine(self) -> Tensor:
         return self.attend(self.call())
 
     @staticmethod
-    def attend(call: Call) -> Tensor:
+    def attend(call: AttentionCall) -> Tensor:
         return dispatch.attend(call)
 
     def route(self) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_posenc.attention import dispatch, merge
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device, flash_cuda
 from hf_posenc.attention.routes import flex, regions_cuda
 from hf_posenc.core.context import PositionContext
@@ -256,7 +256,7 @@ def test_compiled_without_a_break() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         positions = torch.arange(q.shape[2])[None]
         terms = Terms(regions=(near, far), visible=EVERYTHING, logit_scale=1.1)
-        call = Call((q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, 0.3)
+        call = AttentionCall((q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, 0.3)
         assert regions_cuda.accepts(call)
         return regions_cuda.attend(call)
 
@@ -338,7 +338,7 @@ class TestFlex:
             mask = None if shape is None else torch.empty(shape, dtype=changes.get("of", torch.bool), device="cuda")
             terms = Terms(bias=(ToeplitzBias(lambda distance: distance[None] * 0.1),))
             ctx = PositionContext(places, places, causal=True, contiguous=True)
-            call = Call((q,), (k,), v, terms, ctx, mask, 0.3, changes.get("dropout", 0.0))
+            call = AttentionCall((q,), (k,), v, terms, ctx, mask, 0.3, changes.get("dropout", 0.0))
             assert flex.accepts(call) == accepted
             assert asked == [(torch.float32, 8, "cuda:0", False)] * accepted
             everything = replace(call, mask=None, dropout=0.0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import (
     dense_blocks,
@@ -120,7 +120,7 @@ def test_regions_on_a_text_and_on_its_last_rows(kind: str, queries: int) -> None
     q, k = [x[:, :, -queries:] * (1 + n) for n, x in enumerate(q)], [x[:, :1] for x in k]
     value = v[0][:, :1]
     terms = Terms(regions=tuple(map(Region, bands)))
-    call = Call(tuple(q), tuple(k), value, terms, context(LENGTH, queries), None, 8**-0.5)
+    call = AttentionCall(tuple(q), tuple(k), value, terms, context(LENGTH, queries), None, 8**-0.5)
     assert dispatch.route(call) == "regions"
     i, j = torch.arange(LENGTH - queries, LENGTH)[:, None], torch.arange(LENGTH)
     exact = [[x.detach().double().requires_grad_() for x in some] for some in (q, k, [value])]
@@ -150,9 +150,11 @@ def test_runs_of_rows(queries: int, step: int, first: int, dtype: torch.dtype) -
     q, k, v = (x.to(dtype) for x in sides(2, 4, 300, 8))
     leaves = [q[:, :, -queries:].requires_grad_(), k[:, :2].requires_grad_(), v[:, :2].requires_grad_()]
     ctx = context(300, queries, first)
-    fast = Call((leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, None, 8**-0.5)
+    fast = AttentionCall((leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, None, 8**-0.5)
     seen = ctx.query_positions[0, :, None] >= ctx.key_positions[0]
-    general = Call((leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, seen[None, None], 8**-0.5)
+    general = AttentionCall(
+        (leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, seen[None, None], 8**-0.5
+    )
     both = [dispatch.attend(call) for call in (fast, general)]
     gradients = [torch.autograd.grad(mixed.float().square().sum(), leaves) for mixed in both]
     # bfloat16 keeps eight bits, and the two ways round after different sums.
@@ -166,16 +168,16 @@ def test_runs_of_a_text_without_gaps_go_through_the_kernel(monkeypatch: pytest.M
     q, k, v = sides(2, 2, 70, 8)
     monkeypatch.setattr(dense_blocks, "attend_by_blocks", lambda call: pytest.fail("the general route"))
     terms = Terms(rows=by_length(16))
-    dispatch.attend(Call((q,), (k,), v, terms, context(70, 70), None, 8**-0.5))
+    dispatch.attend(AttentionCall((q,), (k,), v, terms, context(70, 70), None, 8**-0.5))
     everyone = torch.ones(1, 1, 70, 70, dtype=torch.bool)
     with pytest.raises(pytest.fail.Exception):  # control: a mask is no kernel's business
-        dispatch.attend(Call((q,), (k,), v, terms, context(70, 70), everyone, 8**-0.5))
+        dispatch.attend(AttentionCall((q,), (k,), v, terms, context(70, 70), everyone, 8**-0.5))
 
 
 def test_runs_against_the_formula_in_steps() -> None:
     q, k, v = sides(1, 2, 200, 8)
     places, rotations = torch.arange(200), by_length(64)
-    call = Call((q,), (k,), v, Terms(rows=rotations), context(200, 200), None, 8**-0.5)
+    call = AttentionCall((q,), (k,), v, Terms(rows=rotations), context(200, 200), None, 8**-0.5)
     mixed = dispatch.attend(call)
     for i in (0, 63, 64, 199):
         angles = torch.tensor(rotations.rotation_of(i // 64 * 64 + 64).frequencies, dtype=torch.float64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import key_bias, toeplitz_bias, unpadded
 from hf_posenc.core.context import PositionContext
@@ -30,7 +30,7 @@ needs_kernel = pytest.mark.skipif(not flash_cpu.available(), reason="this torch 
 class Padded(Problem):
     """As it comes from a model, which knows its padding."""
 
-    def call(self) -> Call:
+    def call(self) -> AttentionCall:
         call = super().call()
         real = None if self.real is None else self.real.bool()
         return replace(call, ctx=replace(call.ctx, real_keys=real))
@@ -142,7 +142,7 @@ def test_content_beside_a_key_bias_behind_a_cache(queries: int) -> None:
     places = torch.arange(keys)[None]
     ctx = PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
     of_content = BlockBias(lambda block: torch.sin(0.3 * block.scores), reads_scores=True)
-    call = Call((q,), (k,), v, Terms(bias=(KeyBias(c), of_content), logit_scale=1.2), ctx, None, 0.3)
+    call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c), of_content), logit_scale=1.2), ctx, None, 0.3)
     with torch.no_grad():
         assert dispatch.route(call) == "content"
         ours = dispatch.attend(call)
@@ -185,7 +185,7 @@ def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatc
     q, k, v, c = (torch.randn(*s, generator=draw).requires_grad_() for s in shapes)
     places = torch.arange(keys)[None]
     ctx = PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
-    call = Call((q,), (k,), v, Terms(bias=(KeyBias(c),), logit_scale=1.2), ctx, None, 0.3)
+    call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c),), logit_scale=1.2), ctx, None, 0.3)
     assert dispatch.route(call) == "key bias"
     steer = torch.randn(2, 4, queries, 8, generator=draw)
     ours = torch.autograd.grad((dispatch.attend(call) * steer).sum(), (q, k, v, c))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.dense_blocks import attend_with_weights
 
 from .formula import Problem
@@ -17,7 +17,7 @@ WITHOUT_BIAS = ("plain", "two regions", "chunks", "first keys", "split by row", 
 SIZES = {"text": (75, 75), "chunk": (9, 75), "token": (1, 75)}
 
 
-def twins(problem: Problem, factor: float) -> tuple[Call, Call]:
+def twins(problem: Problem, factor: float) -> tuple[AttentionCall, AttentionCall]:
     """The same call with the factor in either place."""
     call = problem.call()
     terms = replace(call.terms, logit_scale=1.0)

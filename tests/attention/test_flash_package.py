@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel, StaticCache
 
 from hf_posenc import patch_model
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
@@ -100,7 +100,7 @@ def linear(ctx: PositionContext) -> tuple[KeyBias | ToeplitzBias, ...]:
     return (ToeplitzBias(lambda d: -steep.view(-1, *[1] * d.ndim) * d.abs(), steep),)
 
 
-def call_of(problem: Problem, *, bias: bool, window: bool) -> Call:
+def call_of(problem: Problem, *, bias: bool, window: bool) -> AttentionCall:
     call = problem.call()
     near = Band(0 if problem.causal else 1 - WINDOW, WINDOW)
     terms = Terms(
@@ -176,7 +176,7 @@ def test_one_sided_alibi_does_not() -> None:
     )
 
 
-def refusals() -> dict[str, Call]:
+def refusals() -> dict[str, AttentionCall]:
     problem = Problem("plain")
     plain = call_of(problem, bias=True, window=False)
     trained = KeyBias(torch.zeros(1, HEADS, 29), slopes(HEADS).requires_grad_())

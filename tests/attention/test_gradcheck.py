@@ -18,8 +18,8 @@ from torch.func import functional_call
 from hf_posenc import list_schemes
 from hf_posenc.attention.routes.key_bias import LearnedKeys
 from hf_posenc.attention.routes.toeplitz_bias import Tabled
-from hf_posenc.checks import Pair, pairs
-from hf_posenc.checks.forward import text
+from hf_posenc.checks import Case, cases
+from hf_posenc.checks.forward import random_tokens
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.training import chunked_loss
@@ -136,19 +136,19 @@ LEARNING: list[tuple[str, dict[str, Any]]] = [
     ("ssmax", {"bias": 0.0}),
 ]  # fmt: skip
 CASES = [
-    Pair(pair.model, pair.scheme, dtype=torch.float64, **pair.options, **options)
+    Case(pair.model, pair.scheme, dtype=torch.float64, **pair.options, **options)
     for scheme, options in LEARNING
-    for pair in pairs(scheme)
+    for pair in cases(scheme)
     if pair.model in ("llama", "bert")
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("pair", CASES, ids=str)
-def test_what_a_scheme_learns(pair: Pair) -> None:
+def test_what_a_scheme_learns(pair: Case) -> None:
     """Past the trained length where the scheme goes there; of two texts, some rows and words."""
     with pair.patched() as model:
         own = {name: weight for name, weight in model.named_parameters() if "posenc." in name}
-        words = text(model, pair.length(pair.trained + 6, model), rows=2)
+        words = random_tokens(model, pair.length(pair.trained + 6, model), rows=2)
 
         def said(*values: Tensor) -> Tensor:
             read = functional_call(model, dict(zip(own, values, strict=True)), (words,), {"use_cache": False})

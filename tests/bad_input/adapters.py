@@ -132,8 +132,8 @@ def rows() -> list[Row]:
         (64, "pickle only", "safetensors", lambda f: (f / WEIGHTS).rename(f / "adapter_model.bin")),
         (65, "NaN", "not finite", tensors(lambda held: next(iter(held.values())).fill_(torch.nan))),
         (65, "infinity", "not finite", tensors(lambda held: next(iter(held.values())).fill_(torch.inf))),
-        (66, "side-car gone", "is missing", lambda folder: (folder / SIDE_CAR).unlink()),
-        (66, "side-car truncated", "cannot be read", data(SIDE_CAR, lambda held: held[:30])),
+        (66, "sidecar gone", "is missing", lambda folder: (folder / SIDE_CAR).unlink()),
+        (66, "sidecar truncated", "cannot be read", data(SIDE_CAR, lambda held: held[:30])),
         (
             66,
             "other scheme",

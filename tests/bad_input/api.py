@@ -13,8 +13,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.forward import text
-from hf_posenc.checks.tiny_models import TRAINED, VOCABULARY
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY
 
 from .row import INF, NAN, Errors, Row, Scene, patching
 
@@ -133,7 +133,7 @@ def with_config(name: str, value: Any, scheme: str = "yarn") -> Callable[[Scene]
         before, changed = getattr(config, name), copy.deepcopy(value)
         object.__setattr__(config, name, changed)
         try:
-            return hf_posenc.patch_model(scene.model, scheme, trained_length=TRAINED, factor=2)
+            return hf_posenc.patch_model(scene.model, scheme, trained_length=TRAINED_LENGTH, factor=2)
         finally:
             object.__setattr__(config, name, before)
 
@@ -147,7 +147,7 @@ def rotations(**parameters: Any) -> dict[str, Any]:
 
 def called(**call: Any) -> Callable[[Scene], object]:
     """Read a text with other keywords."""
-    return lambda scene: scene.model(**({"input_ids": text(scene.model, 6)} | call))
+    return lambda scene: scene.model(**({"input_ids": random_tokens(scene.model, 6)} | call))
 
 
 def wrapped(scene: Scene) -> object:
@@ -189,7 +189,7 @@ def cast_backend(scene: Scene) -> object:
 
 def continued(scene: Scene) -> object:
     """A cached text goes on, although every position depends on its length."""
-    ids = text(scene.model, 6)
+    ids = random_tokens(scene.model, 6)
     cache = scene.model(ids, use_cache=True).past_key_values
     return scene.model(ids[:, :1], past_key_values=cache)
 
@@ -234,7 +234,7 @@ def rows() -> list[Row]:
         Row(14, "of texts", OPTION, "long_factor", patching("longrope", factor=2, long_factor=["a"] * 8)),
         Row(14, "of nan", OPTION, "long_factor.+finite", patching("longrope", factor=2, long_factor=[NAN] * 8)),
         Row(14, "a million", OPTION, "at most 65536", patching("longrope", factor=2, long_factor=[1.0] * 10**6)),
-        Row(15, "window of everything", OPTION, "window", patching("self_extend", factor=2, window=TRAINED)),
+        Row(15, "window of everything", OPTION, "window", patching("self_extend", factor=2, window=TRAINED_LENGTH)),
         Row(15, "infeasible", OPTION, "group|window", patching("self_extend", factor=8, group=2, window=16)),
         Row(16, "odd", OPTION, "rotary_dim", patching("rope", rotary_dim=7)),
         Row(16, "beyond the head", OPTION, "rotary_dim", patching("rope", rotary_dim=64)),

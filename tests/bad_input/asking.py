@@ -394,7 +394,7 @@ def strange(act: Callable[..., object], scene: Scene) -> object:
 
 
 def huge(act: Callable[..., object], scene: Scene) -> object:
-    """Pass keys at a length no machine reads: the prompts are never made."""
+    """Passkeys at a length no machine reads: the prompts are never made."""
     return act(scene, lengths=[10**9], tasks=["posenc_passkey"])
 
 

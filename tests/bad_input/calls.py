@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from hf_posenc import errors
-from hf_posenc.checks.forward import text
+from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import HEADS, WIDTH
 
 from .row import NAN, Row, Scene
@@ -91,7 +91,7 @@ CACHES: dict[str, tuple[Any, str]] = {
 
 def called(**call: Any) -> Callable[[Scene], object]:
     """Read a text with other keywords, caching nothing unless a cache is given."""
-    return lambda scene: scene.model(**({"input_ids": text(scene.model, LENGTH)} | call))
+    return lambda scene: scene.model(**({"input_ids": random_tokens(scene.model, LENGTH)} | call))
 
 
 def continued(rows: int, kind: str, **size: int) -> Callable[[Scene], object]:
@@ -99,8 +99,8 @@ def continued(rows: int, kind: str, **size: int) -> Callable[[Scene], object]:
 
     def act(scene: Scene) -> object:
         cache = StaticCache(config=scene.model.config, **size) if kind == "static" else DynamicCache()
-        scene.model(text(scene.model, LENGTH, rows=rows), past_key_values=cache)
-        return scene.model(text(scene.model, LENGTH), past_key_values=cache)
+        scene.model(random_tokens(scene.model, LENGTH, rows=rows), past_key_values=cache)
+        return scene.model(random_tokens(scene.model, LENGTH), past_key_values=cache)
 
     return act
 
@@ -109,7 +109,7 @@ def fewer_layers(scene: Scene) -> object:
     """A cache made from the configuration of a smaller model."""
     cache = DynamicCache(config=scene.model.config)
     cache.layers = cache.layers[:1]
-    return scene.model(text(scene.model, LENGTH), past_key_values=cache)
+    return scene.model(random_tokens(scene.model, LENGTH), past_key_values=cache)
 
 
 def rows() -> list[Row]:

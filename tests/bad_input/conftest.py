@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hf_posenc
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -15,11 +15,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Patched and plain checkpoints, an adapter with its base, and a file."""
     root = tmp_path_factory.mktemp("saved")
     places = {name: root / name for name in ("llama", "gpt2", "plain", "shards", "adapter", "base", "file")}
-    hf_posenc.patch_model(host("llama"), "yarn", factor=2).save_pretrained(places["llama"])
-    hf_posenc.patch_model(host("gpt2"), "learned").save_pretrained(places["gpt2"])
-    host("llama").save_pretrained(places["plain"])
-    host("llama").save_pretrained(places["shards"], max_shard_size="50KB")
-    host("llama").save_pretrained(places["base"])
+    hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(places["llama"])
+    hf_posenc.patch_model(tiny_model("gpt2"), "learned").save_pretrained(places["gpt2"])
+    tiny_model("llama").save_pretrained(places["plain"])
+    tiny_model("llama").save_pretrained(places["shards"], max_shard_size="50KB")
+    tiny_model("llama").save_pretrained(places["base"])
     places["file"].write_text("a file")
     places["words"] = root / "words.txt"
     places["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
@@ -31,7 +31,7 @@ def with_adapter(saved: dict[str, Path]) -> dict[str, Path]:
     """The same, and a PEFT adapter: PEFT takes seconds to import."""
     from peft import LoraConfig
 
-    base = hf_posenc.patch_model(host("llama"), "kerple")
+    base = hf_posenc.patch_model(tiny_model("llama"), "kerple")
     adapted = hf_posenc.get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
     hf_posenc.save_peft_adapter(adapted, saved["adapter"])
     return saved

@@ -12,7 +12,7 @@ from torch import nn
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 
 TWO_SENTENCES = re.compile(r"^\S.+[.?!)] \S.+[.?!)…]$", re.DOTALL)
 Errors = type[errors.PosEncError] | tuple[type[errors.PosEncError], ...]
@@ -54,7 +54,7 @@ class Row:
     error: Errors
     says: str
     act: Callable[[Scene], object]
-    host: str = "llama"
+    tiny_model: str = "llama"
     patch: tuple[str, dict[str, Any]] | None = None
     marks: tuple[Any, ...] = field(default=(), compare=False)
 
@@ -63,7 +63,7 @@ class Row:
 
     def model(self) -> nn.Module:
         """A fresh host."""
-        model = host(self.host)
+        model = tiny_model(self.host)
         return model if self.patch is None else hf_posenc.patch_model(model, self.patch[0], **self.patch[1])
 
 

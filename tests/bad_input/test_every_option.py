@@ -8,7 +8,7 @@ import pytest
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
 
@@ -35,7 +35,7 @@ NO_OPTION: list[Any] = [
     "nan",
     -5,
 ]
-MODELS = {name: host(name) for name in ("llama", "gpt2", "bert")}
+MODELS = {name: tiny_model(name) for name in ("llama", "gpt2", "bert")}
 BUILT_IN = [record for record in list_schemes() if record.options and record.target.startswith("hf_posenc.")]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.cli.arguments import tokenizer_of
 from hf_posenc.errors import PosEncError
 
@@ -82,7 +82,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name in ("llama", "gpt2", "bert"):
         for scheme in ("", "-patched"):
-            model = host(name) if not scheme else hf_posenc.patch_model(host(name), "kerple", factor=2)
+            model = tiny_model(name) if not scheme else hf_posenc.patch_model(tiny_model(name), "kerple", factor=2)
             found[name + scheme] = tmp_path_factory.mktemp(name + scheme)
             model.save_pretrained(found[name + scheme])
     return found

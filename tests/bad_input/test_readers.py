@@ -19,7 +19,7 @@ from safetensors.torch import save
 
 import hf_posenc
 from hf_posenc.checkpoints.validate import check_folder
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.cli.arguments import scheme_options
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.run import STORE
@@ -29,13 +29,13 @@ from hf_posenc.patching.preconditions.host_config import check_host
 from hf_posenc.patching.stored.config_guard import unguard
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
-    SIDE_CAR,
+    SIDECAR,
     read_json,
     saved_parameters,
-    side_car_of,
-    write_side_car,
+    sidecar_of,
+    write_sidecar,
 )
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 from hf_posenc.schemes.entry import entries_of
 from hf_posenc.training.resume import last_complete, start_run
 
@@ -123,7 +123,7 @@ some = settings(many, max_examples=150)
 @many
 @given(mutated(BLOCK))
 def test_block(value: Any) -> None:
-    only_ours(lambda: Block.read(value, "here"))
+    only_ours(lambda: SchemeBlock.read(value, "here"))
 
 
 @many
@@ -132,7 +132,7 @@ def test_configuration(value: Any) -> None:
     if isinstance(value, dict):
         only_ours(lambda: unguard(value, "here"))
         only_ours(lambda: check_host(value, "here"))
-        only_ours(lambda: Block.of_config(value, "here"))
+        only_ours(lambda: SchemeBlock.of_config(value, "here"))
 
 
 @some
@@ -147,17 +147,17 @@ def test_configuration_file(data: bytes) -> None:
 @given(bitten(json.dumps(BLOCK).encode()))
 def test_side_car_file(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / SIDE_CAR).write_bytes(data)
-        only_ours(lambda: side_car_of(folder))
+        (Path(folder) / SIDECAR).write_bytes(data)
+        only_ours(lambda: sidecar_of(folder))
 
 
 @many
 @given(mutated(BLOCK | {"parameters_sha256": "0" * 64}))
 def test_side_car(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / SIDE_CAR).write_text(json.dumps(value), encoding="utf-8")
+        (Path(folder) / SIDECAR).write_text(json.dumps(value), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(save({}))
-        only_ours(lambda: side_car_of(folder))
+        only_ours(lambda: sidecar_of(folder))
         only_ours(lambda: saved_parameters(Path(folder)))
 
 
@@ -264,7 +264,7 @@ def test_parameters_beside_a_side_car(data: bytes) -> None:
     """Damaged before the digest was made, so that the reader of tensors meets it."""
     with tempfile.TemporaryDirectory() as folder:
         told = BLOCK | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
-        (Path(folder) / SIDE_CAR).write_text(json.dumps(told), encoding="utf-8")
+        (Path(folder) / SIDECAR).write_text(json.dumps(told), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(data)
         only_ours(lambda: saved_parameters(Path(folder)))
 
@@ -280,17 +280,17 @@ def test_weights_of_a_checkpoint(data: bytes) -> None:
 
 def read_both(folder: Path) -> None:
     """What loading an adapter reads of a scheme."""
-    side_car_of(folder)
+    sidecar_of(folder)
     saved_parameters(folder)
 
 
 def test_every_flipped_bit_of_a_side_car(tmp_path: Path) -> None:
     """The first 4,096 bits of both files: 100 % are noticed."""
-    model = hf_posenc.patch_model(host("llama"), "kerple")
-    write_side_car(model, tmp_path)
-    assert side_car_of(tmp_path) is not None, "control: unharmed, it is read"
+    model = hf_posenc.patch_model(tiny_model("llama"), "kerple")
+    write_sidecar(model, tmp_path)
+    assert sidecar_of(tmp_path) is not None, "control: unharmed, it is read"
     assert saved_parameters(tmp_path)
-    for name in (SIDE_CAR, PARAMETERS):
+    for name in (SIDECAR, PARAMETERS):
         whole = (tmp_path / name).read_bytes()
         for bit in range(min(4096, 8 * len(whole))):
             damaged = bytearray(whole)

@@ -16,8 +16,8 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checks.forward import text
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.tiny_models import tiny_model
 
 from .wrapped import Whole
 
@@ -45,11 +45,11 @@ WRAPPED: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
 def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) -> None:
-    inner = host("llama")
-    ids = text(inner, 40)
+    inner = tiny_model("llama")
+    ids = random_tokens(inner, 40)
     model = wrap(inner)
     plain = model(ids).logits  # compiled before it is patched
-    expected = patch_model(host("llama"), "yarn", factor=4)(ids).logits
+    expected = patch_model(tiny_model("llama"), "yarn", factor=4)(ids).logits
     patch_model(model, "yarn", factor=4)
     assert torch.equal(model(ids).logits, expected)
     assert not torch.allclose(plain, expected), "control: the scheme shows"
@@ -59,7 +59,7 @@ def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) 
 
 def test_reducer_that_need_not_learn_of_anything() -> None:
     """A scheme without parameters leaves nothing behind that `DistributedDataParallel` should know."""
-    model = Whole(host("llama"))
+    model = Whole(tiny_model("llama"))
     assert describe(patch_model(model, "yarn", factor=4)).scheme == "yarn"
 
 
@@ -69,7 +69,7 @@ def test_meta_device_defers_the_proof(name: str, scheme: str) -> None:
     """Nothing can be run: the report says that nothing was proven, and every new parameter is on meta as well."""
     if (name, scheme) == ("gpt2", "yarn"):
         scheme = "rope"
-    model = patch_model(host(name).to("meta"), scheme)
+    model = patch_model(tiny_model(name).to("meta"), scheme)
     assert describe(model).proof.verdict == "deferred"
     assert all(weight.is_meta for weight in model.parameters())
     unpatch_model(model)
@@ -79,8 +79,8 @@ def test_meta_device_defers_the_proof(name: str, scheme: str) -> None:
 def test_quantised_layers_are_patched() -> None:
     """Dynamic int8: the scheme has the numbers of a patched model that is quantised afterwards."""
     quantise = torch.ao.quantization.quantize_dynamic
-    ids = text(host("llama"), 40)
-    before = patch_model(quantise(host("llama"), {nn.Linear}, dtype=torch.qint8), "yarn", factor=4)
-    after = quantise(patch_model(host("llama"), "yarn", factor=4), {nn.Linear}, dtype=torch.qint8)
+    ids = random_tokens(tiny_model("llama"), 40)
+    before = patch_model(quantise(tiny_model("llama"), {nn.Linear}, dtype=torch.qint8), "yarn", factor=4)
+    after = quantise(patch_model(tiny_model("llama"), "yarn", factor=4), {nn.Linear}, dtype=torch.qint8)
     assert torch.equal(before(ids).logits, after(ids).logits)
     assert hf_posenc.describe(before).proof.verdict == "moved"

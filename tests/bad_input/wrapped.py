@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 
 from .row import Row, Scene
 
@@ -72,7 +72,7 @@ def whole_numbers(model: nn.Module) -> nn.Module:
 
 def rows() -> list[Row]:
     """All of them."""
-    two = lambda model: nn.ModuleDict({"one": model, "other": host("gpt2")})  # noqa: E731
+    two = lambda model: nn.ModuleDict({"one": model, "other": tiny_model("gpt2")})  # noqa: E731
     return [
         Row(22, "a layer on meta", ODD, "LlamaModel.+float32.+cannot be run as it is.+meta", made(half_meta, "kerple")),
         Row(23, "DDP and a learned scheme", ODD, "DistributedDataParallel.+adds or freezes", made(Whole, "kerple")),

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hf_posenc.checks.case import Pair, widest
+from hf_posenc.checks.case import Case, longest_case
 
 TRAINED, FACTOR = 16, 4
 WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
@@ -105,9 +105,9 @@ ONE_A_HOOK = [
 
 
 @pytest.fixture(scope="module")
-def pairs() -> list[Pair]:
+def pairs() -> list[Case]:
     """One scheme for every hook."""
-    return [widest(kind, scheme) for kind, scheme in ONE_A_HOOK]
+    return [longest_case(kind, scheme) for kind, scheme in ONE_A_HOOK]
 
 
 @pytest.fixture

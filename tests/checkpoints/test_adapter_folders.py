@@ -28,9 +28,9 @@ from hf_posenc.checkpoints.peft import (
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
-    SIDE_CAR,
+    SIDECAR,
     saved_parameters,
-    side_car_of,
+    sidecar_of,
 )
 
 from .conftest import FACTOR, TRAINED
@@ -78,9 +78,9 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_an_edited_side_car_is_noticed(change: str, adapter, host) -> None:
     """Each would be a block in good order: only its digest tells."""
     folder = adapter()
-    edit(folder / SIDE_CAR, lambda content: None)  # another spacing of the same
+    edit(folder / SIDECAR, lambda content: None)  # another spacing of the same
     assert is_patched(load_peft_adapter(host("llama"), folder, patch="apply"))
-    edit(folder / SIDE_CAR, EDITS[change])
+    edit(folder / SIDECAR, EDITS[change])
     with pytest.raises(PeftAdapterMismatch, match=r"not as it was written|is not what"):
         load_peft_adapter(host("llama"), folder, patch="apply")
 
@@ -101,15 +101,15 @@ def test_one_bit_of_learned_positions_is_noticed(place: float, adapter, host) ->
 def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, host, answer, stir, tmp_path) -> None:
     """With learned positions, then with fixed ones, then on a plain base: nothing of those before is left."""
     folder = adapter("t5")
-    assert {SIDE_CAR, PARAMETERS} <= {p.name for p in folder.iterdir()}
+    assert {SIDECAR, PARAMETERS} <= {p.name for p in folder.iterdir()}
     adapter("yarn")
     assert PARAMETERS not in {p.name for p in folder.iterdir()}
-    assert side_car_of(folder).layout.default.parts[0][0].record.name == "yarn"
+    assert sidecar_of(folder).layout.default.parts[0][0].record.name == "yarn"
     plain = get_peft_model(host("llama"), lora())
     stir(plain)
     save_peft_adapter(plain, folder)
-    assert not {SIDE_CAR, PARAMETERS} & {p.name for p in folder.iterdir()}
-    assert side_car_of(folder) is None
+    assert not {SIDECAR, PARAMETERS} & {p.name for p in folder.iterdir()}
+    assert sidecar_of(folder) is None
     assert saved_parameters(folder) == {}
     loaded = load_peft_adapter(host("llama"), folder)
     assert not is_patched(loaded)
@@ -120,7 +120,7 @@ def test_so_it_is_where_peft_itself_saves(adapter, host, tmp_path) -> None:
     folder = adapter("t5")
     model = get_peft_model(patch_model(host("llama"), "yarn", factor=FACTOR), lora())
     type(model).save_pretrained(model, str(folder))
-    assert side_car_of(folder).layout.default.parts[0][0].record.name == "yarn"
+    assert sidecar_of(folder).layout.default.parts[0][0].record.name == "yarn"
     assert saved_parameters(folder) == {}
 
 
@@ -207,8 +207,8 @@ def test_a_base_that_lost_its_scheme_leaves_none_beside_its_adapter(host, tmp_pa
     base = patch_model(host("llama"), "t5", factor=FACTOR)
     model = get_peft_model(base, lora())
     type(model).save_pretrained(model, str(tmp_path))
-    assert {SIDE_CAR, PARAMETERS} <= {p.name for p in tmp_path.iterdir()}
+    assert {SIDECAR, PARAMETERS} <= {p.name for p in tmp_path.iterdir()}
     unpatch_model(base)
     type(model).save_pretrained(model, str(tmp_path))
-    assert not {SIDE_CAR, PARAMETERS} & {p.name for p in tmp_path.iterdir()}
+    assert not {SIDECAR, PARAMETERS} & {p.name for p in tmp_path.iterdir()}
     assert not is_patched(load_peft_adapter(host("llama"), tmp_path))

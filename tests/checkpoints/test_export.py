@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import export_native, patch_model
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NotExpressible, NotPatched, OnlyWithinTrainedLength
 
 EXPRESSIBLE = [
@@ -19,7 +19,7 @@ EXPRESSIBLE = [
     ("yarn", {"beta_fast": 16.0, "truncate": False, "attention_factor": 1.3}), ("llama3", {}),
     ("proportional", {"p": 0.5}),
 ]  # fmt: skip
-TEXT = torch.randint(3, 96, (1, 3 * TRAINED), generator=torch.Generator().manual_seed(0))
+TEXT = torch.randint(3, 96, (1, 3 * TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
 
 
 WITHOUT = """
@@ -33,7 +33,7 @@ for folder in Path(".").glob("*"):
         in_turn = sorted(texts, key=lambda name: texts[name].shape[1])  # its dynamic NTK remembers longer texts
         save_file({name: model(texts[name]).logits.detach() for name in in_turn}, folder / "logits.safetensors")
 """
-LENGTHS = {"trained": TRAINED, "beyond": 3 * TRAINED, "target": 4 * TRAINED}
+LENGTHS = {"trained": TRAINED_LENGTH, "beyond": 3 * TRAINED_LENGTH, "target": 4 * TRAINED_LENGTH}
 TEXTS = {name: torch.cat((TEXT, TEXT.flip(1)), 1)[:, :length].clone() for name, length in LENGTHS.items()}
 BY_LENGTH = [("longrope", {}), ("dynamic_ntk", {}), ("dynamic_ntk", {"multiplier": 2.0, "granularity": 8})]
 
@@ -41,7 +41,7 @@ BY_LENGTH = [("longrope", {}), ("dynamic_ntk", {}), ("dynamic_ntk", {"multiplier
 def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_path) -> None:
     monkeypatch.delitem(ROPE_INIT_FUNCTIONS, "proportional", raising=False)
     with pytest.raises(NotExpressible, match="does not know the RoPE type 'proportional' yet"):
-        export_native(patch_model(host("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
+        export_native(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
 
 
 def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
@@ -51,13 +51,13 @@ def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
     for number, (scheme, options) in enumerate([*EXPRESSIBLE, *BY_LENGTH]):
         if scheme == "proportional" and scheme not in ROPE_INIT_FUNCTIONS:
             continue  # earlier releases of transformers do not have it; `export_native` says so
-        model = models[f"{number}-{scheme}"] = patch_model(host("llama"), scheme, factor=4, **options)
+        model = models[f"{number}-{scheme}"] = patch_model(tiny_model("llama"), scheme, factor=4, **options)
         by_length = (scheme, options) in BY_LENGTH
         with pytest.warns(OnlyWithinTrainedLength, match="32 tokens") if by_length else nullcontext():
             parameters = export_native(model, tmp_path / f"{number}-{scheme}")
         config = json.loads((tmp_path / f"{number}-{scheme}" / "config.json").read_text())
         assert "position_scheme" not in config
-        assert config["max_position_embeddings"] == (TRAINED if scheme == "dynamic_ntk" else 4 * TRAINED)
+        assert config["max_position_embeddings"] == (TRAINED_LENGTH if scheme == "dynamic_ntk" else 4 * TRAINED_LENGTH)
         assert config["rope_parameters"]["rope_type"] == parameters["rope_type"]
     elsewhere(WITHOUT)
     for folder, model in models.items():
@@ -71,12 +71,12 @@ def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
                 else:
                     assert apart < 1e-4, (folder, name, apart)  # frequencies are float32 there, float64 here
             if folder.partition("-")[2] != "dynamic_ntk":  # it is the host itself up to the trained length
-                assert (host("llama")(TEXTS["trained"]).logits - stored["trained"]).abs().max() > 0.01  # control
+                assert (tiny_model("llama")(TEXTS["trained"]).logits - stored["trained"]).abs().max() > 0.01  # control
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "self_extend", "yarn+logn", "longrope+logn", "xpos", "sinks"])
 def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
-    model = patch_model(host("llama"), scheme, factor=4)
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
     with pytest.raises(NotExpressible, match="save_pretrained"):
         export_native(model, tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
@@ -85,16 +85,16 @@ def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
 @pytest.mark.parametrize("options", [{"layout": "interleaved"}, {"rotary_dim": 8}, {"on_v": True}])
 def test_options_that_change_the_rotation_are_seen(options: dict, tmp_path) -> None:
     with pytest.raises(NotExpressible):
-        export_native(patch_model(host("llama"), "rope", factor=4, **options), tmp_path / "plain")
+        export_native(patch_model(tiny_model("llama"), "rope", factor=4, **options), tmp_path / "plain")
 
 
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
-        export_native(patch_model(host("llama"), "irope", factor=4), tmp_path)
+        export_native(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)
     with pytest.raises(NotExpressible):
-        export_native(patch_model(host("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
+        export_native(patch_model(tiny_model("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
     with pytest.raises(NotPatched):
-        export_native(host("llama"), tmp_path)
+        export_native(tiny_model("llama"), tmp_path)
 
 
 WRONG = {
@@ -111,15 +111,15 @@ def test_what_is_written_is_held_against_the_scheme(wrong: str, tmp_path, monkey
     from hf_posenc.schemes.rotary.yarn import Yarn
 
     honest = Yarn.native
-    export_native(patch_model(host("llama"), "yarn", factor=4), tmp_path / "honest")
+    export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "honest")
     monkeypatch.setattr(Yarn, "native", lambda self: honest(self) | WRONG[wrong])
     with pytest.raises(NotExpressible, match="another rotation"):
-        export_native(patch_model(host("llama"), "yarn", factor=4), tmp_path / "plain")
+        export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
 
 
 def test_how_a_model_generates_travels_with_it(tmp_path) -> None:
-    model = patch_model(host("llama"), "yarn", factor=4)
+    model = patch_model(tiny_model("llama"), "yarn", factor=4)
     model.generation_config.temperature, model.generation_config.do_sample = 0.25, True
     export_native(model, tmp_path)
     assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.25

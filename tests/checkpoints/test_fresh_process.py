@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_posenc import patch_model
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.forward import read, text
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.patching.state import scheme_of
-from hf_posenc.schemes.base import has
+from hf_posenc.schemes.base import implements
 
 peft = pytest.importorskip("peft", reason="half of the models are PEFT adapters; they need the extra `train`")
 
@@ -53,7 +53,7 @@ for job in jobs:
 
 def test_there_is_one_for_every_hook(pairs) -> None:
     schemes = [scheme_of(pair.apply(pair.fresh())) for pair in pairs]
-    assert {hook for scheme in schemes for hook in HOOKS if has(scheme, hook)} == set(HOOKS)
+    assert {hook for scheme in schemes for hook in HOOKS if implements(scheme, hook)} == set(HOOKS)
 
 
 def test_numbers_are_equal(pairs, elsewhere, tmp_path) -> None:
@@ -69,8 +69,8 @@ def test_numbers_are_equal(pairs, elsewhere, tmp_path) -> None:
         model = pair.apply(pair.fresh()).to(dtype)
         folder = f"{pair.model_name}-{pair.scheme_name}"
         model.save_pretrained(tmp_path / folder, **({"max_shard_size": "40KB"} if number % 2 else {}))
-        tokens = text(model, pair.length(pair.trained + 9, model)).contiguous()
-        save_file({"tokens": tokens, "read": read(model, tokens)}, tmp_path / folder / "asked.safetensors")
+        tokens = random_tokens(model, pair.length(pair.trained + 9, model)).contiguous()
+        save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
         load = [{}, {"device_map": "cpu"}, {"device_map": "auto"}][number % 3]
         auto = heads[pair.model_name][: 3 if number % 4 == 0 else 1]
         jobs.append({"folder": folder, "load": load, "limit": ROUNDING[dtype], "auto": auto})
@@ -105,21 +105,21 @@ def lora(kind: str) -> peft.LoraConfig:
     return peft.LoraConfig(r=2, target_modules=PROJECTIONS[kind], fan_in_fan_out=kind == "gpt2")
 
 
-def patch_then_peft(pair: Pair):
+def patch_then_peft(pair: Case):
     return peft.get_peft_model(patch_model(pair.fresh(), pair.scheme, **pair.options), lora(pair.model_name))
 
 
-def peft_then_patch(pair: Pair):
+def peft_then_patch(pair: Case):
     return patch_model(peft.get_peft_model(pair.fresh(), lora(pair.model_name)), pair.scheme, **pair.options)
 
 
-def patch_then_add(pair: Pair):
+def patch_then_add(pair: Case):
     model = patch_model(pair.fresh(), pair.scheme, **pair.options)
     model.add_adapter(lora(pair.model_name))
     return model
 
 
-def add_then_patch(pair: Pair):
+def add_then_patch(pair: Case):
     model = pair.fresh()
     model.add_adapter(lora(pair.model_name))
     return patch_model(model, pair.scheme, **pair.options)
@@ -144,10 +144,10 @@ def test_adapters_saved_by_others_are_equal(pairs, elsewhere, tmp_path) -> None:
                         weight += 0.1 * torch.randn(weight.shape, generator=generator)
             folder = f"{pair}-{order.__name__}"
             model.save_pretrained(tmp_path / folder)
-            tokens = text(model, pair.length(pair.trained + 9, model)).contiguous()
-            save_file({"tokens": tokens, "read": read(model, tokens)}, tmp_path / folder / "asked.safetensors")
+            tokens = random_tokens(model, pair.length(pair.trained + 9, model)).contiguous()
+            save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
             jobs.append({"folder": folder, "kind": pair.model_name, "scheme": pair.scheme, "options": pair.options})
             with pytest.raises(KeyError, match="hf_posenc"):
-                peft.PeftModel.from_pretrained(host(pair.model_name), tmp_path / folder)
+                peft.PeftModel.from_pretrained(tiny_model(pair.model_name), tmp_path / folder)
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     elsewhere(ADAPTERS)

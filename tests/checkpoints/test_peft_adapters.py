@@ -70,7 +70,7 @@ def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, h
 
 
 def test_peft_alone_refuses_them_and_would_lose_them(host, answer, adapter) -> None:
-    """Control: what `test_learned_positions_travel_in_every_order` compares does depend on the side-car."""
+    """Control: what `test_learned_positions_travel_in_every_order` compares does depend on the sidecar."""
     folder, want = adapter("llama", "t5", peft_first)
     with pytest.raises(KeyError, match=r"use hf_posenc\.load_peft_adapter"):
         peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
@@ -202,12 +202,12 @@ def flip_a_bit(folder) -> None:
 
 
 DAMAGE = {
-    "side-car cut": lambda f: (f / "position_scheme.json").write_text('{"format": 1, "sch'),
-    "side-car a list": lambda f: (f / "position_scheme.json").write_text("[]"),
-    "side-car not text": lambda f: (f / "position_scheme.json").write_bytes(b"\xff\xfe\x00"),
-    "side-car too deep": lambda f: (f / "position_scheme.json").write_text("[" * 100_000),
-    "side-car too large": lambda f: (f / "position_scheme.json").write_text(" " * (1 << 21)),
-    "side-car of a newer format": rewrite("position_scheme.json", lambda c: c.update(format=2)),
+    "sidecar cut": lambda f: (f / "position_scheme.json").write_text('{"format": 1, "sch'),
+    "sidecar a list": lambda f: (f / "position_scheme.json").write_text("[]"),
+    "sidecar not text": lambda f: (f / "position_scheme.json").write_bytes(b"\xff\xfe\x00"),
+    "sidecar too deep": lambda f: (f / "position_scheme.json").write_text("[" * 100_000),
+    "sidecar too large": lambda f: (f / "position_scheme.json").write_text(" " * (1 << 21)),
+    "sidecar of a newer format": rewrite("position_scheme.json", lambda c: c.update(format=2)),
     "parameters flipped": flip_a_bit,
     "parameters missing": lambda f: (f / "position_scheme.safetensors").unlink(),
     "parameters not listed": rewrite("position_scheme.json", lambda c: c.pop("parameters_sha256")),

@@ -16,8 +16,8 @@ from hf_posenc import (
     patch_model,
 )
 from hf_posenc import get_peft_model as with_scheme
-from hf_posenc.checks.case import Pair
-from hf_posenc.checks.tiny_models import host as contract_model
+from hf_posenc.checks.case import Case
+from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import PeftAdapterMismatch
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
@@ -59,7 +59,7 @@ def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
     """A contract model before which strong virtual tokens stand."""
     model = contract_model(kind)
     if scheme is not None:
-        Pair(kind, scheme, factor=FACTOR).apply(model)
+        Case(kind, scheme, factor=FACTOR).apply(model)
     model = peft.get_peft_model(model, METHODS[method]()).eval()
     for weight in model.parameters():
         if weight.requires_grad:

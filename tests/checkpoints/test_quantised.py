@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.checks.tiny_models import host as contract_model
+from hf_posenc.checks.tiny_models import tiny_model as contract_model
 
 
 class PackedLinear(nn.Module):

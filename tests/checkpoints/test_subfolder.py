@@ -8,12 +8,12 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from hf_posenc import from_pretrained
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch
 
 
 def test_layers_are_counted_where_the_model_is(tmp_path: Path) -> None:
-    model = host("llama")
+    model = tiny_model("llama")
     model.save_pretrained(tmp_path)
     config = type(model.config)(**{**model.config.to_dict(), "num_hidden_layers": 1})
     LlamaForCausalLM(config).save_pretrained(tmp_path / "small")

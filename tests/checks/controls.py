@@ -1,4 +1,4 @@
-"""Schemes and patches that break one law each: the proof that the laws can fail."""
+"""Schemes and patches that break one check each: the proof that the checks can fail."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from hf_posenc.checks import Pair
-from hf_posenc.checks.tiny_models import TRAINED, sharpen
+from hf_posenc.checks import Case
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, sharpen
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Terms, ToeplitzBias
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache.key_positions import RECORD
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import scheme_of
@@ -85,7 +85,7 @@ class Poisoned(RoPE):
         return math.nan
 
 
-class Unpatched(Pair):
+class Unpatched(Case):
     """The host itself, under the name of a pair: a patch that reports success and changes nothing."""
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -104,7 +104,7 @@ class StockDynamic(Unpatched):
     def fresh(self) -> PreTrainedModel:
         config = LlamaConfig(
             hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=128,
-            vocab_size=96, max_position_embeddings=TRAINED,
+            vocab_size=96, max_position_embeddings=TRAINED_LENGTH,
             rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
         )  # fmt: skip
         with torch.random.fork_rng(devices=[]):
@@ -248,14 +248,14 @@ class Periodic(Scheme):
         return torch.sin((positions % 40).float()[..., None] * codes)
 
 
-class BlindToAdapters(Pair):
+class BlindToAdapters(Case):
     """A patch that does nothing to a model that PEFT has wrapped."""
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
         return model if hasattr(model, "peft_config") else super().apply(model)
 
 
-class Meddled(Pair):
+class Meddled(Case):
     """A good patch, and something done to the model, or around it, on top.
 
     Args:
@@ -263,7 +263,7 @@ class Meddled(Pair):
         pair: the good one.
     """
 
-    def __init__(self, meddle: Callable[[PreTrainedModel], Callable[[], None]], pair: Pair) -> None:
+    def __init__(self, meddle: Callable[[PreTrainedModel], Callable[[], None]], pair: Case) -> None:
         super().__init__(pair.model, pair.scheme, **pair.options)
         self.meddle, self.undo = meddle, lambda: None
 
@@ -418,7 +418,7 @@ def differ_in_graphs(model: PreTrainedModel) -> Callable[[], None]:
     """A layer that computes something else where it is traced."""
 
     def louder(module: Any, args: Any, out: Tensor) -> Tensor:
-        return out * 1.5 if traced() else out
+        return out * 1.5 if is_traced() else out
 
     return model.base_model.layers[0].input_layernorm.register_forward_hook(louder).remove
 
@@ -439,7 +439,7 @@ def fail_late(model: PreTrainedModel) -> Callable[[], None]:
     """No numbers past the trained length."""
 
     def spoil(module: Any, args: Any, out: Tensor) -> Tensor:
-        return out * math.nan if out.shape[1] > TRAINED else out
+        return out * math.nan if out.shape[1] > TRAINED_LENGTH else out
 
     return model.base_model.norm.register_forward_hook(spoil).remove
 

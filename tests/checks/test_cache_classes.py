@@ -20,19 +20,19 @@ from transformers import PreTrainedModel, cache_utils
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
 
-from hf_posenc.checks import Pair
+from hf_posenc.checks import Case
 from hf_posenc.checks.forward import (
-    distance,
-    in_pieces,
-    read,
-    text,
+    forward,
+    forward_in_chunks,
+    max_deviation,
+    random_tokens,
 )
 from hf_posenc.checks.generation import generated, missed
-from hf_posenc.checks.tiny_models import LAYERS, TRAINED, host
+from hf_posenc.checks.tiny_models import LAYERS, TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, UnknownKeys
 
-LENGTH = TRAINED + 9
-SIZES = [TRAINED // 2, 1, 1, 7, 1, 1, TRAINED // 2 - 2]
+LENGTH = TRAINED_LENGTH + 9
+SIZES = [TRAINED_LENGTH // 2, 1, 1, 7, 1, 1, TRAINED_LENGTH // 2 - 2]
 SHORT = 8  # a window that the text outgrows
 
 CORE = [("llama", scheme) for scheme in ("yarn", "alibi", "rerope", "dynamic_ntk", "sinks", "fox")]
@@ -102,18 +102,18 @@ INSTALLED = {
 
 
 @lru_cache(maxsize=len(CORE + OTHERS))
-def patched(family: str, scheme: str) -> tuple[Pair, PreTrainedModel, Tensor, Tensor]:
+def patched(family: str, scheme: str) -> tuple[Case, PreTrainedModel, Tensor, Tensor]:
     """A patched model, a text and what is read of it without a cache."""
-    pair = Pair(family, scheme, factor=4)
+    pair = Case(family, scheme, factor=4)
     model = pair.apply(pair.fresh())
-    tokens = text(model, pair.length(LENGTH, model))
-    return pair, model, tokens, read(model, tokens)
+    tokens = random_tokens(model, pair.length(LENGTH, model))
+    return pair, model, tokens, forward(model, tokens)
 
 
 def gap(family: str, scheme: str, make: Maker) -> tuple[float, float]:
     """How far a text read in pieces is from the text read at once, and how far it may be."""
     pair, model, tokens, whole = patched(family, scheme)
-    return distance(in_pieces(model, tokens, make(model.config), SIZES), whole)[0], pair.limit("cache")
+    return max_deviation(forward_in_chunks(model, tokens, make(model.config), SIZES), whole)[0], pair.limit("cache")
 
 
 def test_every_class_is_decided() -> None:
@@ -147,10 +147,10 @@ def test_sliding_layers_are_right_until_they_drop_keys(name: str, pairs: Pairs) 
 @torch.no_grad()
 def test_dropped_keys_show() -> None:
     """Control: the host itself goes on, and reads another text."""
-    model = host("llama")
-    tokens = text(model, LENGTH)
+    model = tiny_model("llama")
+    tokens = random_tokens(model, LENGTH)
     narrow = layered("DynamicSlidingWindowLayer", sliding_window=SHORT)(model.config)
-    assert distance(in_pieces(model, tokens, narrow, SIZES), read(model, tokens))[0] > 0.1
+    assert max_deviation(forward_in_chunks(model, tokens, narrow, SIZES), forward(model, tokens))[0] > 0.1
 
 
 @pytest.mark.parametrize("pairs", BY_HOOK)
@@ -169,9 +169,9 @@ def test_quantised_caches_lose_no_more_than_without_a_patch(pairs: Pairs) -> Non
     def fp8(config: Any) -> Cache:
         return cache_utils.QuantizedCache("fp8", config)
 
-    model = host("llama")
-    tokens = text(model, LENGTH)
-    stock, _ = distance(in_pieces(model, tokens, fp8(model.config), SIZES), read(model, tokens))
+    model = tiny_model("llama")
+    tokens = random_tokens(model, LENGTH)
+    stock, _ = max_deviation(forward_in_chunks(model, tokens, fp8(model.config), SIZES), forward(model, tokens))
     assert stock > 0.01  # it does round
     for family, scheme in pairs:
         if scheme in ("fox", "cope"):
@@ -204,28 +204,28 @@ def test_made_from_tensors(family: str, scheme: str) -> None:
         first = model(tokens[:, :half], use_cache=True).past_key_values
     gathered = DynamicCache([(layer.keys, layer.values) for layer in first.layers])
     with pytest.warns(UnknownKeys, match=f"{half} tokens"):
-        rest = read(model, tokens[:, half:], past_key_values=gathered)
-    assert distance(rest, whole[:, half:])[0] <= pair.limit("cache")
+        rest = forward(model, tokens[:, half:], past_key_values=gathered)
+    assert max_deviation(rest, whole[:, half:])[0] <= pair.limit("cache")
 
 
 @pytest.mark.parametrize("cache", [((torch.zeros(1), torch.zeros(1)),), "dynamic", {}], ids=["tuple", "text", "dict"])
 def test_what_is_no_cache(cache: Any) -> None:
     _, model, tokens, _ = patched("llama", "alibi")
     with pytest.raises(InvalidInput, match="past_key_values must be a Cache of transformers"):
-        read(model, tokens, past_key_values=cache)
+        forward(model, tokens, past_key_values=cache)
 
 
 def test_rows_and_room() -> None:
     _, model, tokens, _ = patched("llama", "alibi")
     held = RIGHT["DynamicCache"](model.config)
-    read(model, tokens[:, :5].repeat(3, 1), past_key_values=held)
+    forward(model, tokens[:, :5].repeat(3, 1), past_key_values=held)
     with pytest.raises(InvalidInput, match="holds 3 rows, and the call has 1"):
-        read(model, tokens[:, 5:6], past_key_values=held)
+        forward(model, tokens[:, 5:6], past_key_values=held)
     small = StaticCache(config=model.config, max_cache_len=10)
-    read(model, tokens[:, :8], past_key_values=small)
+    forward(model, tokens[:, :8], past_key_values=small)
     with pytest.raises(InvalidInput, match="room for 10 tokens, and holds 8 before 3 new ones"):
-        read(model, tokens[:, 8:11], past_key_values=small)
-    assert read(model, tokens[:, 8:10], past_key_values=small).isfinite().all()
+        forward(model, tokens[:, 8:11], past_key_values=small)
+    assert forward(model, tokens[:, 8:10], past_key_values=small).isfinite().all()
 
 
 @pytest.mark.parametrize("name", [*ALL_CACHE_IMPLEMENTATIONS, "paged"])
@@ -242,8 +242,8 @@ def test_names_that_generate_takes(name: str, monkeypatch: pytest.MonkeyPatch) -
         _, model, tokens, _ = patched("llama", scheme)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of names that are no longer in use
-            found = generated(model, tokens[:, :TRAINED], **settings, disable_compile=True)
-        assert missed(model, found, TRAINED) <= 1e-4, scheme
+            found = generated(model, tokens[:, :TRAINED_LENGTH], **settings, disable_compile=True)
+        assert missed(model, found, TRAINED_LENGTH) <= 1e-4, scheme
 
 
 def test_the_table_in_the_documentation() -> None:

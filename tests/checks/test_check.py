@@ -1,4 +1,4 @@
-"""The laws on a user's own model, and on a third party's scheme."""
+"""The checks on a user's own model, and on a third party's scheme."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from hf_posenc import checks
-from hf_posenc.checks import LAWS, Pair
-from hf_posenc.checks.forward import text
+from hf_posenc.checks import CHECKS, Case
+from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, traces
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
@@ -31,37 +31,37 @@ class Hyperbolic(Scheme):
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
-@pytest.mark.parametrize("law", LAWS)
-def test_third_party_scheme_gets_every_law_for_one_line(law: str, model: str) -> None:
-    checks.assert_holds(law, Pair(model, Hyperbolic, factor=4))
+@pytest.mark.parametrize("check", CHECKS)
+def test_third_party_scheme_gets_every_law_for_one_line(check: str, model: str) -> None:
+    checks.assert_passes(check, Case(model, Hyperbolic, factor=4))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
 def test_check_measures_what_applies_and_restores_the_model(name: str) -> None:
-    model = host(name).train()
-    before = traces(model, text(model, TRAINED))
+    model = tiny_model(name).train()
+    before = traces(model, random_tokens(model, TRAINED_LENGTH))
     seen: list[str] = []
-    gaps = checks.check(model, "alibi", factor=8, progress=seen.append)
-    expected = [law.name for law in checks.applicable(Pair(name, "alibi"))]
-    assert [gap.law for gap in gaps] == seen == expected
-    assert not [str(gap) for gap in gaps if gap.broken]
+    gaps = checks.check_scheme(model, "alibi", factor=8, progress=seen.append)
+    expected = [check.name for check in checks.applicable_checks(Case(name, "alibi"))]
+    assert [gap.check for gap in gaps] == seen == expected
+    assert not [str(gap) for gap in gaps if gap.failed]
     assert all(gap.repeat.startswith("hf-posenc check --model") for gap in gaps)
-    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
     assert model.training
     assert all(weight.grad is None for weight in model.parameters())
 
 
 def test_check_makes_no_copy_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.checks.run.SMALL", 1000)
-    seen = {gap.law for gap in checks.check(host("llama"), "alibi", factor=8)}
-    assert seen == {law.name for law in checks.applicable(Pair("llama", "alibi"), copies=False)}
+    seen = {gap.check for gap in checks.check_scheme(tiny_model("llama"), "alibi", factor=8)}
+    assert seen == {check.name for check in checks.applicable_checks(Case("llama", "alibi"), copies=False)}
     on_copies = {"deepcopy", "saving", "checkpointing", "adapters", "compiled", "cast", "offload"}
     graphs = {"exported", "scripted", "lengths"}
-    assert set(LAWS) - seen == {*on_copies, *graphs, "native"}
+    assert set(CHECKS) - seen == {*on_copies, *graphs, "native"}
 
 
 def test_check_finds_a_broken_scheme() -> None:
-    broken = {gap.law for gap in checks.check(host("llama"), StaleDynamicNTK, factor=4) if gap.broken}
+    broken = {gap.check for gap in checks.check_scheme(tiny_model("llama"), StaleDynamicNTK, factor=4) if gap.failed}
     assert {"cache", "batch"} <= broken
     assert "unpatch" not in broken
 
@@ -76,26 +76,26 @@ class Stumbling(Hyperbolic):
 
 
 def test_a_law_during_which_a_scheme_raises_is_broken() -> None:
-    gaps = {gap.law: gap for gap in checks.check(host("llama"), Stumbling, factor=4)}
-    assert {"cache", "beams", "generation"} <= {name for name, gap in gaps.items() if gap.broken}
+    gaps = {gap.check: gap for gap in checks.check_scheme(tiny_model("llama"), Stumbling, factor=4)}
+    assert {"cache", "beams", "generation"} <= {name for name, gap in gaps.items() if gap.failed}
     assert "IndexError" in gaps["cache"].where
-    assert not gaps["shift"].broken
+    assert not gaps["shift"].failed
 
 
 def test_check_measures_a_base_model_by_its_hidden_states() -> None:
-    gaps = checks.check(host("bert").bert, "rope", factor=2)
-    assert not [str(gap) for gap in gaps if gap.broken]
+    gaps = checks.check_scheme(tiny_model("bert").bert, "rope", factor=2)
+    assert not [str(gap) for gap in gaps if gap.failed]
 
 
 def test_check_measures_low_precision_by_its_own_limits() -> None:
-    gaps = checks.check(host("llama").to(torch.bfloat16), "yarn", factor=4)
-    assert not [str(gap) for gap in gaps if gap.broken]
+    gaps = checks.check_scheme(tiny_model("llama").to(torch.bfloat16), "yarn", factor=4)
+    assert not [str(gap) for gap in gaps if gap.failed]
 
 
 def test_check_refuses_what_a_patch_refuses() -> None:
     with pytest.raises(SchemeNotDefined):
-        checks.check(host("bert"), "self_extend")
+        checks.check_scheme(tiny_model("bert"), "self_extend")
     with pytest.raises(LengthContradiction):
-        checks.check(host("llama"), "yarn", factor=0.5)
+        checks.check_scheme(tiny_model("llama"), "yarn", factor=0.5)
     with pytest.raises(AlreadyPatched):
-        checks.check(patch_model(host("llama"), "yarn", factor=2), "pi", factor=2)
+        checks.check_scheme(patch_model(tiny_model("llama"), "yarn", factor=2), "pi", factor=2)

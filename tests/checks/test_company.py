@@ -1,11 +1,11 @@
-"""Laws: other rows and padding must not show in a row's logits."""
+"""Checks: other rows and padding must not show in a row's logits."""
 
 from __future__ import annotations
 
 import pytest
 
 from hf_posenc import checks
-from hf_posenc.checks import Pair
+from hf_posenc.checks import Case
 from hf_posenc.checks.batching import SIDES, Side
 
 from .matrix import COMPANIONS
@@ -15,7 +15,7 @@ MOST = 17  # one more than a block of the flash kernels
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("pair", COMPANIONS, ids=str)
-def test_alone_equals_batched(pair: Pair, side: Side) -> None:
+def test_alone_equals_batched(pair: Case, side: Side) -> None:
     gap = checks.alone_equals_batched(pair, side)
     assert gap <= pair.limit("batch"), gap
 
@@ -23,7 +23,7 @@ def test_alone_equals_batched(pair: Pair, side: Side) -> None:
 @pytest.mark.parametrize("width", [1, MOST])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("pair", COMPANIONS, ids=str)
-def test_padding_is_invisible(pair: Pair, side: Side, width: int) -> None:
+def test_padding_is_invisible(pair: Case, side: Side, width: int) -> None:
     gap = checks.padding_is_invisible(pair, side, width)
     assert gap <= pair.limit("padding"), gap
 
@@ -32,6 +32,6 @@ def test_padding_is_invisible(pair: Pair, side: Side, width: int) -> None:
 @pytest.mark.parametrize("width", range(2, MOST))
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("pair", COMPANIONS, ids=str)
-def test_every_width_of_padding(pair: Pair, side: Side, width: int) -> None:
+def test_every_width_of_padding(pair: Case, side: Side, width: int) -> None:
     gap = checks.padding_is_invisible(pair, side, width)
     assert gap <= pair.limit("padding"), gap

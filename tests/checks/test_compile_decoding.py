@@ -9,28 +9,28 @@ import pytest
 import torch
 from transformers.cache_utils import StaticCache
 
-from hf_posenc.checks import Pair
+from hf_posenc.checks import Case
 from hf_posenc.checks.forward import (
-    distance,
+    forward,
+    max_deviation,
     new_cache,
-    read,
-    text,
+    random_tokens,
 )
-from hf_posenc.checks.tiny_models import TRAINED
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 
 from .matrix import CONTINUED
 
 STEPS = 3
 ONE_OF_A_ROUTE = [  # of each kind of terms on each model; others share their code
-    Pair("llama", "yarn", factor=4),
-    Pair("llama", "alibi", factor=4),
-    Pair("llama", "rerope", factor=4),
-    Pair("gpt2", "t5", factor=4),
-    Pair("llama", "window", factor=4),
+    Case("llama", "yarn", factor=4),
+    Case("llama", "alibi", factor=4),
+    Case("llama", "rerope", factor=4),
+    Case("gpt2", "t5", factor=4),
+    Case("llama", "window", factor=4),
 ]
 
 
-def decoded(pair: Pair) -> tuple[float, int]:
+def decoded(pair: Case) -> tuple[float, int]:
     """Deviation of the last tokens, decoded compiled, from the text read at once; and how many graphs that took."""
     graphs = []
 
@@ -40,18 +40,18 @@ def decoded(pair: Pair) -> tuple[float, int]:
 
     with pair.patched() as model, torch.no_grad():
         torch.compiler.reset()
-        length = pair.length(2 * TRAINED + 5, model)
-        tokens, cache = text(model, length), new_cache(StaticCache, model, length)
+        length = pair.length(2 * TRAINED_LENGTH + 5, model)
+        tokens, cache = random_tokens(model, length), new_cache(StaticCache, model, length)
         compiled = torch.compile(model, fullgraph=True, backend=counted, dynamic=False)
         model(input_ids=tokens[:, :-STEPS], past_key_values=cache)
         steps = [
             compiled(input_ids=tokens[:, t : t + 1], past_key_values=cache).logits
             for t in range(length - STEPS, length)
         ]
-        return distance(torch.cat(steps, dim=1), read(model, tokens)[:, -STEPS:])[0], len(graphs)
+        return max_deviation(torch.cat(steps, dim=1), forward(model, tokens)[:, -STEPS:])[0], len(graphs)
 
 
-def check(pair: Pair) -> None:
+def check(pair: Case) -> None:
     if math.isinf(pair.limit("compiled")):
         pytest.xfail("an exception of hf_posenc.checks.tolerances")
     off, graphs = decoded(pair)
@@ -60,12 +60,12 @@ def check(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ONE_OF_A_ROUTE, ids=str)
-def test_one_graph_for_all_steps(pair: Pair) -> None:
+def test_one_graph_for_all_steps(pair: Case) -> None:
     check(pair)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("pair", [p for p in CONTINUED if p.model_name != "bert_decoder"], ids=str)
-def test_every_decoder(pair: Pair) -> None:
+def test_every_decoder(pair: Case) -> None:
     """A BERT decoder shares its modules with BERT and its masks with GPT-2."""
     check(pair)

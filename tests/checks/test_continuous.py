@@ -1,4 +1,4 @@
-"""Continuous batching beyond what its law draws: shared pages, forks, padding, windows, pages kept between batches."""
+"""Continuous batching beyond what its check draws: shared pages, forks, padding, windows, pages kept over batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import CompileConfig, ContinuousBatchingConfig
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.checks.case import stir
+from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.continuous_batching import NEW, batched, missed_in_batch
-from hf_posenc.checks.forward import text
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.patches.cache.paged import requests_of
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
@@ -33,14 +33,14 @@ def no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def patched(scheme: str) -> PreTrainedModel:
-    model = patch_model(host("llama"), scheme, factor=4)
-    stir(model)
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
+    perturb_parameters(model)
     return model
 
 
 def prompts_of(model: PreTrainedModel) -> list[list[int]]:
     """Texts of which two begin alike, for more than a page."""
-    first, second = (text(model, TRAINED + 3, seed=seed)[0].tolist() for seed in (0, 1))
+    first, second = (random_tokens(model, TRAINED_LENGTH + 3, seed=seed)[0].tolist() for seed in (0, 1))
     return [first, first[:-5] + second[:2], second[:7], second[:1]]
 
 
@@ -89,7 +89,7 @@ def test_a_request_can_be_forked(scheme: str) -> None:
 
 def test_pages_of_another_scheme_are_forgotten() -> None:
     """Pages of finished requests are kept for texts that begin alike, in a manager that outlives the batch."""
-    model = host("llama")
+    model = tiny_model("llama")
     prompt = prompts_of(model)[0]
 
     def again() -> float:

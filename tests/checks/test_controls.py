@@ -1,4 +1,4 @@
-"""Every law can fail: each is broken here by something that deserves it, by more than a hundred times its limit."""
+"""Every check can fail: each is broken here by something that deserves it, by more than a hundred times its limit."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import pytest
 from transformers.cache_utils import DynamicCache
 
 from hf_posenc import checks
-from hf_posenc.checks import LAWS, Gap, Pair
-from hf_posenc.checks.forward import read, text
+from hf_posenc.checks import CHECKS, Case, Deviation
+from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.life_cycle import differences, traces
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NoEffect, NotExpressible
 
 from . import controls
 from .controls import Meddled, StockDynamic, Unpatched
 
-STALE = Pair("llama", controls.StaleDynamicNTK, factor=4)
-BLIND = Pair("llama", controls.BlindToPadding, factor=4)
-PEEKING = Pair("llama", controls.Peeking, factor=4)
+STALE = Case("llama", controls.StaleDynamicNTK, factor=4)
+BLIND = Case("llama", controls.BlindToPadding, factor=4)
+PEEKING = Case("llama", controls.Peeking, factor=4)
 BLIND_TO_ADAPTERS = controls.BlindToAdapters("llama", "alibi", factor=4)
-ALIBI = Pair("llama", "alibi", factor=4)
-ROPE = Pair("llama", "rope", factor=4)
+ALIBI = Case("llama", "alibi", factor=4)
+ROPE = Case("llama", "rope", factor=4)
 
-SINUSOIDAL = Pair("llama", "sinusoidal", factor=4)
-T5 = Pair("llama", "t5", factor=4)
+SINUSOIDAL = Case("llama", "sinusoidal", factor=4)
+T5 = Case("llama", "t5", factor=4)
 
-BROKEN: dict[str, Callable[[], Gap]] = {
-    "cache, keys rotated once": lambda: checks.cached_equals_uncached(STALE, DynamicCache, TRAINED, step=1),
-    "cache, stock dynamic": lambda: checks.cached_equals_uncached(StockDynamic(), DynamicCache, TRAINED, step=1),
+BROKEN: dict[str, Callable[[], Deviation]] = {
+    "cache, keys rotated once": lambda: checks.cached_equals_uncached(STALE, DynamicCache, TRAINED_LENGTH, step=1),
+    "cache, stock dynamic": lambda: checks.cached_equals_uncached(StockDynamic(), DynamicCache, TRAINED_LENGTH, step=1),
     "beams, keys rotated once": lambda: checks.cache_can_be_reordered(STALE),
     "positions, keys counted back from the newest query": lambda: checks.cached_keys_stay_where_they_were(
         Meddled(controls.forget_positions, ALIBI)
@@ -41,10 +41,12 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "padding, a dropped offset": lambda: checks.padding_is_invisible(BLIND, "left"),
     "packed, keys counted by column": lambda: checks.packed_equals_separate(BLIND),
     "backend, a bias that eager drops": lambda: checks.backends_agree(Meddled(controls.drop_in("eager"), ALIBI)),
-    "effect, an unpatched model that answers": lambda: checks.patch_shows(Meddled(controls.impersonate, ALIBI)),
+    "effect, an unpatched model that answers": lambda: checks.patch_changes_outputs(
+        Meddled(controls.impersonate, ALIBI)
+    ),
     "identity, another base": lambda: checks.nothing_moves_where_promised(Meddled(controls.rebase, ROPE)),
     "causality, a mask off by one": lambda: checks.future_is_unseen(Meddled(controls.see_one_ahead, ROPE)),
-    "length, no numbers past the trained length": lambda: checks.runs_or_says_why(Meddled(controls.fail_late, ROPE)),
+    "length, no numbers past the trained length": lambda: checks.runs_or_raises(Meddled(controls.fail_late, ROPE)),
     "unpatch, a forgotten attribute": lambda: checks.unpatch_leaves_no_trace(Meddled(controls.leave_a_note, ALIBI)),
     "twice, a patch that is accepted": lambda: checks.second_patch_is_refused(Unpatched("llama", "alibi")),
     "deepcopy, a copy that is the original": lambda: checks.copies_are_equal_and_apart(Meddled(controls.share, ALIBI)),
@@ -54,13 +56,15 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "checkpointing, another recomputation": lambda: checks.checkpointing_changes_no_gradient(
         Meddled(controls.recompute_differently, ROPE)
     ),
-    "memoryless, the longest text so far": lambda: checks.readings_leave_nothing(
-        Pair("llama", controls.Remembering, factor=4)
+    "memoryless, the longest text so far": lambda: checks.forward_passes_leave_nothing(
+        Case("llama", controls.Remembering, factor=4)
     ),
-    "formula, a bias that is dropped": lambda: checks.reads_as_defined(Meddled(controls.drop_in("sdpa"), ALIBI)),
-    "formula, keys counted by column": lambda: checks.reads_as_defined(BLIND),
-    "formula, keys rotated once": lambda: checks.reads_as_defined(STALE),
-    "derivatives, queries without theirs": lambda: checks.learns_as_defined(Meddled(controls.cut_the_gradient, T5)),
+    "formula, a bias that is dropped": lambda: checks.matches_definition(Meddled(controls.drop_in("sdpa"), ALIBI)),
+    "formula, keys counted by column": lambda: checks.matches_definition(BLIND),
+    "formula, keys rotated once": lambda: checks.matches_definition(STALE),
+    "derivatives, queries without theirs": lambda: checks.gradients_match_definition(
+        Meddled(controls.cut_the_gradient, T5)
+    ),
     "shift, a distance that knows its place": lambda: checks.begins_anywhere(PEEKING),
     "shift, positions that do not arrive": lambda: checks.begins_anywhere(Meddled(controls.forget_where, SINUSOIDAL)),
     "distance, keys that grow": lambda: checks.equal_distances_score_alike(Meddled(controls.tilt_keys, ROPE)),
@@ -76,68 +80,70 @@ BROKEN: dict[str, Callable[[], Gap]] = {
     "lengths, another graph": lambda: checks.lengths_share_a_graph(Meddled(controls.differ_in_graphs, ROPE)),
     "compiled, another graph": lambda: checks.compiled_equals_eager(Meddled(controls.differ_in_graphs, ROPE)),
     "flex, a bias that flex drops": lambda: checks.flex_agrees(Meddled(controls.drop_in("flex_attention"), ALIBI)),
-    "says, zeros": lambda: checks.scheme_says_something(Pair("llama", controls.Silent, factor=4)),
-    "options, one that is forgotten": lambda: checks.every_option_counts(Pair("llama", controls.Deaf, factor=4)),
-    "leaks, the positions of every reading": lambda: checks.readings_keep_nothing(
-        Pair("llama", controls.Hoarding, factor=4)
+    "says, zeros": lambda: checks.positions_change_outputs(Case("llama", controls.Silent, factor=4)),
+    "options, one that is forgotten": lambda: checks.every_option_counts(Case("llama", controls.Deaf, factor=4)),
+    "leaks, the positions of every reading": lambda: checks.forward_passes_free_memory(
+        Case("llama", controls.Hoarding, factor=4)
     ),
     "long, another slope from 100 keys on": lambda: checks.hundreds_of_tokens_are_no_threshold(
-        Pair("llama", controls.Counting, factor=4)
+        Case("llama", controls.Counting, factor=4)
     ),
     "secant, a detached table": lambda: checks.gradient_is_the_slope(Meddled(controls.detach, T5)),
-    "modes, another slope": lambda: checks.training_reads_alike(Pair("llama", controls.Moody, factor=4)),
-    "memoryless, everybody's seed": lambda: checks.readings_leave_nothing(Pair("llama", controls.Reseeding, factor=4)),
-    "far, places that come again": lambda: checks.far_is_as_near(Pair("llama", controls.Periodic, factor=4)),
-    "native, keys that only grow here": lambda: checks.transformers_reads_the_same(Meddled(controls.tilt_keys, ROPE)),
+    "modes, another slope": lambda: checks.training_mode_agrees(Case("llama", controls.Moody, factor=4)),
+    "memoryless, everybody's seed": lambda: checks.forward_passes_leave_nothing(
+        Case("llama", controls.Reseeding, factor=4)
+    ),
+    "far, places that come again": lambda: checks.far_is_as_near(Case("llama", controls.Periodic, factor=4)),
+    "native, keys that only grow here": lambda: checks.native_export_agrees(Meddled(controls.tilt_keys, ROPE)),
     "offload, parameters sought where the model keeps them": lambda: checks.offloaded_equals_whole(
-        Pair("llama", controls.Grounded, factor=4)
+        Case("llama", controls.Grounded, factor=4)
     ),
     "configuration, a length that is read live": lambda: checks.changed_configuration_changes_nothing(
         Meddled(controls.read_live, ROPE)
     ),
-    "cast, slopes in a buffer": lambda: checks.cast_and_back_keeps_tables(Pair("llama", controls.Buffered, factor=4)),
+    "cast, slopes in a buffer": lambda: checks.cast_and_back_keeps_tables(Case("llama", controls.Buffered, factor=4)),
     "adapters, a patch blind to them": lambda: checks.adapters_go_with_the_scheme(BLIND_TO_ADAPTERS),
 }
 
 
-@pytest.mark.parametrize("law", BROKEN)
-def test_law_can_fail(law: str) -> None:
-    gap = BROKEN[law]()
-    assert gap.law == law.partition(",")[0]
+@pytest.mark.parametrize("check", BROKEN)
+def test_law_can_fail(check: str) -> None:
+    gap = BROKEN[check]()
+    assert gap.check == check.partition(",")[0]
     assert gap > 100 * gap.limit, gap
-    assert gap.broken
+    assert gap.failed
     assert gap.repeat.startswith(("python -c", "hf-posenc check"))
 
 
 def test_another_rotation_under_the_name_of_a_type() -> None:
     with pytest.raises(NotExpressible, match="another rotation"):
-        checks.transformers_reads_the_same(Pair("llama", controls.Boasting, factor=4))
+        checks.native_export_agrees(Case("llama", controls.Boasting, factor=4))
 
 
 def test_every_law_has_a_control() -> None:
-    uncontrolled = set(LAWS) - {name.partition(",")[0] for name in BROKEN}
+    uncontrolled = set(CHECKS) - {name.partition(",")[0] for name in BROKEN}
     assert not uncontrolled
 
 
 def test_no_number_breaks_every_law() -> None:
     gap = ROPE.gap("cache", float("nan"), "nowhere")
-    assert gap.broken
+    assert gap.failed
     assert not gap <= gap.limit
 
 
 def test_patch_without_effect_is_refused_and_undone() -> None:
-    model = host("llama")
-    tokens = text(model, TRAINED)
+    model = tiny_model("llama")
+    tokens = random_tokens(model, TRAINED_LENGTH)
     before = traces(model, tokens)
     with pytest.raises(NoEffect, match="nothing moved"):
-        Pair(model, controls.Nothing, factor=4).apply(model)
+        Case(model, controls.Nothing, factor=4).apply(model)
     assert differences(before, traces(model, tokens)) == (0.0, "nothing")
 
 
 def test_patch_that_gives_no_numbers_is_refused() -> None:
-    model = host("llama")
-    tokens = text(model, 8)
-    before = read(model, tokens)
+    model = tiny_model("llama")
+    tokens = random_tokens(model, 8)
+    before = forward(model, tokens)
     with pytest.raises(NoEffect, match="not finite"):
-        Pair(model, controls.Poisoned, factor=4).apply(model)
-    assert (read(model, tokens) == before).all()
+        Case(model, controls.Poisoned, factor=4).apply(model)
+    assert (forward(model, tokens) == before).all()

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from hf_posenc.checks import Pair
+from hf_posenc.checks import Case
 from hf_posenc.checks.forward import (
-    distance,
+    forward,
+    max_deviation,
     new_cache,
-    read,
-    text,
+    random_tokens,
 )
-from hf_posenc.checks.tiny_models import TRAINED
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.errors import InvalidInput
 
 from .matrix import CONTINUED
@@ -25,54 +25,56 @@ BY_PLACE = [p for p in CONTINUED if p.scheme_name in ("dca", "sinks", "lm_infini
 
 
 def with_a_gap() -> torch.Tensor:
-    places = torch.arange(TRAINED)
-    places[TRAINED // 2 :] += 5
+    places = torch.arange(TRAINED_LENGTH)
+    places[TRAINED_LENGTH // 2 :] += 5
     return places[None]
 
 
 @pytest.mark.parametrize("pair", RELATIVE, ids=str)
-def test_a_cache_does_not_move_the_tokens(pair: Pair) -> None:
+def test_a_cache_does_not_move_the_tokens(pair: Case) -> None:
     """`use_cache` is on by default: the cache it makes must not number the tokens anew."""
     with pair.patched() as model:
-        tokens, places = text(model, TRAINED), with_a_gap()
+        tokens, places = random_tokens(model, TRAINED_LENGTH), with_a_gap()
         mask = torch.ones_like(tokens)
-        without = read(model, tokens, position_ids=places, attention_mask=mask)
+        without = forward(model, tokens, position_ids=places, attention_mask=mask)
         with torch.no_grad():
             cached = model(tokens, position_ids=places, attention_mask=mask, use_cache=True).logits
-        value, where = distance(cached, without)
+        value, where = max_deviation(cached, without)
         assert value <= pair.limit("cache"), where
-        plain = read(model, tokens)
-        assert distance(without[:, : TRAINED // 2], plain[:, : TRAINED // 2])[0] <= pair.limit("cache")
+        plain = forward(model, tokens)
+        assert max_deviation(without[:, : TRAINED_LENGTH // 2], plain[:, : TRAINED_LENGTH // 2])[0] <= pair.limit(
+            "cache"
+        )
         gates = pair.scheme_name == "fox"  # it counts content, and knows no positions
-        assert gates or pair.model_name != "llama" or distance(without, plain)[0] > 0.1  # control: the gap shows
+        assert gates or pair.model_name != "llama" or max_deviation(without, plain)[0] > 0.1  # control: the gap shows
 
 
 @pytest.mark.parametrize("pair", RELATIVE, ids=str)
-def test_positions_that_start_again_show_no_future(pair: Pair) -> None:
+def test_positions_that_start_again_show_no_future(pair: Case) -> None:
     """With a cache transformers sees one text in them; a key is then behind a query by place, not by position."""
     with pair.patched() as model, torch.no_grad():
-        tokens = text(model, TRAINED)
-        places = (torch.arange(TRAINED) % (TRAINED // 2))[None]
+        tokens = random_tokens(model, TRAINED_LENGTH)
+        places = (torch.arange(TRAINED_LENGTH) % (TRAINED_LENGTH // 2))[None]
         before = model(tokens, position_ids=places, use_cache=True).logits
         changed = tokens.clone()
-        changed[:, TRAINED - 3] = 3 + (changed[:, TRAINED - 3] - 2) % 7
+        changed[:, TRAINED_LENGTH - 3] = 3 + (changed[:, TRAINED_LENGTH - 3] - 2) % 7
         after = model(changed, position_ids=places, use_cache=True).logits
-        assert torch.equal(after[:, : TRAINED - 3], before[:, : TRAINED - 3])
+        assert torch.equal(after[:, : TRAINED_LENGTH - 3], before[:, : TRAINED_LENGTH - 3])
 
 
 @pytest.mark.parametrize("pair", BY_PLACE, ids=str)
-def test_rows_that_count_from_elsewhere_go_on_from_a_cache(pair: Pair) -> None:
+def test_rows_that_count_from_elsewhere_go_on_from_a_cache(pair: Case) -> None:
     """The mask of a later chunk is the same in all rows of a batch; where their tokens stand is not."""
     with pair.patched() as model, torch.no_grad():
-        tokens = text(model, 2 * TRAINED // 3, rows=2)
-        places = torch.arange(tokens.shape[1])[None] + torch.tensor([[0], [TRAINED // 3]])
-        alone = torch.cat([read(model, tokens[row, None], position_ids=places[row, None]) for row in (0, 1)])
-        cache, cut = DynamicCache(), TRAINED // 3
+        tokens = random_tokens(model, 2 * TRAINED_LENGTH // 3, rows=2)
+        places = torch.arange(tokens.shape[1])[None] + torch.tensor([[0], [TRAINED_LENGTH // 3]])
+        alone = torch.cat([forward(model, tokens[row, None], position_ids=places[row, None]) for row in (0, 1)])
+        cache, cut = DynamicCache(), TRAINED_LENGTH // 3
         parts = [
             model(tokens[:, some], position_ids=places[:, some], past_key_values=cache).logits
             for some in (slice(None, cut), slice(cut, cut + 1), slice(cut + 1, None))
         ]
-        value, where = distance(torch.cat(parts, dim=1), alone)
+        value, where = max_deviation(torch.cat(parts, dim=1), alone)
         assert value <= pair.limit("cache"), where
 
 
@@ -82,16 +84,16 @@ def test_a_mask_of_all_places_of_a_static_cache(scheme: str, ahead: int) -> None
     """What it says of places that are not written yet moves no token; row 0 is padded on the left."""
     (pair,) = [p for p in CONTINUED if p.scheme_name == scheme and p.model_name == "llama"]
     with pair.patched() as model:
-        length, pads = TRAINED // 2, 5
-        tokens, cache = text(model, length, rows=2), new_cache(StaticCache, model, length + 7)
+        length, pads = TRAINED_LENGTH // 2, 5
+        tokens, cache = random_tokens(model, length, rows=2), new_cache(StaticCache, model, length + 7)
         parts = []
         for some in (slice(0, 8), slice(8, 9), slice(9, length)):
             mask = torch.ones(2, length + 7, dtype=torch.long)
             mask[:, some.stop :], mask[0, :pads] = ahead, 0
-            parts.append(read(model, tokens[:, some], attention_mask=mask, past_key_values=cache))
+            parts.append(forward(model, tokens[:, some], attention_mask=mask, past_key_values=cache))
         together = torch.cat(parts, dim=1)
-        assert distance(together[:1, pads:], read(model, tokens[:1, pads:]))[0] <= pair.limit("cache")
-        assert distance(together[1:], read(model, tokens[1:]))[0] <= pair.limit("cache")
+        assert max_deviation(together[:1, pads:], forward(model, tokens[:1, pads:]))[0] <= pair.limit("cache")
+        assert max_deviation(together[1:], forward(model, tokens[1:]))[0] <= pair.limit("cache")
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi"])
@@ -99,24 +101,24 @@ def test_a_chunk_of_padding_goes_before_its_text(scheme: str) -> None:
     """A prefill in chunks may make its cache by `use_cache=True` from a chunk in which a row has no text yet."""
     (pair,) = [p for p in CONTINUED if p.scheme_name == scheme and p.model_name == "llama"]
     with pair.patched() as model, torch.no_grad():
-        tokens, mask = text(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
+        tokens, mask = random_tokens(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
         mask[0, :7] = 0
         first = model(tokens[:, :6], attention_mask=mask[:, :6], use_cache=True)
         rest = model(tokens[:, 6:], attention_mask=mask, past_key_values=first.past_key_values).logits
-        assert distance(rest[:1, 1:], read(model, tokens[:1, 7:]))[0] <= pair.limit("cache")
-        assert distance(rest[1:], read(model, tokens[1:])[:, 6:])[0] <= pair.limit("cache")
+        assert max_deviation(rest[:1, 1:], forward(model, tokens[:1, 7:]))[0] <= pair.limit("cache")
+        assert max_deviation(rest[1:], forward(model, tokens[1:])[:, 6:])[0] <= pair.limit("cache")
 
 
 @pytest.mark.parametrize("pair", [pair for pair in RELATIVE if pair.model_name == "llama"], ids=str)
-def test_negative_positions_of_padding(pair: Pair) -> None:
+def test_negative_positions_of_padding(pair: Case) -> None:
     """``mask.cumsum(-1) - 1`` numbers left padding −1; only real tokens have to stand in the text."""
     with pair.patched() as model:
-        tokens = text(model, TRAINED, rows=2)
+        tokens = random_tokens(model, TRAINED_LENGTH, rows=2)
         mask = torch.ones_like(tokens)
         mask[0, :7] = 0
         places = mask.cumsum(-1) - 1
-        given = read(model, tokens, attention_mask=mask, position_ids=places)
-        worked_out = read(model, tokens, attention_mask=mask)
-        assert distance(given, worked_out, mask.bool())[0] <= pair.limit("cache")
+        given = forward(model, tokens, attention_mask=mask, position_ids=places)
+        worked_out = forward(model, tokens, attention_mask=mask)
+        assert max_deviation(given, worked_out, mask.bool())[0] <= pair.limit("cache")
         with pytest.raises(InvalidInput, match="Position -1 is before the start"):
-            read(model, tokens, position_ids=places)
+            forward(model, tokens, position_ids=places)

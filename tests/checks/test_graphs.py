@@ -1,4 +1,4 @@
-"""Graphs of patched models: what they read that no law asks for, against the unpatched model's or the eager reading."""
+"""Graphs of patched models beyond the checks, against the unpatched model or the eager forward pass."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import checks
-from hf_posenc.checks import Pair
-from hf_posenc.checks.forward import distance, text
+from hf_posenc.checks import Case
+from hf_posenc.checks.forward import max_deviation, random_tokens
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.errors import NotTraceable
@@ -31,30 +31,32 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_trace_reads_padding_it_was_not_made_of(scheme: str) -> None:
     """The trace saw a mask of ones; what it writes down must be the mask, and not what the mask said."""
-    with Pair("llama", scheme, factor=4).patched() as model, torch.no_grad():
-        tokens, mask = text(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
+    with Case("llama", scheme, factor=4).patched() as model, torch.no_grad():
+        tokens, mask = random_tokens(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
         traced = torch.jit.trace(Masked(model), (tokens, mask), check_trace=False)
-        others = text(model, 20, rows=2, seed=1)
+        others = random_tokens(model, 20, rows=2, seed=1)
         padded = mask.clone()
         padded[0, :6] = 0
         unpadded = model(input_ids=others, attention_mask=mask, use_cache=False).logits
         wanted = model(input_ids=others, attention_mask=padded, use_cache=False).logits
-        assert distance(traced(others, padded), wanted, padded.bool())[0] <= 1e-4
-        assert distance(unpadded, wanted, padded.bool())[0] > 1e-2, "the mask says nothing here"
+        assert max_deviation(traced(others, padded), wanted, padded.bool())[0] <= 1e-4
+        assert max_deviation(unpadded, wanted, padded.bool())[0] > 1e-2, "the mask says nothing here"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_strict_export(scheme: str) -> None:
     """The other tracer of torch.export, which reads Python's bytecode."""
-    gap = checks.exported_equals_eager(Pair("llama", scheme, factor=4), strict=True)
-    assert not gap.broken, gap
+    gap = checks.exported_equals_eager(Case("llama", scheme, factor=4), strict=True)
+    assert not gap.failed, gap
 
 
 def test_rotations_of_whole_numbers_are_refused_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheme of somebody else may have a row rotation without frequencies of tensors."""
-    with Pair("llama", "dynamic_ntk", factor=4).patched() as model, torch.no_grad():
+    with Case("llama", "dynamic_ntk", factor=4).patched() as model, torch.no_grad():
         rows = RowRotation(lambda positions: positions + 1, lambda length: Rotation((1.0 / length,) * 8))
         monkeypatch.setattr(type(scheme_of(model)), "row_rotation", lambda self: rows)
         with pytest.raises(NotTraceable, match="frequencies_of"):
-            torch.export.export(Masked(model), (text(model, 8), torch.ones(1, 8, dtype=torch.long)), strict=False)
+            torch.export.export(
+                Masked(model), (random_tokens(model, 8), torch.ones(1, 8, dtype=torch.long)), strict=False
+            )

@@ -34,15 +34,15 @@ from transformers import (
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.models.bert.modeling_bert import BertCrossAttention, BertSelfAttention
 
-from hf_posenc.checks.forward import text
+from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, traces
 from hf_posenc.checks.tiny_models import (
-    HOSTS,
-    TRAINED,
-    host,
+    TINY_MODELS,
+    TRAINED_LENGTH,
     sharpen,
+    tiny_model,
 )
-from hf_posenc.patches.bert import PositionedBertSelfAttention
+from hf_posenc.patches.bert import PatchedBertSelfAttention
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import describe
 
@@ -67,7 +67,7 @@ HEADS = [(name, cls) for name, classes in CLASSES.items() for cls in classes]
 def with_head(name: str, cls: type[PreTrainedModel]) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = host(name).config
+        config = tiny_model(name).config
         config.pad_token_id = 0
         model = cls(config).eval()
         sharpen(model)
@@ -76,7 +76,7 @@ def with_head(name: str, cls: type[PreTrainedModel]) -> PreTrainedModel:
 
 def tensors_of(model: PreTrainedModel, length: int) -> list[Tensor]:
     """Everything the model gives for a batch of one; multiple choice reads its batch as choices."""
-    tokens = text(model, length)
+    tokens = random_tokens(model, length)
     choices = isinstance(model, (BertForMultipleChoice, GPT2DoubleHeadsModel))
     with torch.no_grad():
         out = model(input_ids=tokens[:, None] if choices else tokens, use_cache=False)
@@ -86,31 +86,33 @@ def tensors_of(model: PreTrainedModel, length: int) -> list[Tensor]:
 @pytest.mark.parametrize(("name", "cls"), HEADS, ids=lambda value: getattr(value, "__name__", value))
 def test_head(name: str, cls: type[PreTrainedModel]) -> None:
     model = with_head(name, cls)
-    before, stock = traces(model, text(model, TRAINED)), tensors_of(model, TRAINED)
+    before, stock = traces(model, random_tokens(model, TRAINED_LENGTH)), tensors_of(model, TRAINED_LENGTH)
     assert patch_model(model, "alibi", factor=4) is model
     assert describe(model).touched
-    moved = [bool((one - two).abs().max() > 1e-3) for one, two in zip(tensors_of(model, TRAINED), stock, strict=True)]
+    moved = [
+        bool((one - two).abs().max() > 1e-3) for one, two in zip(tensors_of(model, TRAINED_LENGTH), stock, strict=True)
+    ]
     assert all(moved), moved
-    assert all(value.isfinite().all() for value in tensors_of(model, 4 * TRAINED))
+    assert all(value.isfinite().all() for value in tensors_of(model, 4 * TRAINED_LENGTH))
     unpatch_model(model)
-    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bert_decoder"])
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "none", "sinusoidal", "t5"])
 def test_hosts_with_a_table_read_past_it(name: str, scheme: str) -> None:
-    model = patch_model(host(name), scheme, factor=8)
-    assert model.config.max_position_embeddings == 8 * TRAINED
-    assert all(value.isfinite().all() for value in tensors_of(model, 8 * TRAINED))
+    model = patch_model(tiny_model(name), scheme, factor=8)
+    assert model.config.max_position_embeddings == 8 * TRAINED_LENGTH
+    assert all(value.isfinite().all() for value in tensors_of(model, 8 * TRAINED_LENGTH))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert_decoder"])
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5"])
 def test_generate_equals_reading_without_a_cache(name: str, scheme: str) -> None:
     """Greedy generation from a left-padded batch, across the trained length, against the argmax of plain calls."""
-    model = patch_model(host(name), scheme, factor=4)
+    model = patch_model(tiny_model(name), scheme, factor=4)
     model.config.pad_token_id = 0
-    prompt = text(model, TRAINED - 3, rows=2)
+    prompt = random_tokens(model, TRAINED_LENGTH - 3, rows=2)
     mask = torch.ones_like(prompt)
     mask[1, :5], prompt[1, :5] = 0, 0
     out = model.generate(
@@ -127,9 +129,9 @@ def encoder_decoder(decoder: str) -> EncoderDecoderModel:
     """A BERT encoder and a decoder that looks at it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        right = HOSTS[decoder]().config
+        right = TINY_MODELS[decoder]().config
         right.add_cross_attention = right.is_decoder = True
-        left = BertConfig(**{**host("bert").config.to_dict(), "is_decoder": False})
+        left = BertConfig(**{**tiny_model("bert").config.to_dict(), "is_decoder": False})
         config = EncoderDecoderConfig.from_encoder_decoder_configs(left, right)
         config.decoder_start_token_id = config.pad_token_id = 0
         model = EncoderDecoderModel(config=config).eval()
@@ -141,7 +143,7 @@ def encoder_decoder(decoder: str) -> EncoderDecoderModel:
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 def test_cross_attention_is_left_alone(decoder: str, part: str) -> None:
     model = encoder_decoder(decoder)
-    source, target = text(model.encoder, 20), text(model.decoder, 12, seed=1)
+    source, target = random_tokens(model.encoder, 20), random_tokens(model.decoder, 12, seed=1)
     call = {"input_ids": source, "decoder_input_ids": target}
     with torch.no_grad():
         before = model(**call, use_cache=False).logits
@@ -157,7 +159,7 @@ def test_cross_attention_is_left_alone(decoder: str, part: str) -> None:
     assert (torch.cat(cached, dim=1) - after).abs().max() < 1e-4
     types = {type(module) for module in model.modules()}
     assert (BertCrossAttention in types) == (decoder == "bert_decoder")
-    assert (PositionedBertSelfAttention in types) == (part == "encoder" or decoder == "bert_decoder")
+    assert (PatchedBertSelfAttention in types) == (part == "encoder" or decoder == "bert_decoder")
     if decoder == "gpt2":
         crossing = [m for m in model.decoder.modules() if getattr(m, "is_cross_attention", False)]
         assert crossing

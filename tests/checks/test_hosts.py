@@ -1,4 +1,4 @@
-"""The contract's models are sharp enough to show a broken law: scores of deviation 3, logits of deviation 1."""
+"""The contract's models are sharp enough to show a broken check: scores of deviation 3, logits of deviation 1."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.checks.forward import read, text
+from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import (
     HEADS,
-    HOSTS,
-    TRAINED,
+    TINY_MODELS,
+    TRAINED_LENGTH,
     WIDTH,
-    host,
+    tiny_model,
 )
 
 
@@ -27,14 +27,14 @@ def projections(name: str, model: nn.Module) -> list[tuple[nn.Module, int, nn.Mo
     return [(layer.attention.self.query, 0, layer.attention.self.key, 0) for layer in model.bert.encoder.layer]
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", TINY_MODELS)
 def test_scores_and_logits_have_the_deviation_of_trained_models(name: str) -> None:
-    model = host(name)
+    model = tiny_model(name)
     seen: dict[nn.Module, Tensor] = {}
     for query, _, key, _ in projections(name, model):
         for module in {query, key}:
             module.register_forward_hook(lambda module, _, out: seen.__setitem__(module, out))
-    logits = read(model, text(model, TRAINED, rows=4))
+    logits = forward(model, random_tokens(model, TRAINED_LENGTH, rows=4))
     assert 0.5 < logits.std() < 2.0
     for query, q_part, key, k_part in projections(name, model):
         q = seen[query][..., q_part * WIDTH : (q_part + 1) * WIDTH].unflatten(-1, (HEADS, -1))
@@ -44,13 +44,13 @@ def test_scores_and_logits_have_the_deviation_of_trained_models(name: str) -> No
         assert 2.0 < scores.std() < 4.5
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", TINY_MODELS)
 def test_two_copies_are_equal_and_apart(name: str) -> None:
-    one, two = host(name), host(name)
-    tokens = text(one, 8)
-    before = read(two, tokens)
-    assert torch.equal(read(one, tokens), before)
+    one, two = tiny_model(name), tiny_model(name)
+    tokens = random_tokens(one, 8)
+    before = forward(two, tokens)
+    assert torch.equal(forward(one, tokens), before)
     with torch.no_grad():
         for weight in one.parameters():
             weight.zero_()
-    assert torch.equal(read(two, tokens), before)
+    assert torch.equal(forward(two, tokens), before)

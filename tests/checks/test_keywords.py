@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import TransformersKwargs
 
 from hf_posenc import patch_model
-from hf_posenc.checks.forward import read, text
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import MaskMismatch, UnknownKeyword
 
 BY_ENGINE = [("llama", "alibi"), ("llama", "rerope"), ("gpt2", "t5"), ("bert_decoder", "shaw")]
@@ -19,21 +19,21 @@ PACKED = {"cu_seq_lens_q": BORDERS, "cu_seq_lens_k": BORDERS, "max_length_q": 7,
 
 
 def patched(family: str, scheme: str) -> PreTrainedModel:
-    return patch_model(host(family), scheme, factor=4)
+    return patch_model(tiny_model(family), scheme, factor=4)
 
 
 @pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
 def test_harmless_keywords_change_nothing(family: str, scheme: str) -> None:
     model = patched(family, scheme)
-    tokens = text(model, 12)
-    said = read(model, tokens)
+    tokens = random_tokens(model, 12)
+    said = forward(model, tokens)
     harmless = {
         "num_items_in_batch": torch.tensor(12), "output_hidden_states": True, "is_causal": True,
         "cu_seq_lens_q": BORDERS[[0, 2]], "cu_seq_lens_k": BORDERS[[0, 2]], "max_length_q": 12, "max_length_k": 12,
         "sliding_window": None, "softcap": None,
     }  # fmt: skip
     for name, value in harmless.items():
-        assert torch.equal(read(model, tokens, **{name: value}), said), name
+        assert torch.equal(forward(model, tokens, **{name: value}), said), name
 
 
 @pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
@@ -43,18 +43,18 @@ def test_harmless_keywords_change_nothing(family: str, scheme: str) -> None:
 def test_unknown_keywords_are_refused(family: str, scheme: str, name: str, value: object) -> None:
     model = patched(family, scheme)
     with pytest.raises(UnknownKeyword, match=f"called with {name}={value}"):
-        read(model, text(model, 12), **{name: value})
+        forward(model, random_tokens(model, 12), **{name: value})
 
 
 def test_every_keyword_of_transformers_is_decided() -> None:
     """A new one of its own list is either known, or refused."""
     model = patched("llama", "alibi")
-    tokens = text(model, 12)
+    tokens = random_tokens(model, 12)
     known = {"num_items_in_batch", "output_hidden_states", "output_attentions", "output_router_logits", "position_ids"}
     known |= {"max_length_q", "max_length_k"}
     for name in set(TransformersKwargs.__annotations__) - known:
         with pytest.raises((UnknownKeyword, MaskMismatch)):
-            read(model, tokens, **{name: BORDERS if name.startswith("cu_seq") else False})
+            forward(model, tokens, **{name: BORDERS if name.startswith("cu_seq") else False})
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -62,21 +62,21 @@ def test_every_keyword_of_transformers_is_decided() -> None:
 def test_packed_texts_are_read_apart_or_refused(family: str, scheme: str, backend: str) -> None:
     model = patched(family, scheme)
     model.set_attn_implementation(backend)
-    tokens = text(model, 12)
-    alone = torch.cat((read(model, tokens[:, :5]), read(model, tokens[:, 5:])), dim=1)
-    together = read(model, tokens)
+    tokens = random_tokens(model, 12)
+    alone = torch.cat((forward(model, tokens[:, :5]), forward(model, tokens[:, 5:])), dim=1)
+    together = forward(model, tokens)
     assert float((together - alone).abs().max()) > 0.1  # control: it shows when texts see each other
     with pytest.raises(MaskMismatch, match="packs 2 texts"):
-        read(model, tokens, **PACKED)
+        forward(model, tokens, **PACKED)
     ones = torch.ones_like(tokens)
     with pytest.raises(MaskMismatch, match="packs 2 texts"):  # a mask, but not one of texts
-        read(model, tokens, position_ids=PLACES, attention_mask=ones, **PACKED)
+        forward(model, tokens, position_ids=PLACES, attention_mask=ones, **PACKED)
     if family != "bert_decoder":  # which does not tell texts apart by their positions
-        assert float((read(model, tokens, position_ids=PLACES, **PACKED) - alone).abs().max()) < 1e-4
+        assert float((forward(model, tokens, position_ids=PLACES, **PACKED) - alone).abs().max()) < 1e-4
 
 
 def test_the_host_gets_them_all() -> None:
     """A scheme that only rotates is computed by the host's own function, which decides for itself."""
     model = patched("llama", "yarn")
-    tokens = text(model, 12)
-    assert torch.equal(read(model, tokens, something_new=1), read(model, tokens))
+    tokens = random_tokens(model, 12)
+    assert torch.equal(forward(model, tokens, something_new=1), forward(model, tokens))

@@ -1,4 +1,4 @@
-"""Laws of storage and copies beyond this process: pickle, a fresh interpreter, gradient checkpointing in both modes."""
+"""Checks of storage and copies beyond this process: pickle, a fresh interpreter, gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from hf_posenc import checks
-from hf_posenc.checks import Pair
+from hf_posenc.checks import Case
 from hf_posenc.checks.checkpoint import answer_in, read_elsewhere, store
-from hf_posenc.checks.forward import read, text
-from hf_posenc.checks.tiny_models import TRAINED
+from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.patching.patch import unpatch_model
 
 from .matrix import BY_HOOK, EVERY
 
 
 @pytest.mark.parametrize("pair", EVERY, ids=str)
-def test_pickle_round_trip(pair: Pair) -> None:
+def test_pickle_round_trip(pair: Case) -> None:
     with pair.patched() as model:
-        tokens = text(model, pair.length(TRAINED + 1, model))
+        tokens = random_tokens(model, pair.length(TRAINED_LENGTH + 1, model))
         twin = pickle.loads(pickle.dumps(model))
-        assert torch.equal(read(twin, tokens), read(model, tokens))
+        assert torch.equal(forward(twin, tokens), forward(model, tokens))
         unpatch_model(twin)
-        read(model, tokens)
+        forward(model, tokens)
 
 
 @pytest.fixture(scope="session")
@@ -38,27 +38,27 @@ def loaded_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tupl
 
 
 @pytest.mark.parametrize("pair", BY_HOOK, ids=str)
-def test_saved_equals_loaded_in_a_fresh_process(pair: Pair, loaded_elsewhere: dict[str, tuple[Tensor, Tensor]]) -> None:
+def test_saved_equals_loaded_in_a_fresh_process(pair: Case, loaded_elsewhere: dict[str, tuple[Tensor, Tensor]]) -> None:
     before, after = loaded_elsewhere[str(pair)]
     assert torch.equal(before, after)
 
 
 @pytest.mark.parametrize("pair", BY_HOOK, ids=str)
-def test_reentrant_checkpointing_changes_no_gradient(pair: Pair) -> None:
+def test_reentrant_checkpointing_changes_no_gradient(pair: Case) -> None:
     gap = checks.checkpointing_changes_no_gradient(pair, reentrant=True)
-    assert not gap.broken, gap
+    assert not gap.failed, gap
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("pair", EVERY, ids=str)
-def test_everything_in_a_fresh_process_and_reentrant(pair: Pair) -> None:
+def test_everything_in_a_fresh_process_and_reentrant(pair: Case) -> None:
     for gap in (checks.saved_equals_loaded(pair, fresh=True), checks.checkpointing_changes_no_gradient(pair, True)):
-        assert not gap.broken, gap
+        assert not gap.failed, gap
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("law", ["cache", "batch", "padding", "generation", "backend", "causality", "unpatch"])
+@pytest.mark.parametrize("check", ["cache", "batch", "padding", "generation", "backend", "causality", "unpatch"])
 @pytest.mark.parametrize("pair", EVERY, ids=str)
-def test_low_precision(pair: Pair, law: str, dtype: torch.dtype) -> None:
-    checks.assert_holds(law, Pair(pair.model, pair.scheme, dtype=dtype, **pair.options))
+def test_low_precision(pair: Case, check: str, dtype: torch.dtype) -> None:
+    checks.assert_passes(check, Case(pair.model, pair.scheme, dtype=dtype, **pair.options))

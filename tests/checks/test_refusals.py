@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hf_posenc import checks, list_schemes
-from hf_posenc.checks import Pair
-from hf_posenc.checks.forward import text
+from hf_posenc.checks import Case
+from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, traces
-from hf_posenc.checks.tiny_models import HOSTS, TRAINED, host
+from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import SchemeNotDefined
 from hf_posenc.schemes.registry import scheme_class
 
@@ -19,16 +19,16 @@ REFUSALS = checks.refusals()
 
 @pytest.mark.parametrize(("model", "scheme"), REFUSALS, ids="-".join)
 def test_undefined_pair_is_refused(model: str, scheme: str) -> None:
-    patched = host(model)
-    before = traces(patched, text(patched, TRAINED))
+    patched = tiny_model(model)
+    before = traces(patched, random_tokens(patched, TRAINED_LENGTH))
     with pytest.raises(SchemeNotDefined, match=r"is not defined for .*\. .*It is defined for"):
-        Pair(patched, scheme, factor=1).apply(patched)
-    assert differences(before, traces(patched, text(patched, TRAINED))) == (0.0, "nothing")
+        Case(patched, scheme, factor=1).apply(patched)
+    assert differences(before, traces(patched, random_tokens(patched, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 def test_every_pair_is_defined_or_refused() -> None:
     defined = {(pair.model_name, pair.scheme_name) for pair in PAIRS}
-    everything = {(model, record.name) for model in HOSTS for record in list_schemes()}
+    everything = {(model, record.name) for model in TINY_MODELS for record in list_schemes()}
     assert defined | set(REFUSALS) == everything
     assert not defined & set(REFUSALS)
 
@@ -37,7 +37,7 @@ def test_records_say_where_schemes_are_defined() -> None:
     """What `hf-posenc list` prints, against what a patch does. Of BERT it means the encoder; a decoder takes more."""
     for record in list_schemes():
         cls = scheme_class(record.name)
-        for model in HOSTS:
+        for model in TINY_MODELS:
             listed = model.removesuffix("_decoder") in record.models
             alone = cls.needs_rotation or cls.needs_relative
             decodes = model == "bert_decoder" and cls.needs_causal and not alone

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from hf_posenc.checks import Pair
-from hf_posenc.checks.forward import distance, text
+from hf_posenc.checks import Case
+from hf_posenc.checks.forward import max_deviation, random_tokens
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "sinks"])
 def test_transforms(scheme: str) -> None:
-    with Pair("llama", scheme, factor=4).patched() as model:
-        tokens, weights = text(model, 20, rows=3), dict(model.named_parameters())
+    with Case("llama", scheme, factor=4).patched() as model:
+        tokens, weights = random_tokens(model, 20, rows=3), dict(model.named_parameters())
 
         def logits(weights: dict[str, Tensor], tokens: Tensor) -> Tensor:
             return functional_call(model, weights, (), {"input_ids": tokens, "use_cache": False}).logits
@@ -24,7 +24,7 @@ def test_transforms(scheme: str) -> None:
 
         plain = logits(weights, tokens)
         each = vmap(lambda row: logits(weights, row[None])[0])(tokens)
-        assert distance(each, plain)[0] <= 1e-4
+        assert max_deviation(each, plain)[0] <= 1e-4
         usual = torch.autograd.grad(loss(weights), list(weights.values()), allow_unused=True)
         for name, found, wanted in zip(weights, grad(loss)(weights).values(), usual, strict=True):
             if wanted is not None:

@@ -7,9 +7,9 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import Cache
 
-from hf_posenc.checks import Pair
-from hf_posenc.checks.forward import new_cache, read, text
-from hf_posenc.checks.tiny_models import TRAINED
+from hf_posenc.checks import Case
+from hf_posenc.checks.forward import forward, new_cache, random_tokens
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.errors import NeedsWholeText
 
 from .matrix import DECODERS
@@ -23,18 +23,18 @@ def test_there_are_some() -> None:
 
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
 @pytest.mark.parametrize("pair", WHOLE, ids=str)
-def test_a_cached_text_is_not_continued(pair: Pair, cache: type[Cache]) -> None:
+def test_a_cached_text_is_not_continued(pair: Case, cache: type[Cache]) -> None:
     with pair.patched() as model:
-        kept, tokens = new_cache(cache, model, TRAINED), text(model, TRAINED // 2)
-        read(model, tokens, past_key_values=kept)
+        kept, tokens = new_cache(cache, model, TRAINED_LENGTH), random_tokens(model, TRAINED_LENGTH // 2)
+        forward(model, tokens, past_key_values=kept)
         with pytest.raises(NeedsWholeText, match=r"16 tokens are cached .* use_cache=False"):
-            read(model, tokens[:, :1], past_key_values=kept)
+            forward(model, tokens[:, :1], past_key_values=kept)
 
 
 @pytest.mark.parametrize("pair", WHOLE, ids=str)
-def test_generation_without_a_cache(pair: Pair) -> None:
+def test_generation_without_a_cache(pair: Case) -> None:
     with pair.patched() as model:
-        tokens = text(model, TRAINED // 2)
+        tokens = random_tokens(model, TRAINED_LENGTH // 2)
         with pytest.raises(NeedsWholeText):
             model.generate(tokens, max_new_tokens=3, do_sample=False)
         torch.manual_seed(0)

@@ -53,8 +53,8 @@ def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
     told = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
     for one in told["zero_shot"] + told["training"]:
         words = shlex.split(one["compare"])
-        unscaled, entry = entries_of(words[words.index("--schemes") + 1])
-        assert unscaled.scheme is None
+        unpatched, entry = entries_of(words[words.index("--schemes") + 1])
+        assert unpatched.scheme is None
         assert (entry.scheme, entry.own_options) == (one["scheme"], one["options"])
 
 

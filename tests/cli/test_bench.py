@@ -71,7 +71,7 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
 @pytest.mark.parametrize(
     "words",
     [
-        ["-s", "yarm"], ["-s", "unscaled"], ["-s", "yarn", "-l", "x"], ["-s", "yarn", "--shape", "1,2"],
+        ["-s", "yarm"], ["-s", "unpatched"], ["-s", "yarn", "-l", "x"], ["-s", "yarn", "--shape", "1,2"],
         ["-s", "yarn", "--device", "tpu"], ["-s", "yarn", "--against", "flex"], ["-s", "yarn", "--rounds", "0"],
         ["-s", "yarn", "--shape", "1,32,2,2", "--dtype", "float3"], ["-s", "yarn", "-m", "starter:bert", "--decode"],
         ["-s", "yarn", "--shape", "1,32,2,2", "--kind", "mamba"], ["-s", "yarn", "-f", "0.5"], [],

@@ -12,26 +12,26 @@ import pytest
 from hf_posenc import checks
 
 
-def gap(value: float) -> checks.Gap:
-    return checks.Gap("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
+def gap(value: float) -> checks.Deviation:
+    return checks.Deviation("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
 
 
 @pytest.mark.parametrize(("value", "code"), [(1e-6, 0), (1e-2, 4), (float("nan"), 4)])
 def test_check_ends_with_4_where_a_law_is_broken(
     call: Callable, monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    monkeypatch.setattr(checks, "check", lambda *_, **__: [gap(0.0), gap(value)])
+    monkeypatch.setattr(checks, "check_scheme", lambda *_, **__: [gap(0.0), gap(value)])
     words = ("check", "-m", "starter:llama", "-s", "rerope", "-f", "4")
     assert call(*words).code == code
     answer = call(*words, "--json")
     assert answer.code == code
-    assert [row["broken"] for row in answer.data] == [False, code == 4]
+    assert [row["failed"] for row in answer.data] == [False, code == 4]
 
 
 def test_check_on_a_model_of_ones_own(call: Callable) -> None:
     answer = call("check", "-m", "starter:llama", "-s", "rerope", "-f", "4", "--json")
     assert answer.code == 0, answer.out
-    assert {"cache", "batch", "effect"} <= {row["law"] for row in answer.data}
+    assert {"cache", "batch", "effect"} <= {row["check"] for row in answer.data}
 
 
 def test_eval_measures_and_writes(call: Callable, tmp_path: Path) -> None:

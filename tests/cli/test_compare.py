@@ -15,7 +15,7 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
-WORDS = ("compare", "-m", "starter:llama", "-s", "unscaled,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
+WORDS = ("compare", "-m", "starter:llama", "-s", "unpatched,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
 
 
 def made(*states: str) -> Comparison:
@@ -50,7 +50,7 @@ def test_it_passes_on_what_was_asked(call: Callable, asked: dict[str, Any], tmp_
     words = ("-l", "256,512", "-l", "1024", "--tasks", "posenc_ppl,posenc_passkey", "--depths", "0,1", "--out", "o u t")
     answer = call(*WORDS, *words, "--one-factor", "--json")
     assert answer.code == 0
-    assert asked["schemes"] == "unscaled,yarn:beta_fast=16,ramp=dim,self_extend"
+    assert asked["schemes"] == "unpatched,yarn:beta_fast=16,ramp=dim,self_extend"
     assert asked["lengths"] == [256, 512, 1024]
     assert asked["tasks"] == ["posenc_ppl", "posenc_passkey"]
     assert asked["depths"] == [0.0, 1.0]
@@ -103,7 +103,7 @@ def test_quiet_is_quiet(call: Callable, asked: dict[str, Any]) -> None:
     ids=str,
 )  # fmt: skip
 def test_wrong_words(call: Callable, tmp_path: Path, words: list[str], hint: str) -> None:
-    answer = call("compare", "-m", "starter:llama", "-s", "unscaled", "--out", str(tmp_path / "out"), *words)
+    answer = call("compare", "-m", "starter:llama", "-s", "unpatched", "--out", str(tmp_path / "out"), *words)
     assert answer.code == 2
     assert hint in answer.err
     assert "Traceback" not in answer.err
@@ -133,7 +133,7 @@ def test_a_disk_that_is_full(call: Callable, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_model_that_is_not_there(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     answer = call(
-        "compare", "-m", str(tmp_path / "empty"), "-s", "unscaled", "-l", "64", "--out", str(tmp_path / "out")
+        "compare", "-m", str(tmp_path / "empty"), "-s", "unpatched", "-l", "64", "--out", str(tmp_path / "out")
     )
     assert answer.code == 1
     assert "Traceback" not in answer.err
@@ -143,7 +143,7 @@ def test_a_model_that_is_not_there(call: Callable, tmp_path: Path) -> None:
 def test_a_starter_is_compared(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="an extra")
     pytest.importorskip("matplotlib", reason="an extra")
-    words = ("compare", "-m", "starter:llama", "-s", "unscaled,learned_hier", "-l", "128", "-t", "posenc_ppl")
+    words = ("compare", "-m", "starter:llama", "-s", "unpatched,learned_hier", "-l", "128", "-t", "posenc_ppl")
     answer = call(*words, "--samples", "2", "--out", str(tmp_path), "--json")
     assert answer.code == 3
     assert [cell["state"] for cell in answer.data["cells"]] == ["done", "refused"]

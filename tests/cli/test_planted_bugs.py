@@ -1,4 +1,4 @@
-"""Schemes of a third party with one bug each: `hf-posenc check` ends with 4, and names the law that the bug breaks."""
+"""Third-party schemes with one bug each: `hf-posenc check` ends with 4 and names the check that finds the bug."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hf_posenc
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Region
@@ -324,16 +324,16 @@ def registered() -> Iterator[Callable[[type[hf_posenc.Scheme]], str]]:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's own model, in a folder."""
     folder = tmp_path_factory.mktemp("model")
-    host("llama").save_pretrained(folder)
+    tiny_model("llama").save_pretrained(folder)
     return folder
 
 
 def check(call: Callable, checkpoint: Path, name: str, chosen: set[str]) -> tuple[int, set[str]]:
-    """Exit code, and the laws that are broken."""
-    words = [word for law in chosen for word in ("--law", law)]
+    """Exit code, and the checks that are broken."""
+    words = [word for check in chosen for word in ("--check", check)]
     answer = call("check", "-m", str(checkpoint), "-s", name, "-f", "4", "--json", *words)
     assert answer.out, answer.err
-    return answer.code, {row["law"] for row in answer.data if row["broken"]}
+    return answer.code, {row["check"] for row in answer.data if row["failed"]}
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda scheme: scheme.__name__)
@@ -346,12 +346,12 @@ def test_the_law_is_named(bug: type[hf_posenc.Scheme], call: Callable, checkpoin
 
 @pytest.mark.parametrize("sound", [Slope, Learned, InDoublePrecision])
 def test_without_a_bug_all_laws_hold(sound: type, call: Callable, checkpoint: Path, registered: Callable) -> None:
-    """Control, with every law there is."""
+    """Control, with every check there is."""
     assert check(call, checkpoint, registered(sound), set()) == (0, set())
 
 
 def test_a_law_that_is_none(call: Callable, checkpoint: Path) -> None:
-    answer = call("check", "-m", str(checkpoint), "-s", "alibi", "--law", "cach")
+    answer = call("check", "-m", str(checkpoint), "-s", "alibi", "--check", "cach")
     assert answer.code == 2
-    assert "There is no law 'cach'" in answer.err
+    assert "There is no check 'cach'" in answer.err
     assert "'cache'" in answer.err

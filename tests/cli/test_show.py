@@ -51,7 +51,7 @@ def test_options_go_to_the_schemes_that_take_them(call: Callable) -> None:
 
 
 def test_a_model_of_ones_own(call: Callable) -> None:
-    answer = call("show", "unscaled", "-m", "starter:gpt2", "-p", "code", "--channels", "0:3", "-l", "5", "--json")
+    answer = call("show", "unpatched", "-m", "starter:gpt2", "-p", "code", "--channels", "0:3", "-l", "5", "--json")
     assert answer.code == 0
     code = answer.data[0]["schemes"][0]["numbers"]["code"]
     assert [len(code), len(code[0])] == [5, 3]

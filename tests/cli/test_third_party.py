@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from hf_posenc import checks
-from hf_posenc.checks.forward import read, text
-from hf_posenc.checks.tiny_models import HOSTS, TRAINED, host
+from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import scheme_of
@@ -62,26 +62,26 @@ def run(*words: str, env: dict[str, str] | None = None) -> str:
 def test_the_example_runs() -> None:
     said = run(str(EXAMPLES / "third_party_scheme.py"), "--model", "llama", "--reach", "64")
     assert "LlamaModel patched with plateau" in said
-    assert "laws hold." in said
+    assert "checks hold." in said
 
 
-@pytest.mark.parametrize("model", HOSTS)
+@pytest.mark.parametrize("model", TINY_MODELS)
 def test_every_law_on_every_model(example: ModuleType, model: str) -> None:
-    pair = checks.widest(model, "plateau")
-    for law in checks.applicable(pair):
-        checks.assert_holds(law.name, pair)
+    pair = checks.longest_case(model, "plateau")
+    for check in checks.applicable_checks(pair):
+        checks.assert_passes(check.name, pair)
 
 
 def test_what_the_example_claims(example: ModuleType) -> None:
     """Linear up to the reach, flat beyond; ALiBi itself where no text is that long."""
-    scheme = scheme_of(patch_model(host("bert"), "capped_alibi", reach=5))
+    scheme = scheme_of(patch_model(tiny_model("bert"), "capped_alibi", reach=5))
     positions = torch.arange(9)[None]
     bias = scheme.bias(PositionContext(positions, positions, causal=False, contiguous=True)).of_distance(positions[0])
     assert bias[0].tolist() == pytest.approx([-0.25 * min(d, 5) for d in range(9)])
-    tokens = text(host("bert"), 2 * TRAINED)
-    far = read(patch_model(host("bert"), "plateau", reach=1000), tokens)
-    assert torch.allclose(far, read(patch_model(host("bert"), "alibi"), tokens), atol=1e-5)
-    near = read(patch_model(host("bert"), "plateau"), tokens)  # the trained length
+    tokens = random_tokens(tiny_model("bert"), 2 * TRAINED_LENGTH)
+    far = forward(patch_model(tiny_model("bert"), "plateau", reach=1000), tokens)
+    assert torch.allclose(far, forward(patch_model(tiny_model("bert"), "alibi"), tokens), atol=1e-5)
+    near = forward(patch_model(tiny_model("bert"), "plateau"), tokens)  # the trained length
     assert (near - far).abs().max() > 1e-2
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import is_patched, patch_model, unpatch_model
-from hf_posenc.checks.case import Pair, widest
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.case import Case, longest_case
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import ModelInUse, NoEffect, SchemeNotDefined
 from hf_posenc.patching import call_stacks, forward_gate, patch
 
@@ -30,7 +30,7 @@ def said(model: nn.Module) -> Tensor:
     return model(TEXT).logits
 
 
-def put(model: nn.Module, pair: Pair) -> None:
+def put(model: nn.Module, pair: Case) -> None:
     """Patch with parameters that are learned drawn alike every time."""
     torch.manual_seed(1)
     patch_model(model, pair.scheme, **pair.options)
@@ -40,7 +40,7 @@ class Subject:
     """A model, and what it says with a scheme and without."""
 
     def __init__(self, name: str, scheme: str) -> None:
-        self.model, self.pair = host(name), widest(name, scheme)
+        self.model, self.pair = tiny_model(name), longest_case(name, scheme)
         self.stock = said(self.model)
         self.put()
         self.patched = said(self.model)
@@ -137,7 +137,7 @@ def test_a_running_pass_ends_first(pool: ThreadPoolExecutor, name: str, change: 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Control: the same pass, and nobody waits for it."""
-    monkeypatch.setattr(patch, "without_readers", lambda *_: nullcontext())
+    monkeypatch.setattr(patch, "exclusive_access", lambda *_: nullcontext())
     subject = Subject(name, "yarn")
     with stopped(subject) as (slow, running):
         subject.put()

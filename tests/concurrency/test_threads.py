@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import describe, patch_model, unpatch_model
-from hf_posenc.checks.case import Pair, widest
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.case import Case, longest_case
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import AlreadyPatched, NotPatched
 
 SCHEMES = (
@@ -64,7 +64,7 @@ def impatient() -> Iterator[None]:
 @pytest.mark.parametrize("seed", range(3))
 def test_one_model_for_all(seed: int) -> None:
     """One thread patches it, the others are told so; one unpatches it, and it says what it said."""
-    model, schemes = host("llama"), ("yarn", "alibi", "t5", "rerope")
+    model, schemes = tiny_model("llama"), ("yarn", "alibi", "t5", "rerope")
     before = said(model, 24)
 
     def patched(number: int) -> list[str]:
@@ -90,8 +90,8 @@ def test_one_model_for_all(seed: int) -> None:
 
 def test_different_models_and_schemes(threads: int) -> None:
     """Patched, read, unpatched and read again, in every thread another scheme."""
-    pairs = [widest("llama", SCHEMES[number % len(SCHEMES)]) for number in range(threads)]
-    models = [host("llama") for _ in range(threads)]
+    pairs = [longest_case("llama", SCHEMES[number % len(SCHEMES)]) for number in range(threads)]
+    models = [tiny_model("llama") for _ in range(threads)]
 
     def work(number: int) -> list[Tensor]:
         model, pair, found = models[number], pairs[number], []
@@ -120,7 +120,7 @@ def settled(model: nn.Module) -> None:
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "self_extend", "longrope"])
 def test_one_model(scheme: str) -> None:
     """Eight threads read texts of different lengths on one patched model: tables grow under each other's hands."""
-    pair = Pair("llama", scheme, factor=4)
+    pair = Case("llama", scheme, factor=4)
     with pair.patched() as model:
 
         def work(number: int) -> list[Tensor]:
@@ -151,7 +151,7 @@ class Generation:
 @pytest.mark.parametrize("steps", [100, pytest.param(2000, marks=pytest.mark.full)])
 def test_two_texts_in_turn(scheme: str, steps: int) -> None:
     """Two generations on one model, a token of the one, a token of the other; together 500 steps over all schemes."""
-    with widest("llama", scheme).patched() as model:
+    with longest_case("llama", scheme).patched() as model:
         alone = [list(Generation(model, seed).steps(min(steps, 60) if steps == 100 else 110)) for seed in (0, 3)]
         for _ in range(1 if steps == 100 else steps // 110):
             count = len(alone[0])
@@ -163,7 +163,7 @@ def test_two_texts_in_turn(scheme: str, steps: int) -> None:
 
 def test_what_is_shared_is_heard() -> None:
     """Control: two generations that share one cache disturb each other."""
-    with widest("llama", "yarn").patched() as model:
+    with longest_case("llama", "yarn").patched() as model:
         alone = list(Generation(model, 0).steps(6))
         one, other = Generation(model, 0), Generation(model, 3)
         found = []

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.rotation.apply import rotate, table, waves
+from hf_posenc.core.rotation.apply import cos_sin, rotate, table
 
 FREQUENCIES = (1.0, 0.3, 0.01)
 
@@ -55,7 +55,7 @@ def test_transformers() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 5, 6, generator=draw)
     rotation, positions = Rotation(FREQUENCIES), torch.arange(5)[None]
-    cos, sin = (torch.cat((t, t), -1) for t in waves(rotation, positions))
+    cos, sin = (torch.cat((t, t), -1) for t in cos_sin(rotation, positions))
     theirs, _ = apply_rotary_pos_emb(x, x, cos, sin)
     torch.testing.assert_close(rotate(x, rotation, table(rotation, positions)), theirs)
 

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import AT_ONCE, Table, waves
-from hf_posenc.core.rotation.cache import AHEAD, LARGEST, Tables
+from hf_posenc.core.rotation.apply import AT_ONCE, Table, cos_sin
+from hf_posenc.core.rotation.cache import AHEAD, LARGEST, CosSinCache
 
 
 class Counted:
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 def test_decoding_makes_a_table_in_hundreds_of_steps() -> None:
-    tables, make = Tables(), Counted()
+    tables, make = CosSinCache(), Counted()
     for step in range(5, 5 + 2 * AHEAD):
         square, minus = tables.rows("use", step, 1, CPU, make)
         assert square.flatten().tolist() == [step**2]
@@ -41,7 +41,7 @@ def test_decoding_makes_a_table_in_hundreds_of_steps() -> None:
 
 
 def test_uses_and_places_are_kept_apart() -> None:
-    tables, make = Tables(), Counted()
+    tables, make = CosSinCache(), Counted()
     assert tables.rows("one", 0, 4, CPU, make)[0].flatten().tolist() == [0, 1, 4, 9]
     assert tables.rows("one", 1, 2, CPU, make)[0].flatten().tolist() == [1, 4]
     assert tables.rows("one", 7, 1, CPU, make)[0].flatten().tolist() == [49]
@@ -49,7 +49,7 @@ def test_uses_and_places_are_kept_apart() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    tables, make = Tables(), Counted()
+    tables, make = CosSinCache(), Counted()
     for _ in range(2):
         tables.rows("use", 0, LARGEST + 1, CPU, make)
     assert len(make.made) == 2
@@ -57,7 +57,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
-    tables = Tables()
+    tables = CosSinCache()
     with torch.inference_mode():
         tables.rows("use", 0, 3, CPU, Counted())
     turn, _ = tables.rows("use", 0, 3, CPU, Counted())
@@ -94,7 +94,7 @@ def test_a_million_positions_in_bounded_steps() -> None:
     """Cut at any place, against float64 at the ends and the cuts."""
     rotation = Rotation((1.0, 0.37))
     places = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
-    cos, sin = waves(rotation, places)
+    cos, sin = cos_sin(rotation, places)
     for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, -1):
         angle = places[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
         assert torch.allclose(cos[0, row].double(), angle.cos(), atol=1e-7)

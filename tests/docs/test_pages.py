@@ -15,7 +15,7 @@ from typer.main import get_command
 import hf_posenc
 from hf_posenc.cli.app import app
 from hf_posenc.insight.lessons import topics
-from hf_posenc.insight.plots.registry import list_pictures
+from hf_posenc.insight.plots.registry import list_plots
 from hf_posenc.schemes import registry
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -80,7 +80,7 @@ def test_commands_can_be_given(line: str) -> None:
     if name == "explain" and words:
         assert words[0] in topics()
     for picture in given.get("picture") or ():
-        assert picture in {known.name for known in list_pictures()}
+        assert picture in {known.name for known in list_plots()}
 
 
 def test_a_wrong_option_is_noticed() -> None:

@@ -48,7 +48,7 @@ def test_a_key_is_of_all_that_changes_a_number() -> None:
         key(entry=Entry("pi", "pi")),
         key(entry=Entry("yarn", "yarn", {"beta_fast": 16.0})),
         key(entry=Entry("yarn", "yarn", {"factor": 2.0})),
-        key(entry=Entry("unscaled", None)),
+        key(entry=Entry("unpatched", None)),
         key(task="posenc_passkey"),
         key(lengths=(128,)),
         key(lengths=(64, 128)),
@@ -59,7 +59,7 @@ def test_a_key_is_of_all_that_changes_a_number() -> None:
 def test_a_key_is_of_nothing_else() -> None:
     assert key(entry=Entry("another label", "yarn")) == key()
     assert key(entry=Entry("linear", "linear")) == key(entry=Entry("pi", "pi"))
-    plain = Entry("unscaled", None)
+    plain = Entry("unpatched", None)
     assert key(replace(REQUEST, one_factor=True), plain) == key(entry=plain)  # nothing is patched
 
 

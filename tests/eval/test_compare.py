@@ -51,15 +51,15 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
 
 @pytest.fixture
 def run(llama, tokenizer, tmp_path) -> Callable:
-    def compared(schemes: Any = "unscaled,pi", **given: Any) -> Any:
+    def compared(schemes: Any = "unpatched,pi", **given: Any) -> Any:
         return compare(llama, schemes, tokenizer=tokenizer, out=tmp_path, **{"lengths": LENGTHS, **SMALL, **given})
 
     return compared
 
 
 def test_numbers_are_those_of_evaluate(run, llama, tokenizer) -> None:
-    rows = run("unscaled,pi").rows
-    for scheme in ("unscaled", "pi"):
+    rows = run("unpatched,pi").rows
+    for scheme in ("unpatched", "pi"):
         for length in LENGTHS:
             if scheme == "pi":
                 patch_model(llama, "pi", target_length=length)
@@ -71,8 +71,8 @@ def test_numbers_are_those_of_evaluate(run, llama, tokenizer) -> None:
                 (r.task, r.metric, r.depth): r.value for r in expected
             }
     losses = {(r.scheme, r.length): r.value for r in rows if (r.task, r.metric) == ("posenc_ppl", "nll")}
-    assert losses["pi", TRAINED] == pytest.approx(losses["unscaled", TRAINED], rel=1e-6)  # a factor of 1
-    assert losses["pi", 2 * TRAINED] != losses["unscaled", 2 * TRAINED]
+    assert losses["pi", TRAINED] == pytest.approx(losses["unpatched", TRAINED], rel=1e-6)  # a factor of 1
+    assert losses["pi", 2 * TRAINED] != losses["unpatched", 2 * TRAINED]
 
 
 def test_one_factor_for_all_lengths(run) -> None:
@@ -91,9 +91,9 @@ def test_the_same_again_measures_nothing(run, measured, tmp_path) -> None:
     run()
     assert len(measured) == 8
     assert {name: (tmp_path / name).read_bytes() for name in FILES[1:]} == first
-    run("unscaled,pi,ntk")  # one more scheme, and only it
+    run("unpatched,pi,ntk")  # one more scheme, and only it
     assert {scheme for scheme, _, _ in measured[8:]} == {"ntk"}
-    run("unscaled,linear")  # the same scheme by another name
+    run("unpatched,linear")  # the same scheme by another name
     assert len(measured) == 12
 
 
@@ -144,14 +144,14 @@ def test_what_is_not_defined_is_refused_and_the_rest_goes_on(run, measured, llam
 
 def test_a_host_with_a_table_ends_where_its_table_ends(gpt2, tokenizer, tmp_path) -> None:
     found = compare(
-        gpt2, "unscaled,alibi", out=tmp_path, tokenizer=tokenizer, lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
+        gpt2, "unpatched,alibi", out=tmp_path, tokenizer=tokenizer, lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
     ).records
     assert [record.state for record in found] == ["done", "refused", "done", "done"]
     assert f"has learned {TRAINED} positions, and {2 * TRAINED} are asked for" in found[1].reason
 
 
 def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:
-    found = compare(bert, ["unscaled"], out=tmp_path, tokenizer=framed_tokenizer, lengths=[TRAINED], **SMALL)
+    found = compare(bert, ["unpatched"], out=tmp_path, tokenizer=framed_tokenizer, lengths=[TRAINED], **SMALL)
     assert {row.task for row in found.rows} == {"posenc_mlm", "posenc_passkey"}
 
 
@@ -173,7 +173,7 @@ def test_a_failed_cell_is_noted_and_tried_again(run, measured, monkeypatch) -> N
 
 
 def test_a_length_without_room_fails_alone(run) -> None:
-    found = run("unscaled", lengths=[8, TRAINED], tasks=["posenc_ppl"]).records
+    found = run("unpatched", lengths=[8, TRAINED], tasks=["posenc_ppl"]).records
     assert [r.state for r in found] == ["failed", "done"]
     assert "no room for context" in found[0].reason
 
@@ -182,7 +182,7 @@ def test_numbers_that_are_none_are_not_reported(run, llama) -> None:
     """Weights that are numbers, and logits that are not: no cell has a number."""
     with torch.no_grad():
         llama.lm_head.weight[0] = 3e38
-    found = run("unscaled", tasks=["posenc_ppl"])
+    found = run("unpatched", tasks=["posenc_ppl"])
     assert not found.rows
     assert found.with_state("failed")
     assert all("no metric is made" in record.reason for record in found.with_state("failed"))
@@ -192,7 +192,7 @@ def test_weights_that_are_no_numbers_are_not_measured(run, llama, tmp_path) -> N
     with torch.no_grad():
         llama.lm_head.weight[0, 0] = float("nan")
     with pytest.raises(WeightsNotFinite, match="lm_head"):
-        run("unscaled", tasks=["posenc_ppl"])
+        run("unpatched", tasks=["posenc_ppl"])
     assert not (tmp_path / "results.json").exists()
 
 
@@ -213,7 +213,7 @@ def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
         ({"schemes": "yarn:beta_fst=3"}, UnknownOption, "beta_fast"),
         ({"schemes": ""}, BadComparison, "no scheme"),
         ({"schemes": "factor=2"}, BadComparison, "before any scheme"),
-        ({"schemes": "unscaled:factor=2"}, BadComparison, "takes no"),
+        ({"schemes": "unpatched:factor=2"}, BadComparison, "takes no"),
         ({"lengths": [0]}, TaskOptionOutOfRange, "from 1 to"),
         ({"lengths": [1.5]}, TaskOptionOutOfRange, "whole"),
         ({"tasks": ["posenc_pll"]}, BadComparison, "posenc_ppl"),
@@ -264,13 +264,13 @@ def test_groups_are_their_tasks() -> None:
 
 
 def test_words_of_schemes() -> None:
-    entries = entries_of(["yarn, self_extend:group=8,window=128", "unscaled,longrope:short=[1,1],magnitude=2;pi"][:1])
+    entries = entries_of(["yarn, self_extend:group=8,window=128", "unpatched,longrope:short=[1,1],magnitude=2;pi"][:1])
     assert entries == [
         Entry("yarn", "yarn"),
         Entry("self_extend:group=8,window=128", "self_extend", {"group": 8, "window": 128}),
     ]
     assert entries_of("yarn,yarn") == [Entry("yarn", "yarn")]
-    assert entries_of("yarn+logn:factor=2,unscaled")[0].lengths == {"factor": 2}
+    assert entries_of("yarn+logn:factor=2,unpatched")[0].lengths == {"factor": 2}
     assert entries_of([("yarn", {"beta_fast": 16})])[0].label == "yarn:beta_fast=16"
     with pytest.raises(BadComparison, match="different labels"):
         entries_of([Entry("a", "yarn"), Entry("a", "pi")])
@@ -288,7 +288,7 @@ def kept(store, record):
     put(store, record)
     print("kept", record.scheme, record.task, record.length, flush=True)
 comparing.evaluate, comparing.Store.put = begun, kept
-compare(sys.argv[1], "unscaled,pi,yarn", out=sys.argv[2], lengths=[128, 256],
+compare(sys.argv[1], "unpatched,pi,yarn", out=sys.argv[2], lengths=[128, 256],
         samples=2, scored=16, keys=1, depths=[0.5])
 print("end", flush=True)
 """
@@ -316,7 +316,7 @@ def test_killed_again_and_again(llama, tokenizer, tmp_path) -> None:
 
     runs = [child("killed", lines) for lines in (1, 6, None)]
     assert runs[-1][-1] == "end"
-    compare(str(tmp_path / "model"), "unscaled,pi,yarn", out=tmp_path / "whole", lengths=LENGTHS, **KILLED)
+    compare(str(tmp_path / "model"), "unpatched,pi,yarn", out=tmp_path / "whole", lengths=LENGTHS, **KILLED)
     assert not any("end" in seen for seen in runs[:-1])  # control: they were killed
     finished: set[str] = set()
     for seen in runs:

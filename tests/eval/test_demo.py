@@ -26,7 +26,7 @@ def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None
 
     monkeypatch.setattr("hf_posenc.training.finetune", finetune)
     monkeypatch.setattr(hf_posenc, "load_starter", lambda name: (llama, tokenizer), raising=False)
-    small = demo.Plan(("unscaled", "pi", "yarn"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
+    small = demo.Plan(("unpatched", "pi", "yarn"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
     monkeypatch.setattr(demo, "QUICK", small)
     told: list[float] = []
     results = demo.run_demo(tmp_path / "out", quick=True, progress=lambda done, doing: told.append(done))
@@ -40,7 +40,7 @@ def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None
     saved = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert saved == json.loads(json.dumps(results.to_dict()))
     lines = {(r.scheme, r.length) for r in results.rows}
-    schemes = ("unscaled", "pi", "yarn", demo.FINE_TUNED)
+    schemes = ("unpatched", "pi", "yarn", demo.FINE_TUNED)
     assert lines == {(scheme, length) for scheme in schemes for length in (TRAINED, 2 * TRAINED)}
     assert [call[:2] for call in calls] == [(2 * TRAINED, 3)]
     assert told[0] == 0.0

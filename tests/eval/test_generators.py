@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
 from hf_posenc.eval.texts.fit_length import most_units
-from hf_posenc.eval.texts.haystack import HAYSTACKS, hide
+from hf_posenc.eval.texts.haystack import HAYSTACKS, insert_needles
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.passkey import passkey
 from hf_posenc.eval.texts.questions import Questions
 from hf_posenc.eval.texts.string_match import found
-from hf_posenc.eval.texts.variable_tracking import Tracing
+from hf_posenc.eval.texts.variable_tracking import VariableTracking
 from hf_posenc.eval.texts.vocabulary import (
     WORDS,
     Supply,
@@ -58,7 +58,7 @@ def test_needles(seed: str, depth: float, units: int, haystack: str, kind: str, 
 
 @given(seed=SEEDS, units=UNITS, hops=st.integers(1, 8), chains=st.integers(1, 4), haystack=st.sampled_from(HAYSTACKS))
 def test_chains(seed: str, units: int, hops: int, chains: int, haystack: str) -> None:
-    tracing = Tracing(seed, hops=hops, chains=chains, haystack=haystack)
+    tracing = VariableTracking(seed, hops=hops, chains=chains, haystack=haystack)
     prompt = tracing.prompt(units)
     assert tuple(solve(prompt)) == tracing.answers
     assert len(tracing.answers) == hops + 1
@@ -108,7 +108,7 @@ def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
     "make",
     [
         lambda: Niah("s", 0.5), lambda: Niah("s", 0.5, codes=4, haystack="needles"), lambda: Niah("s", 0.5, queries=3),
-        lambda: Tracing("s", chains=3), lambda: CommonWords("s"), lambda: FrequentWords("s"),
+        lambda: VariableTracking("s", chains=3), lambda: CommonWords("s"), lambda: FrequentWords("s"),
         lambda: Questions("s", 0.5, hops=2),
     ],
     ids=["single", "values", "queries", "vt", "cwe", "fwe", "qa"],
@@ -130,7 +130,7 @@ def test_a_prompt_without_its_needle_cannot_be_answered() -> None:
         assert whole.count(answer) == 1
         with pytest.raises(ValueError, match="not enough values"):
             solve(re.sub(rf"[^.\n]*\b{answer}\b[^.\n]*\.", "", whole))
-    tracing = Tracing("s")
+    tracing = VariableTracking("s")
     with pytest.raises(AssertionError):
         solve(tracing.prompt(20).replace(f"Let {tracing.answers[1]} be ", "Let somebody be "))
 
@@ -144,9 +144,9 @@ def test_filler_of_a_longer_prompt_begins_as_that_of_a_shorter() -> None:
 
 def test_needles_keep_their_order_and_their_place() -> None:
     filler = list(string.ascii_lowercase)
-    mixed = hide([(0.5, "B"), (0.0, "A"), (0.5, "C"), (1.0, "D")], filler)
+    mixed = insert_needles([(0.5, "B"), (0.0, "A"), (0.5, "C"), (1.0, "D")], filler)
     assert "".join(mixed) == "A" + "abcdefghijklm" + "BC" + "nopqrstuvwxyz" + "D"
-    assert hide([(0.7, "B"), (0.2, "A")], []) == ["A", "B"]
+    assert insert_needles([(0.7, "B"), (0.2, "A")], []) == ["A", "B"]
 
 
 def test_words_are_of_one_length_and_no_two_alike() -> None:

@@ -33,7 +33,7 @@ from hf_posenc.eval.tasks.masked_lm import MaskedTask
 from hf_posenc.eval.tasks.perplexity import SlidingTask, TokenLossTask
 from hf_posenc.eval.tasks.retrieval import opened
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
-from hf_posenc.eval.texts.haystack import hide, listed
+from hf_posenc.eval.texts.haystack import insert_needles, listed
 from hf_posenc.eval.texts.needles import Niah
 from hf_posenc.eval.texts.windows import SHIFTS, ends
 
@@ -195,8 +195,8 @@ def test_a_sweep_by_default() -> None:
 @pytest.mark.parametrize(("depth", "place"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
 def test_a_needle_lies_behind_its_share_of_the_filler(depth: float, place: int) -> None:
     filler = [str(n) for n in range(10)]
-    assert hide([(depth, "x")], filler).index("x") == place
-    both = hide([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
+    assert insert_needles([(depth, "x")], filler).index("x") == place
+    both = insert_needles([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
     assert [one for one in both if one.isdigit()] == filler
     assert both.index("x") < both.index("z")
 

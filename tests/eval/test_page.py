@@ -31,7 +31,7 @@ PAYLOADS = [
 
 
 def comparison(
-    labels: Any = ("unscaled", "yarn"), lengths: Any = (256, 512), tasks: Any = ("posenc_ppl", "posenc_passkey"),
+    labels: Any = ("unpatched", "yarn"), lengths: Any = (256, 512), tasks: Any = ("posenc_ppl", "posenc_passkey"),
     depths: Any = (0.0, 0.5, 1.0), model: str = "m", command: str | None = "hf-posenc compare -m m",
 ) -> Comparison:  # fmt: skip
     """Made-up numbers in every place."""
@@ -59,7 +59,7 @@ def comparison(
         "model": model, "model_scheme": None, "trained_length": lengths[0], "lengths": list(lengths),
         "tasks": list(tasks),
         "schemes": [
-            {"label": label, "scheme": None if label == "unscaled" else label, "options": {}, "needs_training": False}
+            {"label": label, "scheme": None if label == "unpatched" else label, "options": {}, "needs_training": False}
             for label in labels
         ],
         "one_factor": False, "samples": 16, "scored": 64, "keys": 8, "depths": list(depths), "seed": 0, "limit": None,
@@ -93,9 +93,9 @@ def read(page: str) -> Tags:
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
 def test_names_are_text_wherever_they_stand(payload: str) -> None:
-    hostile = comparison(("unscaled", payload), tasks=("posenc_passkey", payload), model=payload, command=payload)
+    hostile = comparison(("unpatched", payload), tasks=("posenc_passkey", payload), model=payload, command=payload)
     hostile.records.append(Record("k", payload, payload, 256, "refused", payload, [], 0.0, {}))
-    tame = comparison(("unscaled", "y"), tasks=("posenc_passkey", "y"), model="y", command="y")
+    tame = comparison(("unpatched", "y"), tasks=("posenc_passkey", "y"), model="y", command="y")
     tame.records.append(Record("k", "y", "y", 256, "refused", "y", [], 0.0, {}))
     page, harmless = read(page_html(hostile)), read(page_html(tame))
     structure = (
@@ -140,7 +140,7 @@ def test_every_number_is_in_every_file() -> None:
             assert all(f"{row.value:.3f} ± {row.stderr:.3f}" in text for text in tables)
     lines = list(csv.DictReader(io.StringIO(csv_text(made))))
     assert [float(line["value"]) for line in lines] == [row.value for row in made.rows]
-    assert {line["scheme"] for line in lines} == {"unscaled", "yarn"}
+    assert {line["scheme"] for line in lines} == {"unpatched", "yarn"}
 
 
 def test_csv_runs_no_formula() -> None:
@@ -149,7 +149,7 @@ def test_csv_runs_no_formula() -> None:
 
 
 def test_markdown_keeps_its_tables() -> None:
-    text = comparison_text(comparison(("unscaled", "a|b\nc<d>")))
+    text = comparison_text(comparison(("unpatched", "a|b\nc<d>")))
     lines = [line for line in text.splitlines() if "a\\|b c&lt;d>" in line and line.startswith("|")]
     assert lines
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines)
@@ -168,7 +168,7 @@ def test_a_large_comparison_stays_small_and_is_the_same_twice() -> None:
 def test_pictures_follow_light_and_dark() -> None:
     page = page_html(comparison())
     pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(pictures) == 1 + 2 + 2  # loss; pass keys and the loss of the answer; two maps
+    assert len(pictures) == 1 + 2 + 2  # loss; passkeys and the loss of the answer; two maps
     assert all("currentColor" in picture and "#010203" not in picture for picture in pictures)
     assert all("length (tokens" in picture for picture in pictures)
     assert "prefers-color-scheme: dark" in page

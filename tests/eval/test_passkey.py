@@ -34,7 +34,7 @@ def test_prompt_fits_and_is_whole(tokenizer, length: int, depth: float, seed: in
     assert made.prompt.endswith(QUESTION)
     before, found, after = made.prompt[len(FRAME) : -len(QUESTION)].partition(NEEDLE.format(key=key))
     assert found
-    assert "pass key" not in before + after
+    assert "passkey" not in before + after
     total = before.count(".") + after.count(".")
     assert abs(before.count(".") - depth * total) <= 0.5
 

@@ -1,4 +1,4 @@
-"""Generated pass keys: the prompts of the teacher-forced task, and what the model itself writes."""
+"""Generated passkeys: the prompts of the teacher-forced task, and what the model itself writes."""
 
 from __future__ import annotations
 

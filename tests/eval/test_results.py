@@ -55,7 +55,7 @@ ABOUT = {
 
 
 def rows() -> list[Row]:
-    values = {"unscaled": (2.0, 4.0, 1.0, 0.0), "yarn": (2.0, 1.9, 1.0, 0.9)}
+    values = {"unpatched": (2.0, 4.0, 1.0, 0.0), "yarn": (2.0, 1.9, 1.0, 0.9)}
     found = []
     for scheme, (short, long, short_found, long_found) in values.items():
         for length, loss, share in ((256, short, short_found), (512, long, long_found)):
@@ -69,7 +69,7 @@ def test_report_holds_every_number() -> None:
     text = report_text(rows(), ABOUT)
     assert "| scheme | 256 (1×) | 512 (2×) |" in text
     assert "| yarn | 2.000 ± 0.100 | 1.900 ± 0.100 |" in text
-    assert "| unscaled | 100 % | 0 % |" in text
+    assert "| unpatched | 100 % | 0 % |" in text
     assert "dynamic_ntk: granularity 64" in text
     assert "![" in text
 

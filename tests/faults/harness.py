@@ -33,7 +33,7 @@ HERE, MODEL = Path(sys.argv[1]), Path(sys.argv[1]) / "model"
 LIMIT = 1200  # seconds until a child is given up; on an idle machine it takes a few
 TEXT = HERE / "text.txt"
 COMPARE = [
-    "compare", "--model", MODEL, "--schemes", "unscaled,pi,yarn", "--lengths", "256,512", "--samples", "2",
+    "compare", "--model", MODEL, "--schemes", "unpatched,pi,yarn", "--lengths", "256,512", "--samples", "2",
     "--scored", "16", "--tasks", "posenc_ppl", "--text", TEXT, "--quiet",
 ]  # fmt: skip
 CELLS = 6  # schemes times lengths
@@ -221,7 +221,7 @@ def impatient():
 
         comparing.unpatch_model = slow
 
-    words = [word if word != "unscaled,pi,yarn" else "pi" for word in COMPARE]
+    words = [word if word != "unpatched,pi,yarn" else "pi" for word in COMPARE]
     child = fork([*words, "--out", folder], setup)
     wait_until(lambda: lines(log, "begin"))
     os.kill(child, signal.SIGINT)
@@ -403,7 +403,7 @@ def memory():
         LlamaModel.forward = forward
 
     words = [word if word != "256,512" else "256,65536,512" for word in COMPARE]
-    words = [word if word != "unscaled,pi,yarn" else "none" for word in words]
+    words = [word if word != "unpatched,pi,yarn" else "none" for word in words]
     answer = run([*words, "--out", folder], limited)
     results = folder / "results.json"
     return [answer, json.loads(results.read_text())["cells"] if results.exists() else []]

@@ -21,13 +21,13 @@ from hf_posenc.core.plotting.figures import save_figure
 from hf_posenc.eval.evaluation import Evaluation
 from hf_posenc.eval.report import exports, report
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.plots import loss_picture
+from hf_posenc.eval.report.plots import loss_plot
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.resume import Manifest, last_complete, start_run
-from hf_posenc.training.search_log import Ledger
+from hf_posenc.training.search_log import SearchLog
 
 TEXT = torch.arange(3, 23)[None]
 OLD, NEW = 0, 1
@@ -101,7 +101,7 @@ def stored(folder: Path) -> Any:
 def rows(which: int) -> list[Row]:
     return [
         Row("tiny", scheme, task, length, None, metric, 1.0 + which, 0.1, 4)
-        for scheme in ("unscaled", "yarn")
+        for scheme in ("unpatched", "yarn")
         for task, metrics in (("posenc_ppl", ("nll", "ppl")), ("posenc_passkey", ("acc",)))
         for metric in metrics
         for length in (16, 32)
@@ -112,8 +112,8 @@ def comparison(which: int) -> Comparison:
     about = {
         "model": "tiny", "model_scheme": None, "trained_length": 16, "lengths": [16, 32],
         "tasks": ["posenc_ppl", "posenc_passkey"],
-        "schemes": [{"label": s, "scheme": None if s == "unscaled" else s, "options": {}, "needs_training": False}
-                    for s in ("unscaled", "yarn")],
+        "schemes": [{"label": s, "scheme": None if s == "unpatched" else s, "options": {}, "needs_training": False}
+                    for s in ("unpatched", "yarn")],
         "one_factor": False, "samples": 4, "scored": 8, "keys": 1, "depths": [0.5], "seed": which, "limit": None,
         "text": None, "versions": {"python": "3"}, "digests": {}, "command": "hf-posenc compare",
     }  # fmt: skip
@@ -209,11 +209,11 @@ def drawn(folder: Path, which: int) -> None:
 def taken(which: int) -> list[Any]:
     from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots import save as saving
-    from hf_posenc.insight.plots.registry import View, picture_of
+    from hf_posenc.insight.plots.registry import View, plot_of
     from hf_posenc.schemes.entry import entries_of
 
-    order = compose.Order(entries_of("alibi" if which else "t5"), view=View(length=8))
-    pictures = map(picture_of, ("bias", "bias_curve"))
+    order = compose.PlotRequest(entries_of("alibi" if which else "t5"), view=View(length=8))
+    pictures = map(plot_of, ("bias", "bias_curve"))
     return [saving.Taken(picture, [compose.sheets(picture, order)]) for picture in pictures]
 
 
@@ -225,7 +225,7 @@ def drawing(which: int, name: str) -> bytes:
 
 
 def searched(folder: Path, which: int) -> None:
-    ledger = Ledger(folder / "search.json", {"seed": 0}, None)
+    ledger = SearchLog(folder / "search.json", {"seed": 0}, None)
     for loss in (2.0, 1.0)[: which + 1]:
         ledger.enter((1.0,), lambda loss=loss: loss)
 
@@ -235,9 +235,9 @@ def run_settings(folder: Path, which: int) -> None:
 
 
 def curve(folder: Path, which: int) -> None:
-    from hf_posenc.eval.report.finetune_curve import curve_picture
+    from hf_posenc.eval.report.finetune_curve import curve_plot
 
-    curve_picture([[Point(1, 2.0, {16: 2.0 + which}), Point(2, 2.0, {16: 1.0})]], 16, folder / "curve.png")
+    curve_plot([[Point(1, 2.0, {16: 2.0 + which}), Point(2, 2.0, {16: 1.0})]], 16, folder / "curve.png")
 
 
 def config_only(folder: Path, which: int) -> None:
@@ -281,7 +281,7 @@ OPERATIONS = [
     Operation("finetune: the curve", curve, dear=True),
     Operation("show --out", drawn, dear=True),
     Operation("probe --out", probed, dear=True),
-    Operation("a picture", lambda folder, which: loss_picture(rows(which), 16, folder / "loss.png"), dear=True),
+    Operation("a picture", lambda folder, which: loss_plot(rows(which), 16, folder / "loss.png"), dear=True),
     Operation("search", searched),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import progress as pace
-from hf_posenc.eval.comparison.progress import Pace
+from hf_posenc.eval.comparison.progress import RemainingTime
 
 from .operations import byte_tokenizer, host
 
@@ -20,7 +20,7 @@ LENGTHS = [16, 32]
 def measured(folder: Path) -> dict[str, bytes]:
     folder.mkdir()
     compare(
-        host(0), "unscaled,pi", out=folder, tokenizer=byte_tokenizer(), lengths=LENGTHS, tasks=["posenc_ppl"],
+        host(0), "unpatched,pi", out=folder, tokenizer=byte_tokenizer(), lengths=LENGTHS, tasks=["posenc_ppl"],
         samples=2, scored=4, text=text(folder.parent), name="tiny",
     )  # fmt: skip
     return {
@@ -49,7 +49,7 @@ def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_progress_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where a cell is told to have taken no time, or an age."""
     told: list[float] = []
-    progress = Pace([("a", 16)] * 4, [], lambda done, doing: told.append(done))
+    progress = RemainingTime([("a", 16)] * 4, [], lambda done, doing: told.append(done))
     for seconds in (0.0, 1e9, 1e-9, 3.0):
         progress.begin("")
         progress.tick()

@@ -46,7 +46,7 @@ def compared(folder: Path, out: Path) -> Any:
     text = folder / "text.txt"
     text.write_text("".join(f"Line {i} says {i * i % 97} and nothing else.\n" for i in range(2000)))
     return compare(
-        str(write_model(folder / "model")), ["unscaled", "pi"], out=out, lengths=[256, 512], tasks=["posenc_ppl"],
+        str(write_model(folder / "model")), ["unpatched", "pi"], out=out, lengths=[256, 512], tasks=["posenc_ppl"],
         samples=2, scored=16, text=text,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from hf_posenc import list_schemes, patch_model
-from hf_posenc.checks.case import reach, stir
+from hf_posenc.checks.case import perturb_parameters, position_limit
 from hf_posenc.errors import PosEncError
 
 HERE = Path(__file__).parent / "v1"
@@ -87,14 +87,16 @@ def patched(scheme: str) -> PreTrainedModel:
             model = patch_model(host(kind, layers), scheme, factor=factor, **SMALL.get(scheme, {}))
         except PosEncError:
             continue
-        stir(model)
+        perturb_parameters(model)
         return rounded(model)
     raise LookupError(f"No model takes scheme {scheme!r}.")
 
 
 def write(scheme: str) -> None:
     model, folder = patched(scheme), HERE / scheme
-    ids = torch.randint(3, VOCABULARY, (1, min(reach(model) or 20, 20)), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        3, VOCABULARY, (1, min(position_limit(model) or 20, 20)), generator=torch.Generator().manual_seed(1)
+    )
     torch.manual_seed(0)  # randpos draws positions in every reading
     with torch.no_grad():
         logits = model(ids).logits

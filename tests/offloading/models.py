@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_posenc import patch_model
-from hf_posenc.checks.case import stir
-from hf_posenc.checks.forward import read, text
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.case import perturb_parameters
+from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.tiny_models import tiny_model
 
 LENGTH = 30
 FIRST = {
@@ -30,8 +30,8 @@ LEARNED = ("t5", "shaw", "fire", "deberta", "fox", "rope+ssmax")
 
 def patched(family: str, scheme: str, *, seed: int = 0) -> PreTrainedModel:
     """A contract model with a scheme, its parameters drawn from a seed and moved."""
-    model = seeded(host(family), scheme, seed=seed)
-    stir(model)
+    model = seeded(tiny_model(family), scheme, seed=seed)
+    perturb_parameters(model)
     return model
 
 
@@ -43,7 +43,7 @@ def seeded(model: PreTrainedModel, scheme: str, *, seed: int = 0) -> PreTrainedM
 
 def reading(model: nn.Module) -> Tensor:
     """What a model says of one text."""
-    return read(model, text(host("llama"), LENGTH, rows=2))
+    return forward(model, random_tokens(tiny_model("llama"), LENGTH, rows=2))
 
 
 def device_map(family: str, first: str, second: str, shared: str | None = None) -> dict[str, str]:

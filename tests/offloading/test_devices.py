@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PreTrainedModel
 
-from hf_posenc.patches.positions import Forward, context_of
+from hf_posenc.patches.positions import ForwardContext, context_of
 
 from .models import LEARNED, SECOND, patched
 
@@ -88,7 +88,7 @@ def test_two_devices_cannot_be_brought_together_here(without_values: None) -> No
 
 def test_padding_and_coordinates_follow_the_layer(without_values: None) -> None:
     padding = torch.ones(2, 9, dtype=torch.bool, device=HERE)
-    told = Forward(padding, False, coordinates=torch.zeros(2, 9, 3, device=HERE))
+    told = ForwardContext(padding, False, coordinates=torch.zeros(2, 9, 3, device=HERE))
     contexts = [
         context_of(torch.empty(2, 4, 9, 16, device=device), None, 0, None, told, causal=True)
         for device in (HERE, THERE)

@@ -20,10 +20,10 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
 from hf_posenc.patches.offloading import offloads_of
-from hf_posenc.patches.placement import placed
+from hf_posenc.patches.placement import scheme_on
 
 from .models import LEARNED, SHARED, device_map, patched, reading, seeded
 
@@ -56,7 +56,7 @@ def test_offloaded_after_the_patch(scheme: str, way: str, family: str, tmp_path:
     offloaded = WAYS[way](model, family, tmp_path)
     torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
     torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
-    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(host(family)), rtol=0, atol=0)
+    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(tiny_model(family)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
@@ -64,13 +64,13 @@ def test_offloaded_after_the_patch(scheme: str, way: str, family: str, tmp_path:
 @pytest.mark.parametrize("scheme", LEARNED[2:4])
 def test_offloaded_before_the_patch(scheme: str, way: str, family: str, tmp_path: Path) -> None:
     """What is drawn is the same, is offloaded as its neighbours are, and goes with the patch."""
-    offloaded = seeded(WAYS[way](host(family), family, tmp_path), scheme)
-    whole = reading(seeded(host(family), scheme))
+    offloaded = seeded(WAYS[way](tiny_model(family), family, tmp_path), scheme)
+    whole = reading(seeded(tiny_model(family), scheme))
     torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
     torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
     where = {weight.is_meta for name, weight in offloaded.named_parameters() if "posenc" in name}
     assert where == {"part": {False, True} if scheme == "fire" else {False}}.get(way, {True})
-    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(host(family)), rtol=0, atol=0)
+    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(tiny_model(family)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("scheme", LEARNED[3:])
@@ -83,19 +83,19 @@ def test_copies_and_removed_hooks(scheme: str, tmp_path: Path) -> None:
     remove_hook_from_submodules(offloaded)
     torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
     unpatch_model(offloaded)
-    torch.testing.assert_close(reading(offloaded), reading(host("gpt2")), rtol=0, atol=0)
+    torch.testing.assert_close(reading(offloaded), reading(tiny_model("gpt2")), rtol=0, atol=0)
     assert all(weight.requires_grad for weight in offloaded.parameters())  # hooks made new ones
     torch.testing.assert_close(reading(twin), whole, **CLOSE)
 
 
 def test_a_block_loads_what_was_added_to_it_and_forgets_it(tmp_path: Path) -> None:
-    model = WAYS["blocks"](host("llama"), "llama", tmp_path)
+    model = WAYS["blocks"](tiny_model("llama"), "llama", tmp_path)
     maps = {module: found.hook.weights_map for module, found in offloads_of(model).items()}
     seeded(model, "shaw")
     assert describe(model).proof.verdict == "deferred"  # no attention can be run without its block
     unpatch_model(model)
     assert all(found.hook.weights_map is maps[module] for module, found in offloads_of(model).items())
-    torch.testing.assert_close(reading(seeded(model, "t5")), reading(seeded(host("llama"), "t5")), **CLOSE)
+    torch.testing.assert_close(reading(seeded(model, "t5")), reading(seeded(tiny_model("llama"), "t5")), **CLOSE)
 
 
 @pytest.mark.parametrize("way", ["memory", "part"])
@@ -123,12 +123,12 @@ def test_loaded_over_devices(where: str, scheme: str, tmp_path: Path) -> None:
     torch.testing.assert_close(reading(loaded), whole, **CLOSE)
     torch.testing.assert_close(reading(loaded), whole, **CLOSE)
     assert describe(loaded).proof.verdict == "moved"
-    torch.testing.assert_close(reading(unpatch_model(loaded)), reading(host("llama")), rtol=0, atol=0)
+    torch.testing.assert_close(reading(unpatch_model(loaded)), reading(tiny_model("llama")), rtol=0, atol=0)
 
 
 def test_somebody_elses_forward_is_still_refused() -> None:
     """Under accelerate's, over it, or on another module that the patch replaces."""
-    under, over, beside = host("llama"), host("llama"), host("llama")
+    under, over, beside = tiny_model("llama"), tiny_model("llama"), tiny_model("llama")
     for model in (under, over):
         attention = model.model.layers[0].self_attn
         if model is under:
@@ -152,7 +152,7 @@ def test_no_values_anywhere_are_said_to_be_missing() -> None:
 def test_a_model_in_one_piece_is_read_as_it_is() -> None:
     for scheme in (*LEARNED, "yarn", "alibi+window"):
         whole = patched("llama", scheme).model.layers[0].self_attn.scheme
-        assert placed(whole, torch.device("cpu")) is whole
+        assert scheme_on(whole, torch.device("cpu")) is whole
 
 
 def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Pa
 )
 def test_blocks_that_stay_whole_are_named_as_they_are(family: str, scheme: str, whole: set[str]) -> None:
     """accelerate looks for these names when it splits a model, and FSDP when it wraps one."""
-    model = host(family)
+    model = tiny_model(family)
     before = model._no_split_modules
     seeded(model, scheme)
     names = {type(module).__name__ for module in model.modules()}

@@ -24,7 +24,7 @@ WIDTH, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 64, 4, 2, 16, 97
 
 
 def llama(seed: int = 0, **config: Any) -> LlamaForCausalLM:
-    """Two layers, grouped heads, trained length `TRAINED`."""
+    """Two layers, grouped heads, trained length `TRAINED_LENGTH`."""
     torch.manual_seed(seed)
     shape = {"hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": HEADS}
     shape |= {"num_key_value_heads": KV_HEADS, "vocab_size": VOCABULARY, "max_position_embeddings": TRAINED}
@@ -32,7 +32,7 @@ def llama(seed: int = 0, **config: Any) -> LlamaForCausalLM:
 
 
 def gpt2(seed: int = 0) -> GPT2LMHeadModel:
-    """Two layers, a table of `TRAINED` rows."""
+    """Two layers, a table of `TRAINED_LENGTH` rows."""
     torch.manual_seed(seed)
     config = GPT2Config(n_embd=WIDTH, n_layer=2, n_head=HEADS, vocab_size=VOCABULARY, n_positions=TRAINED,
                         bos_token_id=0, eos_token_id=0)  # fmt: skip
@@ -40,7 +40,7 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
 
 
 def bert(seed: int = 0) -> BertForMaskedLM:
-    """Two layers, a table of `TRAINED` rows."""
+    """Two layers, a table of `TRAINED_LENGTH` rows."""
     torch.manual_seed(seed)
     config = BertConfig(hidden_size=WIDTH, intermediate_size=96, num_hidden_layers=2, num_attention_heads=HEADS,
                         vocab_size=VOCABULARY, max_position_embeddings=TRAINED)  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hf_posenc import describe, load_starter, patch_model
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 from . import hosts, naive
 from .hosts import HEAD_DIM, TRAINED
@@ -60,8 +60,8 @@ def test_norms_over_all_heads(which: str, model: str) -> None:
     assert all(torch.equal(w, torch.ones_like(w)) for w in gains.values())
     for number, weight in enumerate(gains.values()):
         nn.init.normal_(weight, mean=2.0, generator=torch.Generator().manual_seed(number))
-    _, adapter = host_of(patched)
-    layers = iter([m.scheme for m in host_of(patched)[0].modules() if "posenc_owner" in m.__dict__])
+    _, adapter = base_model_of(patched)
+    layers = iter([m.scheme for m in base_model_of(patched)[0].modules() if "posenc_owner" in m.__dict__])
     assert adapter.name == model
 
     class Normed(Positions):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.errors import OptionOutOfRange, OutsideModel
@@ -165,7 +165,7 @@ def test_long_texts_keep_their_digits(length: int, limit: float) -> None:
     log_gates = torch.log(torch.rand(HEADS, length, generator=generator) * 0.5 + 0.25)
     query, key, value = (2 * torch.randn(1, HEADS, length, 16, generator=generator) for _ in range(3))
     ctx = call(length, length, log_gates)
-    ours = dispatch.attend(Call((query,), (key,), value, decoder().terms(ctx), ctx, None, 0.25)).double()
+    ours = dispatch.attend(AttentionCall((query,), (key,), value, decoder().terms(ctx), ctx, None, 0.25)).double()
     c = log_gates.double().cumsum(-1)
     logits = query.double() @ key.double().mT * 0.25 + c[:, :, None] - c[:, None, :]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)

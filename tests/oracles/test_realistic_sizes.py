@@ -20,7 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import waves
+from hf_posenc.core.rotation.apply import cos_sin
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.longrope import LongRoPE
@@ -304,7 +304,7 @@ def test_angles_far_out() -> None:
     """Cosines of the longest texts anybody asks for: a float32 angle is wrong by a tenth of a radian there."""
     size = RELEASED["llama 3.1, once more"]
     frequencies = NTKByParts(geometry(size)).frequencies()
-    cos, sin = waves(Rotation(frequencies), PLACES[None])
+    cos, sin = cos_sin(Rotation(frequencies), PLACES[None])
     angles = PLACES.double()[:, None] * by_parts(size)
     assert (cos[0].double() - angles.cos()).abs().max() < 1e-6
     assert (sin[0].double() - angles.sin()).abs().max() < 1e-6

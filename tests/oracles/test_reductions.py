@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hf_posenc import patch_model
-from hf_posenc.checks.case import stir
+from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.patching.state import describe
 from hf_posenc.schemes.base import Scheme
 
@@ -168,7 +168,7 @@ def patched(model: str, scheme: str, options: dict[str, Any], factor: float) -> 
     """A patched model whose parameters have left their first values."""
     build, _ = hosts.HOSTS[model]
     one = patch_model(build(), scheme, factor=factor, **options)
-    stir(one)
+    perturb_parameters(one)
     return one
 
 

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
 from hf_posenc.core.geometry import Layout, Rotation, geometric
-from hf_posenc.core.rotation.apply import rotate, table, waves
+from hf_posenc.core.rotation.apply import cos_sin, rotate, table
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import hosts
@@ -104,7 +104,7 @@ def test_position_zero_and_channels_behind_the_rotated_ones_stay() -> None:
 def test_angles_far_out(position: int) -> None:
     """Tables to float32's last digits, against 50-digit arithmetic."""
     frequencies = geometric(10_000.0, 64)
-    cos, sin = (t.flatten().tolist() for t in waves(Rotation(frequencies), torch.tensor([[position]])))
+    cos, sin = (t.flatten().tolist() for t in cos_sin(Rotation(frequencies), torch.tensor([[position]])))
     with mpmath.workdps(50):
         for w, c, s in zip(frequencies, cos, sin, strict=True):
             assert abs(mpmath.cos(mpmath.mpf(w) * position) - c) < 1e-7
@@ -122,5 +122,5 @@ def test_low_precision_positions_would_collide() -> None:
     """Angles come from integer positions; a table of bfloat16 positions could not tell 256 from 257."""
     assert torch.tensor(257).bfloat16() == torch.tensor(256).bfloat16()  # control
     rotation = RoPE(hosts.geometry()).rotation()
-    cos, _ = waves(rotation, torch.tensor([[256, 257]]))
+    cos, _ = cos_sin(rotation, torch.tensor([[256, 257]]))
     assert (cos[0, 0] - cos[0, 1]).abs().max() > 0.1

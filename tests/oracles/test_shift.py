@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from hf_posenc import list_schemes, patch_model
-from hf_posenc.checks.case import stir
+from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 
 from . import hosts
@@ -53,7 +53,7 @@ def patched(model: str, scheme: str) -> Any:
         one = patch_model(build(), scheme, factor=4, **ABSOLUTE.get(scheme, {}))
     except (SchemeNotDefined, OptionOutOfRange):
         return None
-    stir(one)
+    perturb_parameters(one)
     return one.eval()
 
 

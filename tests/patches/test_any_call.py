@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hf_posenc
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import PosEncError
 
 DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float64)
-MODELS = {name: (host(name), hf_posenc.patch_model(host(name), "rope")) for name in ("llama",)}
+MODELS = {name: (tiny_model(name), hf_posenc.patch_model(tiny_model(name), "rope")) for name in ("llama",)}
 ONE_OR_TWO_AXES = [(), (5,), (1, 5), (2, 5), (3, 5), (0, 5), (1, 0), (1, 6), (2, 4)]
 MORE_AXES = [(1, 1, 5), (3, 1, 5), (1, 1, 5, 5), (2, 4, 5, 5), (1, 3, 5, 5), (1, 1, 1, 5), (2, 1, 5, 6), (1, 1, 5, 9)]
 SHAPES = st.sampled_from([*ONE_OR_TWO_AXES, *MORE_AXES])

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
-from hf_posenc.patches.positions import Forward
+from hf_posenc.patches.positions import ForwardContext
 
 SCHEMES = ["rope", "yarn", "self_extend", "dca", "alibi", "t5", "kerple", "sandwich", "fire", "fox", "cope", "sinks",
            "dynamic_ntk", "longrope", "transformer_xl", "deberta", "logn", "xpos"]  # fmt: skip
@@ -18,7 +18,7 @@ SCHEMES = ["rope", "yarn", "self_extend", "dca", "alibi", "t5", "kerple", "sandw
 
 def calls() -> list[object]:
     """What is left of any call in this process, those of other tests included."""
-    return [one for one in gc.get_objects() if type(one) in (PositionContext, Forward)]
+    return [one for one in gc.get_objects() if type(one) in (PositionContext, ForwardContext)]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

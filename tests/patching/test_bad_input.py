@@ -14,9 +14,9 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.forward import read, text
+from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.life_cycle import differences, traces
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 TWO_SENTENCES = re.compile(r"^\S.+[.?!)] \S.+[.?!)…]$", re.DOTALL)
 
@@ -55,7 +55,12 @@ BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
         *("llama", errors.OptionOutOfRange, "beta_fast must be greater"),
         patching("yarn", beta_fast=1.0, beta_slow=2.0),
     ),
-    "window of everything": ("llama", errors.OptionOutOfRange, "smaller than", patching("rerope", window=TRAINED)),
+    "window of everything": (
+        "llama",
+        errors.OptionOutOfRange,
+        "smaller than",
+        patching("rerope", window=TRAINED_LENGTH),
+    ),
     "two rotations": ("llama", errors.CannotCombine, "Keep one", patching("rope+yarn")),
     "two remaps": ("llama", errors.CannotCombine, "Keep one", patching("rerope+self_extend")),
     "layer that is not there": ("llama", errors.OptionOutOfRange, "'9'", patching("yarn", layers={9: "none"})),
@@ -77,22 +82,22 @@ BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_refused_and_unchanged(name: str) -> None:
     kind, error, says, do = BAD[name]
-    model = host(kind)
-    before = traces(model, text(model, TRAINED))
+    model = tiny_model(kind)
+    before = traces(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(error, match=says) as caught:
         do(model)
     assert TWO_SENTENCES.match(str(caught.value)), caught.value
     assert isinstance(caught.value, errors.PosEncError)
-    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi"])
 def test_second_patch(scheme: str) -> None:
-    model = hf_posenc.patch_model(host("llama"), "yarn", factor=2)
-    before = traces(model, text(model, TRAINED))
+    model = hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2)
+    before = traces(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.AlreadyPatched, match=r"'yarn' already\. .+"):
         hf_posenc.patch_model(model, scheme, factor=4)
-    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_second_patch(scheme: str) -> None:
     [
         nn.Linear(2, 2),
         "a/path",
-        host("llama").config,
+        tiny_model("llama").config,
         None,
         T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)),
     ],
@@ -114,36 +119,36 @@ def test_unsupported_class(model: Any) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bert_decoder"])
 def test_long_request_on_a_learned_table(name: str) -> None:
-    model = hf_posenc.patch_model(host(name), "learned")
-    before = read(model, text(model, TRAINED))
+    model = hf_posenc.patch_model(tiny_model(name), "learned")
+    before = forward(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.PositionOutOfTable, match="past the 32 positions") as caught:
-        read(model, text(model, 5000))
+        forward(model, random_tokens(model, 5000))
     assert TWO_SENTENCES.match(str(caught.value))
-    assert torch.equal(read(model, text(model, TRAINED)), before)
+    assert torch.equal(forward(model, random_tokens(model, TRAINED_LENGTH)), before)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
 @pytest.mark.parametrize("width", [3, 9])
 def test_mask_of_another_width(name: str, width: int) -> None:
-    model = hf_posenc.patch_model(host(name), "alibi", factor=2)
+    model = hf_posenc.patch_model(tiny_model(name), "alibi", factor=2)
     with pytest.raises(errors.MaskMismatch, match=f"{width} wide for 6 tokens") as caught:
-        read(model, text(model, 6), attention_mask=torch.ones(1, width, dtype=torch.long))
+        forward(model, random_tokens(model, 6), attention_mask=torch.ones(1, width, dtype=torch.long))
     assert TWO_SENTENCES.match(str(caught.value))
 
 
 def test_foreign_forward() -> None:
-    model = host("llama")
+    model = tiny_model("llama")
     attention = model.model.layers[1].self_attn
     attention.forward = partial(attention.forward)
-    before = traces(model, text(model, TRAINED))
+    before = traces(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.ForeignPatch, match="forward of its own") as caught:
         hf_posenc.patch_model(model, "yarn", factor=2)
     assert TWO_SENTENCES.match(str(caught.value))
-    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 def test_backend_that_cannot_carry_a_bias() -> None:
-    model = hf_posenc.patch_model(host("llama"), "alibi", factor=2)
+    model = hf_posenc.patch_model(tiny_model("llama"), "alibi", factor=2)
     model.base_model.config._attn_implementation = "flash_attention_2"
     for layer in model.model.layers:
         layer.self_attn.config = model.base_model.config
@@ -154,10 +159,10 @@ def test_backend_that_cannot_carry_a_bias() -> None:
 
 
 def test_host_that_is_scaled_already() -> None:
-    model = host("llama")
+    model = tiny_model("llama")
     model.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
-    before = traces(model, text(model, TRAINED))
+    before = traces(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.AlreadyScaled, match="linear") as caught:
         hf_posenc.patch_model(model, "yarn", factor=4)
     assert TWO_SENTENCES.match(str(caught.value))
-    assert differences(before, traces(model, text(model, TRAINED))) == (0.0, "nothing")
+    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")

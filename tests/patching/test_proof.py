@@ -9,12 +9,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, patch_model
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
 def test_bias_moves(name: str) -> None:
-    proof = describe(patch_model(host(name), "alibi", factor=4)).proof
+    proof = describe(patch_model(tiny_model(name), "alibi", factor=4)).proof
     assert proof.verdict == "moved"
     assert math.isfinite(proof.change)
     assert proof.change > 1e-3
@@ -24,7 +24,7 @@ def test_bias_moves(name: str) -> None:
     ("name", "scheme"), [("llama", "rope"), ("llama", "yarn"), ("gpt2", "learned"), ("bert", "learned")]
 )
 def test_the_hosts_own_scheme_is_an_identity(name: str, scheme: str) -> None:
-    proof = describe(patch_model(host(name), scheme)).proof
+    proof = describe(patch_model(tiny_model(name), scheme)).proof
     assert proof.verdict == "identity"
     assert proof.change < 1e-4
 
@@ -33,13 +33,13 @@ def test_freshly_initialised_model_shows_a_faint_scheme() -> None:
     """Its attention is almost even, so a scaling hardly shows: the probe sharpens the scores until it does."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = LlamaForCausalLM(host("llama").config)
+        model = LlamaForCausalLM(tiny_model("llama").config)
     assert describe(patch_model(model, "pi", factor=1.1)).proof.verdict == "moved"
 
 
 def test_weights_that_are_not_there_defer_the_proof() -> None:
     with torch.device("meta"):
-        model = LlamaForCausalLM(host("llama").config)
+        model = LlamaForCausalLM(tiny_model("llama").config)
     report = describe(patch_model(model, "yarn", factor=4))
     assert report.proof.verdict == "deferred"
     assert "not loaded" in str(report)
@@ -47,12 +47,12 @@ def test_weights_that_are_not_there_defer_the_proof() -> None:
 
 def test_remap_whose_window_is_never_left_is_an_identity() -> None:
     """Distances up to the window stay, and without a factor no token of the target stands further away."""
-    model = patch_model(host("llama"), "rerope", window=TRAINED - 1)
+    model = patch_model(tiny_model("llama"), "rerope", window=TRAINED_LENGTH - 1)
     assert describe(model).proof.verdict == "identity"
 
 
 def test_remap_promises_the_tokens_within_its_window() -> None:
-    proof = describe(patch_model(host("llama"), "rerope", factor=4, window=20)).proof
+    proof = describe(patch_model(tiny_model("llama"), "rerope", factor=4, window=20)).proof
     assert (proof.verdict, proof.unchanged_below) == ("moved", 20)
 
 
@@ -61,14 +61,14 @@ def test_broken_promise_is_found_and_undone(monkeypatch: pytest.MonkeyPatch) -> 
     from hf_posenc.schemes.bias.alibi import ALiBi
 
     monkeypatch.setattr(ALiBi, "unchanged_below", 20)
-    model = host("llama")
+    model = tiny_model("llama")
     with pytest.raises(NoEffect, match="moved tokens below position 20"):
         patch_model(model, "alibi", factor=4)
     assert not is_patched(model)
 
 
 def test_training_mode_and_random_numbers_are_left_alone() -> None:
-    model = host("gpt2").train()
+    model = tiny_model("gpt2").train()
     model.transformer.h[1].eval()
     state = torch.random.get_rng_state()
     patch_model(model, "rope", factor=2)
@@ -78,12 +78,12 @@ def test_training_mode_and_random_numbers_are_left_alone() -> None:
 
 
 def test_report_prints_and_is_plain_data() -> None:
-    report = describe(patch_model(host("llama"), "yarn", factor=4, layers={"1": "none"}))
+    report = describe(patch_model(tiny_model("llama"), "yarn", factor=4, layers={"1": "none"}))
     told = str(report)
     for part in (
         "LlamaModel patched with yarn",
         "trained 32, target 128, factor 4",
-        "2 × PositionedLlamaAttention",
+        "2 × PatchedLlamaAttention",
         "1: none",
     ):
         assert part in told
@@ -95,7 +95,7 @@ def test_report_prints_and_is_plain_data() -> None:
 @pytest.mark.parametrize("layers", [{"1": "none"}, {"0": "rope", "1": "alibi"}], ids=str)
 def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
     """The first layer is the host's own; the second is not, and that is what the report must say."""
-    assert describe(patch_model(host("llama"), "rope", layers=layers)).proof.verdict == "moved"
+    assert describe(patch_model(tiny_model("llama"), "rope", layers=layers)).proof.verdict == "moved"
 
 
 @pytest.mark.parametrize("scheme", ["rerope", "window", "yarn", "alibi"])

@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, patch_model
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NoEffect
 from hf_posenc.patches import attention
 from hf_posenc.schemes.rotary.ntk import NTK
@@ -25,7 +25,7 @@ LONG = 131_072
 
 
 def small(dtype: torch.dtype = torch.float32) -> Any:
-    return host("llama").to(dtype)
+    return tiny_model("llama").to(dtype)
 
 
 def long(dtype: torch.dtype = torch.float32) -> Any:
@@ -58,8 +58,8 @@ def refused(model: Any, scheme: str, words: str, **options: Any) -> None:
 
 
 def other_rotation(cls: type[RoPE]) -> Callable[..., Any]:
-    """`turned` as under another scheme, whatever the model's own is."""
-    plain = attention.turned
+    """`rotated` as under another scheme, whatever the model's own is."""
+    plain = attention.rotated
     return lambda scheme, q, k, v, ctx: plain(cls(scheme.geometry), q, k, v, ctx)
 
 
@@ -70,7 +70,7 @@ def unscaled(queries: Any, terms: Any) -> Any:
 
 @pytest.mark.parametrize("scheme", ["pi", "ntk", "ntk_parts", "llama3"])
 def test_a_rotation_that_nobody_applies(model: Any, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "turned", other_rotation(RoPE))
+    monkeypatch.setattr(attention, "rotated", other_rotation(RoPE))
     refused(model, scheme, "nothing moved", factor=4)
 
 
@@ -82,9 +82,9 @@ def test_a_temperature_that_nobody_applies(scheme: str, monkeypatch: pytest.Monk
 
 def test_a_bias_that_nobody_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a rotation, or its absence would be the effect."""
-    terms = attention.Positioned._by_engine
+    terms = attention.PatchedAttention._by_engine
     monkeypatch.setattr(
-        attention.Positioned,
+        attention.PatchedAttention,
         "_by_engine",
         lambda self, q, k, v, found, *rest: terms(self, q, k, v, replace(found, bias=()), *rest),
     )
@@ -92,7 +92,7 @@ def test_a_bias_that_nobody_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_hosts_own_rotation_done_otherwise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "turned", other_rotation(NTK))
+    monkeypatch.setattr(attention, "rotated", other_rotation(NTK))
     refused(model, "rope", "it equals the host's own", factor=4)
 
 

@@ -26,15 +26,15 @@ from hf_posenc import (
     unpatch_model,
 )
 from hf_posenc.checks.forward import (
-    distance,
-    in_pieces,
+    forward,
+    forward_in_chunks,
+    max_deviation,
     new_cache,
-    read,
-    text,
+    random_tokens,
 )
 from hf_posenc.checks.life_cycle import differences, surroundings, traces
 from hf_posenc.checks.peft import wrapped
-from hf_posenc.checks.tiny_models import HOSTS, TRAINED, host
+from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
 from hf_posenc.checks.tolerances import LOGITS
 from hf_posenc.errors import AlreadyPatched, SchemeNotDefined
 
@@ -46,7 +46,7 @@ SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("alibi", {"layers": {"::2": "t5"}}),
 )  # fmt: skip
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-LENGTH = TRAINED - 4  # that every host can read, patched or not
+LENGTH = TRAINED_LENGTH - 4  # that every host can read, patched or not
 
 
 class Life(RuleBasedStateMachine):
@@ -54,11 +54,11 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.name, self.model, self.wrapper = "llama", host("llama"), None
-        for name in HOSTS:  # what transformers finds out on first use, it keeps in its modules
-            read(host(name), text(host(name), 5))
-        self.bystander = host("llama")
-        self.witness = read(self.bystander, text(self.bystander, 9))
+        self.name, self.model, self.wrapper = "llama", tiny_model("llama"), None
+        for name in TINY_MODELS:  # what transformers finds out on first use, it keeps in its modules
+            forward(tiny_model(name), random_tokens(tiny_model(name), 5))
+        self.bystander = tiny_model("llama")
+        self.witness = forward(self.bystander, random_tokens(self.bystander, 9))
         self.around = surroundings()
         self.before: dict[str, Any] | None = None
 
@@ -73,16 +73,16 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: not self.patched and self.wrapper is None)
     @rule(name=some.sampled_from(["llama", "gpt2", "bert_decoder"]))
     def another_host(self, name: str) -> None:
-        self.name, self.model = name, host(name)
+        self.name, self.model = name, tiny_model(name)
 
     @precondition(lambda self: not self.patched)
     @rule(scheme=some.sampled_from(SCHEMES), factor=some.sampled_from([1, 2, 4]))
     def patch(self, scheme: tuple[str, dict[str, Any]], factor: int) -> None:
-        before = traces(self.model, text(self.model, LENGTH))
+        before = traces(self.model, random_tokens(self.model, LENGTH))
         try:
             patch_model(self.model, scheme[0], factor=factor, **scheme[1])
         except SchemeNotDefined:
-            assert differences(before, traces(self.model, text(self.model, LENGTH))) == (0.0, "nothing")
+            assert differences(before, traces(self.model, random_tokens(self.model, LENGTH))) == (0.0, "nothing")
             return
         self.before = before if self.wrapper is None else None
 
@@ -97,16 +97,16 @@ class Life(RuleBasedStateMachine):
     def unpatch(self) -> None:
         unpatch_model(self.model)
         if self.before is not None:
-            assert differences(self.before, traces(self.model, text(self.model, LENGTH))) == (0.0, "nothing")
+            assert differences(self.before, traces(self.model, random_tokens(self.model, LENGTH))) == (0.0, "nothing")
         self.before = None
 
     @rule(length=some.integers(1, LENGTH), rows=some.integers(1, 3))
     def forward(self, length: int, rows: int) -> None:
-        assert read(self.reads, text(self.model, length, rows=rows)).isfinite().all()
+        assert forward(self.reads, random_tokens(self.model, length, rows=rows)).isfinite().all()
 
     @rule(length=some.integers(2, LENGTH // 2))
     def generate(self, length: int) -> None:
-        prompt = text(self.model, length)
+        prompt = random_tokens(self.model, length)
         ends = {"pad_token_id": 0, "eos_token_id": None, "bos_token_id": 0}
         out = self.reads.generate(input_ids=prompt, max_new_tokens=3, do_sample=False, **ends)
         assert out.shape == (1, length + 3)
@@ -118,7 +118,7 @@ class Life(RuleBasedStateMachine):
         if not weights:  # PEFT froze them, and leaves them so
             return
         optimiser = torch.optim.SGD(weights, lr=1e-3)
-        tokens = text(self.model, LENGTH, rows=2)
+        tokens = random_tokens(self.model, LENGTH, rows=2)
         self.reads.train()
         self.reads(input_ids=tokens, labels=tokens).loss.backward()
         assert all(weight.grad is None or bool(weight.grad.isfinite().all()) for weight in weights)
@@ -134,27 +134,27 @@ class Life(RuleBasedStateMachine):
 
     @rule(keep_the_copy=some.booleans())
     def deepcopy(self, keep_the_copy: bool) -> None:
-        tokens = text(self.model, LENGTH)
-        wanted, (model, wrapper) = read(self.reads, tokens), copy.deepcopy((self.model, self.wrapper))
-        assert torch.equal(read(model if wrapper is None else wrapper, tokens), wanted)
+        tokens = random_tokens(self.model, LENGTH)
+        wanted, (model, wrapper) = forward(self.reads, tokens), copy.deepcopy((self.model, self.wrapper))
+        assert torch.equal(forward(model if wrapper is None else wrapper, tokens), wanted)
         if keep_the_copy:
             self.model, self.wrapper, self.before = model, wrapper, None
         elif is_patched(model):
             unpatch_model(model)
-        assert torch.equal(read(self.reads, tokens), wanted)
+        assert torch.equal(forward(self.reads, tokens), wanted)
 
     @precondition(lambda self: self.wrapper is None)
     @rule()
     def save_and_load(self) -> None:
-        tokens = text(self.model, LENGTH)
-        wanted, dtype, patched = read(self.model, tokens), self.model.dtype, self.patched
+        tokens = random_tokens(self.model, LENGTH)
+        wanted, dtype, patched = forward(self.model, tokens), self.model.dtype, self.patched
         with tempfile.TemporaryDirectory() as folder:
             self.model.save_pretrained(folder)
             if not patched:  # a cast rounds the host's own frequencies, and a load does not
-                wanted = read(type(self.model).from_pretrained(folder, dtype=dtype).eval(), tokens)
+                wanted = forward(type(self.model).from_pretrained(folder, dtype=dtype).eval(), tokens)
             self.model = from_pretrained(folder, dtype=dtype).eval()
         assert self.patched == patched
-        assert torch.equal(read(self.model, tokens), wanted)
+        assert torch.equal(forward(self.model, tokens), wanted)
         self.before = None
 
     @precondition(lambda self: self.wrapper is None)
@@ -165,28 +165,30 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.wrapper is not None)
     @rule(merged=some.booleans())
     def take_lora_off(self, merged: bool) -> None:
-        tokens = text(self.model, LENGTH)
-        wanted = read(self.wrapper, tokens)
+        tokens = random_tokens(self.model, LENGTH)
+        wanted = forward(self.wrapper, tokens)
         self.model = self.wrapper.merge_and_unload() if merged else self.wrapper.unload()
         self.wrapper = None
         if merged:
-            self._close(read(self.model, tokens), wanted)
+            self._close(forward(self.model, tokens), wanted)
 
     @invariant()
     def cached_is_uncached(self) -> None:
-        tokens = text(self.model, LENGTH)
+        tokens = random_tokens(self.model, LENGTH)
         if self.patched and scheme_of(self.model).needs_whole_text:
             return
-        pieces = in_pieces(self.reads, tokens, new_cache(DynamicCache, self.model, LENGTH), [LENGTH - 9, 1, 1, 7])
-        self._close(pieces, read(self.reads, tokens))
+        pieces = forward_in_chunks(
+            self.reads, tokens, new_cache(DynamicCache, self.model, LENGTH), [LENGTH - 9, 1, 1, 7]
+        )
+        self._close(pieces, forward(self.reads, tokens))
 
     @invariant()
     def nobody_else_is_touched(self) -> None:
-        assert torch.equal(read(self.bystander, text(self.bystander, 9)), self.witness)
+        assert torch.equal(forward(self.bystander, random_tokens(self.bystander, 9)), self.witness)
         assert differences(self.around, surroundings()) == (0.0, "nothing")
 
     def _close(self, one: torch.Tensor, two: torch.Tensor) -> None:
-        value, where = distance(one, two)
+        value, where = max_deviation(one, two)
         assert value <= LOGITS[next(self.model.parameters()).dtype], (value, where)
 
 
@@ -213,7 +215,7 @@ class Forgetful(Life):
         unpatch_model(self.model)
         self.model.base_model.note = 1
         if self.before is not None:
-            assert differences(self.before, traces(self.model, text(self.model, LENGTH))) == (0.0, "nothing")
+            assert differences(self.before, traces(self.model, random_tokens(self.model, LENGTH))) == (0.0, "nothing")
 
 
 def test_a_bad_life_is_noticed() -> None:

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, modeling_utils
 
 import hf_posenc
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, PeftAdapterMismatch
 
 KERNEL = "kernels-community/flash-attn2"
@@ -20,7 +20,7 @@ KERNEL = "kernels-community/flash-attn2"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A plain checkpoint and one with a scheme."""
-    found, model = {name: tmp_path_factory.mktemp(name) for name in ("plain", "patched")}, host("llama")
+    found, model = {name: tmp_path_factory.mktemp(name) for name in ("plain", "patched")}, tiny_model("llama")
     model.save_pretrained(found["plain"])
     hf_posenc.patch_model(model, "yarn", factor=2).save_pretrained(found["patched"])
     return found
@@ -119,7 +119,7 @@ def test_without_us(cls: Any, folders: dict[str, Path]) -> None:
 def test_an_adapter_without_its_side_car(folders: dict[str, Path], tmp_path: Path) -> None:
     """Its guard says that it was trained under a scheme: it is refused on any base, and not loaded without one."""
     peft = pytest.importorskip("peft")
-    model = hf_posenc.patch_model(host("llama"), "yarn", factor=2)
+    model = hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"])
     adapter = tmp_path / "adapter"
     hf_posenc.get_peft_model(model, config).save_pretrained(str(adapter))

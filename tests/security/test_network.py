@@ -25,7 +25,7 @@ COMMANDS = {
     "show": ["show", "alibi", "--picture", "bias", "--out", "bias.png"],
     "explain": ["explain", "binary"],
     "advise": ["advise", *LLAMA, "--target", "512"],
-    "check": ["check", *LLAMA, "--scheme", "yarn", "--factor", "2", "--law", "identity"],
+    "check": ["check", *LLAMA, "--scheme", "yarn", "--factor", "2", "--check", "identity"],
     "compare": ["compare", *LLAMA, "-s", "pi", "-l", "256", "--samples", "1", "--keys", "1", "--depths", "0.5"],
     "eval": ["eval", *LLAMA, "--length", "256", "--task", "posenc_ppl", "--samples", "1"],
     "bench": ["bench", *LLAMA, "-s", "alibi", "-l", "64", "--rounds", "1"],

@@ -13,8 +13,8 @@ import torch
 
 import hf_posenc
 from hf_posenc import errors
-from hf_posenc.checks.tiny_models import host
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 from hf_posenc.schemes.spec import plan
 
 ROOT = Path(hf_posenc.__file__).parent
@@ -55,7 +55,7 @@ def test_the_bomb_works(marker: Path) -> None:
 @pytest.mark.parametrize("scheme", [None, "yarn"])
 def test_pickled_checkpoint(scheme: str | None, tmp_path: Path, marker: Path) -> None:
     folder = tmp_path / "model"
-    model = host("llama")
+    model = tiny_model("llama")
     model = model if scheme is None else hf_posenc.patch_model(model, scheme, factor=2)
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
@@ -70,7 +70,7 @@ def test_pickled_checkpoint(scheme: str | None, tmp_path: Path, marker: Path) ->
 def test_code_beside_a_checkpoint(entry: str, tmp_path: Path, marker: Path) -> None:
     """``auto_map`` names code in the folder; without the flag it is not even looked at."""
     folder = tmp_path / "model"
-    hf_posenc.patch_model(host("llama"), "yarn", factor=2).save_pretrained(folder)
+    hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(folder)
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     content |= {entry: {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}, "trust_remote_code": True}
     (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
@@ -103,7 +103,7 @@ def test_adapter_that_names_a_module(
     (folder / "adapter_model.safetensors").write_bytes(b"")
     (folder / "adapter_model.bin").write_bytes(pickle.dumps(Bomb(marker)))
     with pytest.raises(errors.PeftAdapterMismatch, match="module"):
-        hf_posenc.load_peft_adapter(host("llama"), folder)
+        hf_posenc.load_peft_adapter(tiny_model("llama"), folder)
     assert not marker.exists()
 
 
@@ -124,7 +124,7 @@ def test_scheme_names_are_looked_up(name: str, tmp_path: Path, marker: Path, mon
         "scheme": [{"name": name, "options": {}}],
     }
     with pytest.raises(errors.CheckpointMismatch, match="not registered"):
-        Block.read(block, "here")
+        SchemeBlock.read(block, "here")
     assert not marker.exists()
 
 

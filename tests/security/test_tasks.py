@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_file_by_its_path(
     command: str, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = {"eval": ["eval"], "compare": ["compare", "-s", "unscaled", "--out", str(tmp_path / "out")]}[command]
+    words = {"eval": ["eval"], "compare": ["compare", "-s", "unpatched", "--out", str(tmp_path / "out")]}[command]
     with pytest.raises(SystemExit) as ended:
         main([*words, "-m", "starter:llama", "-t", str(folder / name), "-l", "256"])
     said = capsys.readouterr()

@@ -15,7 +15,7 @@ from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
     GUARD,
     PARAMETERS,
-    SIDE_CAR,
+    SIDECAR,
     unguard,
 )
 
@@ -121,7 +121,7 @@ def test_tensors_are_nan(plain: Path) -> None:
 
 
 def test_a_flipped_bit(tmp_path: Path) -> None:
-    """Safetensors has no checksum; the side-car names one."""
+    """Safetensors has no checksum; the sidecar names one."""
     model = wrapped(patch_model(llama(), "t5", factor=4))
     model.save_pretrained(str(tmp_path))
     data = bytearray((tmp_path / PARAMETERS).read_bytes())
@@ -131,7 +131,7 @@ def test_a_flipped_bit(tmp_path: Path) -> None:
     with silent("safetensors", "a flipped bit of data is a number like any other"):
         after = load_file(tmp_path / PARAMETERS)
         assert not all(torch.equal(after[name], before[name]) for name in before)
-    with pytest.raises(PeftAdapterMismatch, match=SIDE_CAR):
+    with pytest.raises(PeftAdapterMismatch, match=SIDECAR):
         load(patch_model(llama(), "t5", factor=4), tmp_path)
 
 

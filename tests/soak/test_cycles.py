@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_posenc import list_schemes, patch_model, unpatch_model
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import PosEncError
 
 KINDS = ("llama", "gpt2", "bert")
@@ -62,7 +62,7 @@ def defined() -> list[tuple[str, str]]:
     """Every pair of a model and a scheme."""
     found = []
     for kind in KINDS:
-        model = host(kind)
+        model = tiny_model(kind)
         for record in list_schemes():
             try:
                 patch_model(model, record.name, factor=1)
@@ -77,7 +77,7 @@ def test_patch_and_unpatch(request: pytest.FixtureRequest, capsys: pytest.Captur
     """All schemes round robin, each read once; the models say what they said before."""
     cycles = request.config.getoption("--soak-cycles")
     pairs = defined()
-    models = {kind: host(kind) for kind in KINDS}
+    models = {kind: tiny_model(kind) for kind in KINDS}
     with torch.no_grad():
         before = {kind: model(TEXT).logits for kind, model in models.items()}
     memory, objects = [], []
@@ -117,7 +117,7 @@ def cycle(model: PreTrainedModel, scheme: str) -> None:
 
 def test_what_is_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a patch that is remembered somewhere shows in the number of objects."""
-    model, kept = host("llama"), []
+    model, kept = tiny_model("llama"), []
     gc.collect()
     before = len(gc.get_objects())
     for _ in range(5):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.checks.case import Pair, widest
+from hf_posenc.checks.case import Case, longest_case
 
 PAIRS = [
     (kind, scheme)
@@ -31,7 +31,7 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
     flash_cpu.available.cache_clear()
 
 
-def told(pair: Pair) -> tuple[Tensor, dict[str, Tensor]]:
+def told(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits of a text, and gradients of its loss."""
     torch.manual_seed(0)  # what a scheme has to learn starts at random
     with pair.patched() as model:
@@ -43,7 +43,7 @@ def told(pair: Pair) -> tuple[Tensor, dict[str, Tensor]]:
 
 @pytest.mark.parametrize(("kind", "scheme"), PAIRS, ids=lambda name: name)
 def test_equal_without_them(kind: str, scheme: str, switched_off: pytest.MonkeyPatch) -> None:
-    pair = widest(kind, scheme)
+    pair = longest_case(kind, scheme)
     with_it, gradients = told(pair)
     switched_off.setenv("HF_POSENC_NO_PRIVATE_OPS", "1")
     flash_cpu.available.cache_clear()
@@ -63,5 +63,5 @@ def test_they_are_used_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     own = flash_cpu.forward
     monkeypatch.setattr(flash_cpu, "forward", lambda *args, **kwargs: seen.append(1) or own(*args, **kwargs))
-    told(widest("llama", "alibi"))
+    told(longest_case("llama", "alibi"))
     assert seen

@@ -174,7 +174,7 @@ def test_peft() -> None:
     )
     assert "default" in wrapper.modules_to_save, "hf_posenc/patching/stored/peft_sidecar.py names its parts"
     assert "peft_config.save_pretrained(" in inspect.getsource(peft.PeftModel.save_pretrained), (
-        "PEFT saves a configuration in another way; the side-car is written by its save_pretrained. "
+        "PEFT saves a configuration in another way; the sidecar is written by its save_pretrained. "
         "Look at hf_posenc/patching/stored/peft_sidecar.py."
     )
     assert "importlib" not in inspect.getsource(peft.PeftConfig), "a configuration imports; look at peft_adapters.py"

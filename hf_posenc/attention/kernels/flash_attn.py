@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hf_posenc.attention.call import Call, unseen_ahead
+from hf_posenc.attention.call import AttentionCall, unseen_ahead
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import BackendCannotCarry
@@ -25,7 +25,7 @@ from hf_posenc.errors import BackendCannotCarry
 BACKENDS = ("flash_attention_2",)
 
 
-def attend(call: Call, real: Tensor | None) -> Tensor:
+def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``.
 
     Args:
@@ -53,7 +53,7 @@ def attend(call: Call, real: Tensor | None) -> Tensor:
     return unpadded(query, key, value, real, settings).transpose(1, 2)
 
 
-def unable(call: Call, real: Tensor | None) -> str | None:
+def unable(call: AttentionCall, real: Tensor | None) -> str | None:
     """What of a call the package cannot compute; None if it can."""
     terms = call.terms
     slopes = [None if isinstance(bias, BlockBias) else bias.slopes for bias in terms.bias]
@@ -70,7 +70,7 @@ def unable(call: Call, real: Tensor | None) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def in_order(call: Call) -> bool:
+def in_order(call: AttentionCall) -> bool:
     """Whether the keys count on by one and the queries are the last of them, whatever a cache dropped before those."""
     if call.ctx.contiguous:
         return True
@@ -79,7 +79,7 @@ def in_order(call: Call) -> bool:
     return bool((keys.diff(dim=-1) == 1).all()) and bool((queries == last).all())
 
 
-def slopes_of(call: Call) -> Tensor | None:
+def slopes_of(call: AttentionCall) -> Tensor | None:
     """Slopes of all linear biases together, float32 ``[heads]``; None where there is none."""
     if not call.terms.bias:
         return None

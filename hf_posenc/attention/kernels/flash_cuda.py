@@ -18,7 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 aten = torch.ops.aten
 flash_forward = getattr(aten, "_flash_attention_forward", None)
@@ -41,7 +41,7 @@ def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and dim % 8 == 0
         and dim <= WIDEST
         # Torch 2.13 knows the shapes of this operator's gradients wrongly, and cannot trace it.
-        and not (query.dtype == torch.float32 and traced() and torch.is_grad_enabled())
+        and not (query.dtype == torch.float32 and is_traced() and torch.is_grad_enabled())
         and sound(query.dtype, dim, str(query.device))
     )
 

@@ -8,29 +8,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes.dense_blocks import biased, upcast, wide
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """Prefill on the CPU, behind a cache or not, without gradients, with a bias of content and nothing but biases."""
     return (
         call.last_rows
         and not torch.is_grad_enabled()
-        and not traced()
+        and not is_traced()
         and any(isinstance(bias, BlockBias) for bias in call.terms.bias)
         and call.terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     (keys,), _ = upcast(call)
     query, out = call.queries[0], torch.empty_like(call.queries[0])
@@ -44,7 +44,7 @@ def attend(call: Call) -> Tensor:
     return out
 
 
-def _mask(call: Call, keys: Tensor, rows: slice, seen: slice) -> Tensor:
+def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor:
     """All biases of some rows, and −∞ for what comes after each, ``[batch or 1, heads, rows, seen]``, float32."""
     region, causal = call.terms.regions[0], call.ctx.causal
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, seen])

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import merge
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes.dense_blocks import held, visibility
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 HIDDEN = torch.finfo(torch.float32).min
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """One new token on the CPU, wherever the others stand, with biases of keys and distances."""
     terms = call.terms
     return (
@@ -31,12 +31,12 @@ def accepts(call: Call) -> bool:
         and not any(isinstance(bias, BlockBias) for bias in terms.bias)
         and terms.only("bias", "visible", "regions", "sink")
         and not torch.is_grad_enabled()
-        and not traced()
+        and not is_traced()
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]``."""
     query, terms = call.queries[0], call.terms
     seen, added = visibility(call, slice(0, 1))
@@ -65,7 +65,7 @@ def _columns(seen: Tensor) -> slice:
     return slice(int(anyone[0]), int(anyone[-1]) + 1) if len(anyone) else slice(0, 0)
 
 
-def _mask(call: Call, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
+def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
     """Biases and what is hidden, float32, broadcasts to ``[batch, heads, 1, columns]``; None where there is neither."""
     total: Tensor | float = added[..., columns].float() if isinstance(added, Tensor) else added
     place = slice(call.first_row, call.first_row + 1)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.regions import Band
@@ -26,12 +26,12 @@ from hf_posenc.core.terms import (
     KeyBias,
     ToeplitzBias,
 )
-from hf_posenc.core.tracing import open_length
+from hf_posenc.core.tracing import has_dynamic_length
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
 
-def attend_by_blocks(call: Call) -> Tensor:
+def attend_by_blocks(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     starts = range(0, call.query_length, ROWS)
     keys, values = upcast(call)
@@ -45,14 +45,14 @@ def attend_by_blocks(call: Call) -> Tensor:
     return torch.cat(mixed, dim=2)
 
 
-def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
+def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
     keys, values = upcast(call)
     mixed, weights = weigh_and_mix(call, keys, values, slice(0, call.query_length))
     return mixed.to(call.values.dtype), weights.to(call.values.dtype)
 
 
-def upcast(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
+def upcast(call: AttentionCall) -> tuple[tuple[Tensor, ...], Tensor]:
     """Keys and values in float32 at least: once a call, not once a block."""
     return tuple(map(wide, call.keys)), wide(call.values)
 
@@ -62,12 +62,12 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def mix_rows(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
+def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
     """Mixed values of some rows, in the dtype of the call."""
     return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
 
 
-def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32."""
     terms = call.terms
     claims = [held(region.band, call, rows) for region in terms.regions]
@@ -92,7 +92,7 @@ def weigh_and_mix(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: sl
     return mixed, weights
 
 
-def block_of(call: Call, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
+def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
     """The rows in one region, where queries and keys were turned and stand as that has it."""
     region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
@@ -122,12 +122,12 @@ def single(block: Block) -> Block:
     return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
 
 
-def held(band: Band, call: Call, rows: slice) -> Tensor:
+def held(band: Band, call: AttentionCall, rows: slice) -> Tensor:
     """Which pairs of some rows lie in a band, bool ``[batch or 1, 1, rows, key]``."""
     return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
 
 
-def visibility(call: Call, rows: slice) -> tuple[Tensor, Tensor | float]:
+def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
     """Who sees whom, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds for those who do."""
     seen = held(call.terms.visible, call, rows)
     mask = call.mask_of(rows)
@@ -152,7 +152,7 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     """Σ_j w_ij v_j for grouped heads: ``[batch, heads, rows, value_dim]``."""
     batch, heads, rows, keys = weights.shape
     groups = values.shape[1]
-    if open_length(rows, keys):  # strides of heads put together would tie the graph to its length
+    if has_dynamic_length(rows, keys):  # strides of heads put together would tie the graph to its length
         return (weights.unflatten(1, (groups, -1)) @ values[:, :, None]).flatten(1, 2)
     grouped = weights.reshape(batch, groups, heads // groups * rows, keys)
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])

@@ -16,14 +16,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Block, BlockBias, RowRotation
 from hf_posenc.errors import NotTraceable
 
 
-def with_bias(call: Call) -> Call:
+def with_bias(call: AttentionCall) -> AttentionCall:
     """The same call, its row rotation written as a bias.
 
     Raises:

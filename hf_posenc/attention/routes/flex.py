@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flex_block_mask
 from hf_posenc.attention.kernels.flash_cuda import ALLOWED
 from hf_posenc.attention.routes import dense_blocks
@@ -33,29 +33,29 @@ from hf_posenc.core.terms import (
     Terms,
     ToeplitzBias,
 )
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Mask = BlockMask | Tensor | None
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """Biases and bands on CUDA, under a mask of yes and no or none."""
     return (
         call.values.device.type == "cuda"
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and unable(call) is None
-        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), traced())
+        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), is_traced())
     )
 
 
-def attend_under_tensor(call: Call) -> Tensor:
+def attend_under_tensor(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
     return attend(call, call.mask)
 
 
-def attend(call: Call, mask: Mask) -> Tensor:
+def attend(call: AttentionCall, mask: Mask) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``.
 
     Args:
@@ -77,7 +77,7 @@ def attend(call: Call, mask: Mask) -> Tensor:
     return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)  # type: ignore[union-attr]
 
 
-def refuse(call: Call) -> None:
+def refuse(call: AttentionCall) -> None:
     """Raise for what flex attention cannot compute.
 
     Raises:
@@ -90,7 +90,7 @@ def refuse(call: Call) -> None:
         )
 
 
-def unable(call: Call) -> str | None:
+def unable(call: AttentionCall) -> str | None:
     """What of a call flex attention cannot compute; None if it can."""
     reasons: dict[str, Callable[[], bool]] = {
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
@@ -106,14 +106,14 @@ def unable(call: Call) -> str | None:
     return None
 
 
-def _trained(call: Call) -> bool:
+def _trained(call: AttentionCall) -> bool:
     nowhere = torch.zeros(1, dtype=torch.long, device=call.values.device)
     biases = (b.of_distance(nowhere) if isinstance(b, ToeplitzBias) else b.values for b in call.terms.bias)  # type: ignore[union-attr]
     held = (*call.queries, *call.keys, call.values, *biases)
     return torch.is_grad_enabled() and any(t.requires_grad for t in held)
 
 
-def _region(call: Call, number: int, mask: Mask, *, with_lse: bool = False) -> Any:
+def _region(call: AttentionCall, number: int, mask: Mask, *, with_lse: bool = False) -> Any:
     region = call.terms.regions[number]
     try:
         result = kernel(family_of(call, mask, region.band, with_lse=with_lse))(
@@ -141,10 +141,10 @@ def _region(call: Call, number: int, mask: Mask, *, with_lse: bool = False) -> A
 
 def kernel(family: tuple[Hashable, ...]) -> Any:
     """Flex attention compiled: left alone, it holds all scores. Under a trace it is compiled with everything else."""
-    return flex.flex_attention if traced() else _compiled(family)
+    return flex.flex_attention if is_traced() else _compiled(family)
 
 
-def family_of(call: Call, mask: Mask, band: Band, *, with_lse: bool) -> tuple[Hashable, ...]:
+def family_of(call: AttentionCall, mask: Mask, band: Band, *, with_lse: bool) -> tuple[Hashable, ...]:
     """What needs a kernel of its own: everything but lengths, which one kernel takes all of from the second one on."""
     kinds = frozenset(type(bias) for bias in call.terms.bias), call.terms.row_scale is None, type(mask)
     shape = call.heads, *(call.values.shape[n] for n in (1, 3)), call.values.dtype, call.values.device
@@ -167,7 +167,7 @@ ASK_FOR_LSE: dict[str, Any] = (
 )
 
 
-def score_of(call: Call, region: Region) -> Score | None:
+def score_of(call: AttentionCall, region: Region) -> Score | None:
     """The biases of a call as a function of one pair of a region; None where it has none.
 
     It holds tensors only: a number in it would be compiled anew for every length.
@@ -203,7 +203,7 @@ def number(value: int, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=torch.long, device=device)
 
 
-def places(call: Call, region: Region) -> tuple[Tensor, Tensor, int]:
+def places(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
     """Where queries and keys stand in a region, ``[batch, query]`` and ``[batch, key]``, and how far apart at most."""
     batch = call.values.shape[0]
     here = region.query_at(call.ctx.query_positions).expand(batch, -1)
@@ -213,7 +213,7 @@ def places(call: Call, region: Region) -> tuple[Tensor, Tensor, int]:
     return here, there, int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
 
 
-def key_bias(call: Call) -> tuple[Tensor, Tensor] | None:
+def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
     """All key biases of a call, ``[batch, heads, key]``, as the sum of two float32 tensors; None where it has none.
 
     Counted from one place it grows with the text. The difference of two near keys keeps its digits all the same: what
@@ -228,7 +228,7 @@ def key_bias(call: Call) -> tuple[Tensor, Tensor] | None:
     return high.contiguous(), (exact - high).float().contiguous()
 
 
-def mask_of(call: Call, mask: Mask, band: Band) -> BlockMask | None:
+def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
     """The caller's mask with a window and a band on top of it; made once a forward pass and shared by the layers."""
     bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
     if isinstance(mask, BlockMask) and not bands:
@@ -239,7 +239,7 @@ def mask_of(call: Call, mask: Mask, band: Band) -> BlockMask | None:
     return call.ctx.once(key, lambda: _masked(call, mask, bands))
 
 
-def _masked(call: Call, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
+def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
     size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else flex_block_mask.SIZE
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
     held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
@@ -321,12 +321,14 @@ def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
     falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
     leaves = [x.requires_grad_() for x in ((q, k, v, learned) if torch.device(device).type == "cuda" else ())]
 
-    def mixed(route: Callable[[Call], Tensor]) -> tuple[Tensor, ...]:
+    def mixed(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
         table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
         terms = Terms(
             bias=(KeyBias(falling[None]), table), regions=(Region(Band(None, 70)), Region(Band(70, None))),
         )  # fmt: skip
-        call = Call((q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5)
+        call = AttentionCall(
+            (q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5
+        )
         out = route(call)
         return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import merge
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import Part
+from hf_posenc.attention.merge import Partial
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.bias_gradient import Gradients
 from hf_posenc.core.terms import KeyBias
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 # A short text is worth its digits: of 64 rows a slope of 1/2 makes no more than 32, whose last digit is 2e-6. In a long
 # one that many calls take a quarter of the time; 1024 rows cost 1 to 5 % and still lose a fifth of what one count does.
@@ -30,7 +30,7 @@ SHORT = 1024
 ROWS = {True: 64, False: 1024}
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """Causal prefill or decoding on the CPU, behind a cache or not, with key biases and nothing else."""
     terms = call.terms
     return (
@@ -43,10 +43,10 @@ def accepts(call: Call) -> bool:
     )
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     query, key, scale = call.queries[0], call.keys[0], call.scaling * call.terms.logit_scale
-    if call.query_length == 1 and not torch.is_grad_enabled() and not traced():
+    if call.query_length == 1 and not torch.is_grad_enabled() and not is_traced():
         return flash_cpu.attend(query, key, call.values, causal=False, mask=_last_row(call), scale=scale)[0]
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
@@ -55,12 +55,12 @@ def attend(call: Call) -> Tensor:
     return merge.attend((query,), (key,), call.values, cuts, scale)
 
 
-def _values(call: Call) -> Tensor:
+def _values(call: AttentionCall) -> Tensor:
     """All biases of a call, ``[batch or 1, heads, key]``."""
     return sum(b.values for b in call.terms.bias if isinstance(b, KeyBias)) * call.terms.logit_scale  # type: ignore[return-value]
 
 
-def _last_row(call: Call) -> Tensor:
+def _last_row(call: AttentionCall) -> Tensor:
     """The bias counted from a decoding row, ``[batch or 1, heads, 1, key]``; once where layers share what they add."""
     own, name = tuple(b.values for b in call.terms.bias if isinstance(b, KeyBias)), "bias counted from the last row"
     kept: Any = call.ctx.memo.get(name)
@@ -69,7 +69,7 @@ def _last_row(call: Call) -> Tensor:
     return kept[1]
 
 
-def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Part]]]:
+def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Partial]]]:
     """Rows, the bias counted from the first of them, ``[batch or 1, heads, 1, key]``, and what they consist of."""
     keys = values.shape[2]
     step = ROWS[keys <= SHORT]
@@ -77,8 +77,8 @@ def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[
         rows = slice(start, min(start + step, queries))
         first, end = keys - queries + rows.start, keys - queries + rows.stop
         mask = counted_from(values, slice(first, first + 1))
-        before = [Part(0, rows, slice(0, first), mask=mask[..., :first])] if first > 0 else []
-        yield rows, mask, [*before, Part(0, rows, slice(first, end), causal=True, mask=mask[..., first:end])]
+        before = [Partial(0, rows, slice(0, first), mask=mask[..., :first])] if first > 0 else []
+        yield rows, mask, [*before, Partial(0, rows, slice(first, end), causal=True, mask=mask[..., first:end])]
 
 
 class LearnedKeys(torch.autograd.Function):
@@ -87,7 +87,7 @@ class LearnedKeys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
         """Mixed values; keeps what the backward pass reads."""
-        total = merge.Sum(query)
+        total = merge.PartialSum(query)
         for _, _, block in _blocks(values, query.shape[2]):
             for p in block:
                 more = flash_cpu.attend(

@@ -14,40 +14,40 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
 from hf_posenc.attention.routes.length_rotation_runs import Runs, Turned
 from hf_posenc.attention.routes.regions_cpu import one_start
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
-Compute = Callable[[Call, Tensor], tuple[Tensor, ...]]  # a call, and the length of each of its rows
+Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and the length of each of its rows
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """Whenever the terms rotate by row."""
     return call.terms.rows is not None
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    if traced():
+    if is_traced():
         call = exported_rotation.with_bias(call)
         return (exported.attend if exported.accepts(call) else dense_blocks.attend_by_blocks)(call)
     return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
 
 
-def attend_with_weights(call: Call) -> tuple[Tensor, Tensor]:
+def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Mixed values and attention weights ``[batch, heads, query, key]``."""
-    if traced():
+    if is_traced():
         return dense_blocks.attend_with_weights(exported_rotation.with_bias(call))
     mixed, weights = by_sample(call, with_weights)
     return mixed, weights
 
 
-def takes_kernel(call: Call) -> bool:
+def takes_kernel(call: AttentionCall) -> bool:
     """Whether nothing but the rotation is asked for, of tokens without gaps that start at one position."""
     return (
         call.last_rows
@@ -57,7 +57,7 @@ def takes_kernel(call: Call) -> bool:
     )
 
 
-def by_sample(call: Call, compute: Compute) -> tuple[Tensor, ...]:
+def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
     """Samples together where their rows have the same lengths, else one by one."""
     lengths = call.terms.rows.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
@@ -66,7 +66,7 @@ def by_sample(call: Call, compute: Compute) -> tuple[Tensor, ...]:
     return tuple(torch.cat(parts) for parts in zip(*samples, strict=True))
 
 
-def by_kernel(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Rows of equal length as rectangles and squares, in the kernel."""
     scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
     if call.reread is not None and call.query_length == 1 and not torch.is_grad_enabled():
@@ -80,17 +80,19 @@ def by_kernel(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
     return (Turned.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
 
 
-def by_blocks(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+def by_blocks(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Each run of rows as an ordinary call."""
     return by_run(call, lengths, lambda run: (dense_blocks.attend_by_blocks(run),))
 
 
-def with_weights(call: Call, lengths: Tensor) -> tuple[Tensor, ...]:
+def with_weights(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """The same with the attention weights."""
     return by_run(call, lengths, dense_blocks.attend_with_weights)
 
 
-def by_run(call: Call, lengths: Tensor, compute: Callable[[Call], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def by_run(
+    call: AttentionCall, lengths: Tensor, compute: Callable[[AttentionCall], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
     """One call for each run of rows of equal length, joined along the rows."""
     training = torch.is_grad_enabled() and call.queries[0].requires_grad
     parts = []
@@ -109,7 +111,7 @@ def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
         start += count
 
 
-def turned(call: Call, rows: slice, length: int) -> Call:
+def turned(call: AttentionCall, rows: slice, length: int) -> AttentionCall:
     """The call of some rows only, queries and keys rotated as those rows have it."""
     by_row: RowRotation = call.terms.rows  # type: ignore[assignment]
     rotation = by_row.rotation_of(length)
@@ -130,7 +132,7 @@ def turned(call: Call, rows: slice, length: int) -> Call:
     )
 
 
-def sample(call: Call, b: int) -> Call:
+def sample(call: AttentionCall, b: int) -> AttentionCall:
     """One sample of a batch, as a batch of one."""
     one = slice(b, b + 1)
 

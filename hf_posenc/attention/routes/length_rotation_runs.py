@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import Sum
+from hf_posenc.attention.merge import PartialSum
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import RowRotation
@@ -99,7 +99,7 @@ class Turned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, runs: Runs, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Mixed values ``[batch, heads, query, value_dim]`` of raw queries and keys."""
-        total = Sum(query)
+        total = PartialSum(query)
         for run in runs:
             q, k = run.turned(query, key)
             for seen, causal in run.pieces:

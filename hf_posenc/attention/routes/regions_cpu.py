@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention import merge
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import Part
+from hf_posenc.attention.merge import Partial
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 BLOCK = 256  # rows that share the unmasked middle of a band: the kernel's blocks grow with them
 EDGE = 64  # rows that share a mask at its edges
 
-Cut = Callable[[int, Band, int, int, torch.device], Iterator[Part]]
+Cut = Callable[[int, Band, int, int, torch.device], Iterator[Partial]]
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """A decoder's call on the CPU without gaps, with regions of kinds that can be cut and nothing else."""
     return (
         call.ctx.contiguous
@@ -43,7 +43,7 @@ def accepts(call: Call) -> bool:
     )
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     scale = call.scaling * call.terms.logit_scale
     if call.last_row and call.key_length > 1 and not torch.is_grad_enabled():
@@ -78,22 +78,22 @@ def by_distance(region: Region) -> bool:
     return region.band == Band(region.band.nearest, region.band.farthest)
 
 
-def one_start(call: Call) -> bool:
+def one_start(call: AttentionCall) -> bool:
     """Whether it is known where the text begins, and the same in all rows of the batch."""
-    if traced():
+    if is_traced():
         return False
     first = call.ctx.key_positions[:, 0]
     return len(first) == 1 or bool((first == first[0]).all())
 
 
-def start_of(call: Call) -> int:
+def start_of(call: AttentionCall) -> int:
     """Position of the first key; 0 where nothing depends on it."""
     if all(by_distance(region) for region in call.terms.regions):
         return 0
     return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))
 
 
-def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
     """A band beside the diagonal, cut into what whole blocks of rows see, and its two edges in smaller blocks.
 
     A mask costs a sixth of the time, and small blocks a fifth, but every pair it hides is computed for nothing.
@@ -101,14 +101,14 @@ def along_diagonal(number: int, band: Band, start: int, length: int, device: tor
     nearest, done = max(0, band.nearest or 0), 0
     if nearest == 0:  # nothing is out of reach of the first rows, and the kernel's own causality needs no mask
         done = length if band.farthest is None else min(length, band.farthest)
-        yield Part(number, slice(0, done), slice(0, done), causal=True)
+        yield Partial(number, slice(0, done), slice(0, done), causal=True)
     edge = Edge(number, Band(nearest, band.farthest), device)
     for first in range(done, length, BLOCK):
         end = min(first + BLOCK, length)
         low = 0 if band.farthest is None else max(0, end - band.farthest)
         high = first - nearest + 1
         if high - low >= BLOCK:
-            yield Part(number, slice(first, end), slice(low, high))
+            yield Partial(number, slice(first, end), slice(low, high))
         else:  # too little is seen by all of them: one slice for each smaller block
             low, high = 0, 0
         for here in range(first, end, EDGE):
@@ -127,13 +127,13 @@ class Edge:
         self.number, self.band, self.device = number, band, device
         self.masks: dict[tuple[int, int, int], Tensor] = {}
 
-    def parts(self, rows: slice, low: int, high: int) -> Iterator[Part]:
+    def parts(self, rows: slice, low: int, high: int) -> Iterator[Partial]:
         """At most one: those keys from ``low`` to ``high`` that any of the rows sees."""
         near, far = self.band.nearest or 0, self.band.farthest
         low = low if far is None else max(low, rows.start - far + 1)
         high = min(high, rows.stop - near)
         if low < high:
-            yield Part(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
+            yield Partial(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
 
     def mask(self, rows: slice, low: int, high: int) -> Tensor:
         """Zero where a row sees a key; float32, as the kernel adds it."""
@@ -148,25 +148,25 @@ class Edge:
         return self.masks[place]
 
 
-def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
     """All pairs from some distance on."""
     nearest = band.nearest or 0
     if length > nearest:
-        yield Part(number, slice(nearest, length), slice(0, length - nearest), causal=True)
+        yield Partial(number, slice(nearest, length), slice(0, length - nearest), causal=True)
 
 
-def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
     """The first keys, for all rows from some distance on."""
     nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
     if keys <= 0 or length <= nearest:
         return
     full = min(nearest + keys, length)  # from here on a row is far enough from all of them
-    yield Part(number, slice(nearest, full), slice(0, full - nearest), causal=True)
+    yield Partial(number, slice(nearest, full), slice(0, full - nearest), causal=True)
     if full < length:
-        yield Part(number, slice(full, length), slice(0, keys))
+        yield Partial(number, slice(full, length), slice(0, keys))
 
 
-def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
     """Chunk by chunk of the rows: the keys of the chunks that lie within the band before it, and its own square."""
     chunk, nearest = band.chunk, max(0, band.nearest or 0)
     for c in range(start // chunk, (start + length - 1) // chunk + 1):
@@ -174,23 +174,23 @@ def by_chunks(number: int, band: Band, start: int, length: int, device: torch.de
         oldest = 0 if band.farthest is None else max(0, (c - band.farthest + 1) * chunk - start)
         before = min(rows.start, (c - max(nearest, 1) + 1) * chunk - start)
         if oldest < before:
-            yield Part(number, rows, slice(oldest, before))
+            yield Partial(number, rows, slice(oldest, before))
         if nearest == 0 and (band.farthest is None or band.farthest > 0):
-            yield Part(number, rows, rows, causal=True)
+            yield Partial(number, rows, rows, causal=True)
 
 
-def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Part]:
+def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
     """A range of rows with all keys up to them."""
     first = max(0, (band.rows_from or 0) - start)
     last = length if band.rows_until is None else min(length, band.rows_until - start)
     if first >= last:
         return
     if first > 0:
-        yield Part(number, slice(first, last), slice(0, first))
-    yield Part(number, slice(first, last), slice(first, last), causal=True)
+        yield Partial(number, slice(first, last), slice(0, first))
+    yield Partial(number, slice(first, last), slice(first, last), causal=True)
 
 
-def of_last_rows(cuts: Iterable[Part], first: int) -> Iterator[Part]:
+def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
     """What a square's parts have to do with its rows from ``first`` on, which are counted from there."""
     for part in cuts:
         skipped = max(0, first - part.rows.start)
@@ -199,8 +199,8 @@ def of_last_rows(cuts: Iterable[Part], first: int) -> Iterator[Part]:
             continue
         if part.causal and skipped:
             square = part.keys.start + skipped
-            yield Part(part.region, rows, slice(part.keys.start, square))
-            yield Part(part.region, rows, slice(square, part.keys.stop), causal=True)
+            yield Partial(part.region, rows, slice(part.keys.start, square))
+            yield Partial(part.region, rows, slice(square, part.keys.stop), causal=True)
         else:
             yield replace(part, rows=rows, mask=part.mask[:, :, skipped:] if isinstance(part.mask, Tensor) else None)
 
@@ -222,7 +222,7 @@ def keys_of_row(band: Band, start: int, row: int) -> slice:
     return slice(low, max(low, high))
 
 
-def _last_row(call: Call, scale: float) -> Tensor:
+def _last_row(call: AttentionCall, scale: float) -> Tensor:
     query, out, lse = call.queries[0], None, None
     for number, region in enumerate(call.terms.regions):
         seen = keys_of_row(region.band, start_of(call), call.key_length - 1)

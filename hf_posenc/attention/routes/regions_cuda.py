@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from hf_posenc.attention import merge
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.merge import Part
+from hf_posenc.attention.merge import Partial
 from hf_posenc.attention.routes import regions_cpu
 from hf_posenc.core.regions import Band
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """What the route of regions takes on the CPU, where the kernels have windows; a lone window too."""
     return (
         by_device.has_windows(call.values.device)
@@ -32,14 +32,14 @@ def accepts(call: Call) -> bool:
     )
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     scale = call.scaling * call.terms.logit_scale
     cuts = list(last_row(call) if call.last_row and call.key_length > 1 else square(call))
     return merge.attend(call.queries, call.keys, call.values, cuts, scale)
 
 
-def bands_of(call: Call) -> list[Band]:
+def bands_of(call: AttentionCall) -> list[Band]:
     """One a region: the window where that is all there is."""
     if call.terms.split:
         return [region.band for region in call.terms.regions]
@@ -51,7 +51,7 @@ def by_window(band: Band) -> bool:
     return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
 
 
-def square(call: Call) -> Iterator[Part]:
+def square(call: AttentionCall) -> Iterator[Partial]:
     """The parts of a prefill."""
     start = regions_cpu.start_of(call)
     for number, band in enumerate(bands_of(call)):
@@ -62,20 +62,20 @@ def square(call: Call) -> Iterator[Part]:
             yield from cut(number, band, start, call.key_length, call.ctx.device)  # type: ignore[misc]
 
 
-def windowed(number: int, band: Band, length: int) -> Iterator[Part]:
+def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
     """A band beside the diagonal, or all pairs from some distance on."""
     nearest = max(0, band.nearest or 0)
     if length <= nearest or (band.farthest is not None and band.farthest <= nearest):
         return
     bounded = band.farthest is not None and band.farthest < length
     window = band.farthest - nearest if bounded else None  # type: ignore[operator]
-    yield Part(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
+    yield Partial(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
 
 
-def last_row(call: Call) -> Iterator[Part]:
+def last_row(call: AttentionCall) -> Iterator[Partial]:
     """The run of keys that a decoding row sees in each region."""
     start = regions_cpu.start_of(call)
     for number, band in enumerate(bands_of(call)):
         seen = regions_cpu.keys_of_row(band, start, call.key_length - 1)
         if seen.stop > seen.start:
-            yield Part(number, slice(0, 1), seen)
+            yield Partial(number, slice(0, 1), seen)

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from hf_posenc.attention.call import Call, unseen_ahead
+from hf_posenc.attention.call import AttentionCall, unseen_ahead
 from hf_posenc.core.regions import EVERYTHING, Band
 
 ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """A window over a full square, or over a decoding row, and nothing else."""
     terms = call.terms
     return (call.triangle or call.last_row) and terms.only("visible") and terms.visible != EVERYTHING
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     band = unseen_ahead(call.terms.visible, call.ctx.causal)
     mixed = [

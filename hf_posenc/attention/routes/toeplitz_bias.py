@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import merge_into
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
@@ -32,7 +32,7 @@ ROWS = 256  # of 128, 256, 512 the fastest at 2k
 TOGETHER, LONG = 1024, 4096
 
 
-def accepts(call: Call) -> bool:
+def accepts(call: AttentionCall) -> bool:
     """Prefill on the CPU, behind a cache or not, with distance biases and nothing else."""
     terms = call.terms
     return (
@@ -44,7 +44,7 @@ def accepts(call: Call) -> bool:
     )
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     query, key, value = call.queries[0], call.keys[0], call.values
     scale = call.scaling * call.terms.logit_scale
@@ -66,7 +66,7 @@ def attend(call: Call) -> Tensor:
     return _forward(query, key, value, kept, call.ctx.causal, scale)[0]
 
 
-def table_of(call: Call, distance: Tensor) -> Tensor:
+def table_of(call: AttentionCall, distance: Tensor) -> Tensor:
     """All distance biases of a call at some distances, ``[heads, distance]``, float32."""
     total = sum(b.of_distance(distance).float() for b in call.terms.bias if isinstance(b, ToeplitzBias))
     return total * call.terms.logit_scale  # type: ignore[return-value]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.terms import BlockBias, KeyBias
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 ROWS = 1024  # of a mask are compared at once
 
@@ -28,7 +28,7 @@ class Run:
     keys: slice
 
 
-def attend(call: Call, compute: Callable[[Call], Tensor]) -> Tensor | None:
+def attend(call: AttentionCall, compute: Callable[[AttentionCall], Tensor]) -> Tensor | None:
     """Mixed values ``[batch, heads, query, value_dim]``, zeros at padding; None where the mask says more than that."""
     found = runs(call)
     if found is None:
@@ -43,10 +43,10 @@ def attend(call: Call, compute: Callable[[Call], Tensor]) -> Tensor | None:
     return torch.cat(samples)
 
 
-def runs(call: Call) -> list[Run] | None:
+def runs(call: AttentionCall) -> list[Run] | None:
     """Each sample's real tokens, if these are all that the mask tells, and the call can be cut."""
     mask, terms = call.mask, call.terms
-    if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or traced():
+    if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or is_traced():
         return None
     if terms.values or terms.rows is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
         return None
@@ -55,7 +55,7 @@ def runs(call: Call) -> list[Run] | None:
     return call.ctx.once(key, lambda: (mask, _read(call, mask)))[1]
 
 
-def _read(call: Call, mask: Tensor) -> list[Run] | None:
+def _read(call: AttentionCall, mask: Tensor) -> list[Run] | None:
     if mask.dtype != torch.bool:
         lowest = torch.finfo(mask.dtype).min
         if not bool(((mask == 0) | (mask <= lowest)).all()):
@@ -71,7 +71,7 @@ def _read(call: Call, mask: Tensor) -> list[Run] | None:
     return found
 
 
-def _run(call: Call, b: int, seen: Tensor) -> Run | None:
+def _run(call: AttentionCall, b: int, seen: Tensor) -> Run | None:
     """The real tokens of one sample, whose rows see ``seen [query or 1, key]``."""
     queries, keys, real = call.query_length, call.key_length, call.ctx.real_keys
     last = seen[-1].nonzero()[:, 0]
@@ -102,7 +102,7 @@ def _run(call: Call, b: int, seen: Tensor) -> Run | None:
     return Run(rows, slice(first, end))
 
 
-def _in_order(call: Call, b: int, keys: slice, places: slice, rows: slice) -> bool:
+def _in_order(call: AttentionCall, b: int, keys: slice, places: slice, rows: slice) -> bool:
     """Whether a sample's keys count on by one, and its queries stand where they do."""
     there = call.ctx.key_positions.expand(len(call.values), -1)[b]
     here = call.ctx.query_positions.expand(len(call.values), -1)[b, rows]
@@ -111,7 +111,7 @@ def _in_order(call: Call, b: int, keys: slice, places: slice, rows: slice) -> bo
     return torch.equal(here, there[places]) and bool((there[keys].diff() == 1).all())
 
 
-def sample(call: Call, samples: slice, run: Run) -> Call:
+def sample(call: AttentionCall, samples: slice, run: Run) -> AttentionCall:
     """The real tokens of some samples that have them at the same places, as a call without a mask."""
 
     def of_batch(x: Tensor) -> Tensor:

@@ -150,12 +150,12 @@ def about_run(context: Context, device: Device, model: str, dtype: str, threads:
 def write(cells: list[Cell], about: dict[str, Any], folder: Path) -> None:
     """The numbers and the pictures as far as there are any; each file whole."""
     from hf_posenc.core.files.atomic import write_json
-    from hf_posenc.insight.bench.plots import write_picture
+    from hf_posenc.insight.bench.plots import write_plot
     from hf_posenc.insight.bench.report import to_dict
 
     write_json(folder / RESULTS, to_dict(cells, about))
     for name in PICTURES:
-        write_picture(cells, folder / name)
+        write_plot(cells, folder / name)
 
 
 def show(cells: list[Cell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:

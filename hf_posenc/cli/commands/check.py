@@ -21,12 +21,12 @@ from hf_posenc.cli.errors import CONTRACT, BadArgument
 from hf_posenc.errors import nearest
 
 if TYPE_CHECKING:
-    from hf_posenc.checks import Gap
+    from hf_posenc.checks import Deviation
 
-COLUMNS = ("law", "holds", "gap", "limit", "worst at")
+COLUMNS = ("check", "passes", "deviation", "limit", "worst at")
 
 
-Laws = Annotated[list[str] | None, Option("--law", "-l", help="Only this law; may be repeated. By default all.")]
+Checks = Annotated[list[str] | None, Option("--check", "-c", help="Only this check; may be repeated. By default all.")]
 
 
 def check(
@@ -34,42 +34,42 @@ def check(
     scheme: SchemeName,
     factor: Factor = None,
     option: SchemeOptions = None,
-    law: Laws = None,
+    check: Checks = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the contract on your own model.
 
-    Every law that says something about this model and scheme is measured; the exit code is 4 if one is broken.
+    Every check that says something about this model and scheme is measured; the exit code is 4 if one is broken.
     """
     from hf_posenc import checks
     from hf_posenc.checkpoints.load import from_pretrained
 
     path, options = model_path(model), scheme_options(scheme, option)
-    for name in law or ():
-        if name not in checks.LAWS:
-            known = ", ".join(checks.LAWS)
-            raise BadArgument(f"There is no law {name!r}.{nearest(name, checks.LAWS)} Choose from {known}.")
+    for name in check or ():
+        if name not in checks.CHECKS:
+            known = ", ".join(checks.CHECKS)
+            raise BadArgument(f"There is no check {name!r}.{nearest(name, checks.CHECKS)} Choose from {known}.")
     with output.progress() as tell:
-        gaps = checks.check(
+        gaps = checks.check_scheme(
             from_pretrained(path, dtype="float32"),
             scheme,
             factor=factor,
-            laws=law,
-            progress=lambda law: tell(None, law),
+            checks=check,
+            progress=lambda check: tell(None, check),
             **options,
         )
     show(gaps, as_json)
-    if any(gap.broken for gap in gaps):
+    if any(gap.failed for gap in gaps):
         raise Exit(CONTRACT)
 
 
-def show(gaps: list[Gap], as_json: bool) -> None:
-    """One line a law, and how to repeat those that are broken."""
-    broken = [gap for gap in gaps if gap.broken]
+def show(gaps: list[Deviation], as_json: bool) -> None:
+    """One line a check, and how to repeat those that are broken."""
+    broken = [gap for gap in gaps if gap.failed]
     if as_json:
-        output.show_json([asdict(gap) | {"broken": gap.broken} for gap in gaps])
+        output.show_json([asdict(gap) | {"failed": gap.failed} for gap in gaps])
     else:
-        output.show_table(COLUMNS, [(g.law, not g.broken, g.value, g.limit, g.where) for g in gaps])
+        output.show_table(COLUMNS, [(g.check, not g.failed, g.value, g.limit, g.where) for g in gaps])
         output.show_text(
-            "\n".join(["Every law holds."] if not broken else [f"{g.law} again: {g.repeat}" for g in broken])
+            "\n".join(["Every check passes."] if not broken else [f"{g.check} again: {g.repeat}" for g in broken])
         )

@@ -38,7 +38,7 @@ def compare(
             "--schemes",
             "--scheme",
             "-s",
-            help="yarn,self_extend:group=8,window=128,unscaled; may be repeated. unscaled is the model as it comes.",
+            help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the model as it comes.",
         ),
     ],
     lengths: Annotated[
@@ -49,12 +49,12 @@ def compare(
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; by default loss and pass keys."),
+        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; by default loss and passkeys."),
     ] = None,
     out: Annotated[Path, Option(help="Folder of the results; the same again goes on there.")] = Path("results/compare"),
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
     scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
-    keys: Annotated[int, Option(min=1, help="Pass keys and needles, each hidden at every depth.")] = 8,
+    keys: Annotated[int, Option(min=1, help="Passkeys and needles, each hidden at every depth.")] = 8,
     depths: Annotated[str, Option(help="Shares of the filler before the key.")] = "0,0.25,0.5,0.75,1",
     text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
     seed: Annotated[int, Option(min=0, help="Of keys, masks and learned schemes.")] = 0,

@@ -37,7 +37,7 @@ def evaluate(
     task: Annotated[list[str] | None, Option("--task", "-t", help="An lm-eval task; may be repeated.")] = None,
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
     text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of pass keys and masks.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Of passkeys and masks.")] = 0,
     out: Annotated[Path | None, Option(help="Also write rows and lm-eval's own results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
     dtype: Dtype = None,
@@ -46,7 +46,7 @@ def evaluate(
 ) -> None:
     """Measure a model at many lengths, through lm-eval.
 
-    By default the loss of the same last tokens at every length, and the pass keys it finds.
+    By default the loss of the same last tokens at every length, and the passkeys it finds.
     """
     from hf_posenc.eval import evaluate as measure
 

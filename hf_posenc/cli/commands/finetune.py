@@ -125,7 +125,7 @@ def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
 def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
     """What was measured before and after, and where the files are."""
     from hf_posenc.errors import MissingExtra
-    from hf_posenc.eval.report.finetune_curve import curve_picture
+    from hf_posenc.eval.report.finetune_curve import curve_plot
 
     measured = [point for point in tuned.curve if point.held_out]
     if as_json:
@@ -135,9 +135,9 @@ def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
         [length, f"{length / trained:g}×", measured[0].held_out[length], measured[-1].held_out[length]]
         for length in measured[-1].held_out
     ]
-    output.show_table(("length", "", "before", "after"), rows, title="held-out loss, nats a token")
+    output.show_table(("length", "", "before", "after"), rows, title="held-out loss, nats/token")
     written = "the adapter, curve.json"
     with suppress(MissingExtra):
-        curve_picture([tuned.curve], trained, out / PICTURE)
+        curve_plot([tuned.curve], trained, out / PICTURE)
         written += f", {PICTURE}"
     output.show_text(f"Written to {out}: {written}")

@@ -88,10 +88,10 @@ def write(found: Probe, folder: Path) -> list[Path]:
     """The pictures and the numbers, all of them or none."""
     from hf_posenc.core.files.atomic import write_json
     from hf_posenc.core.files.staged import staged
-    from hf_posenc.insight.probe.plots import write_pictures
+    from hf_posenc.insight.probe.plots import write_plots
 
     with staged(folder) as beside:
-        pictures = write_pictures(found, beside)
+        pictures = write_plots(found, beside)
         write_json(beside / "probe.json", json.loads(json.dumps(found.to_dict())))
     return [folder / name for name in (*(file.name for file in pictures), "probe.json")]
 
@@ -133,7 +133,7 @@ def summary(side: Any, found: Probe) -> list[str]:
     if side.reading is not None:
         lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(side.reading.lengths, side.reading.means, strict=True))
         hurts = side.reading.hurts_from
-        lines.append(f"  loss (nats a token) of the same last tokens at {lengths}")
+        lines.append(f"  loss (nats/token) of the same last tokens at {lengths}")
         lines.append(
             f"  effective length {side.reading.effective:,} tokens (trained {found.trained_length:,}); "
             + ("more text does not hurt" if hurts is None else f"more text hurts from {hurts:,} on")

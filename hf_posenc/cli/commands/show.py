@@ -26,8 +26,8 @@ from hf_posenc.core.files.slug import slug
 from hf_posenc.errors import UnknownOption, nearest
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.plots.compose import Order
-    from hf_posenc.insight.plots.registry import Picture
+    from hf_posenc.insight.plots.compose import PlotRequest
+    from hf_posenc.insight.plots.registry import Plot
     from hf_posenc.schemes.entry import Entry
 
 FOLDER = Path("pictures")
@@ -107,7 +107,7 @@ def show(
 
 
 def draw(
-    order: Order,
+    order: PlotRequest,
     names: Sequence[str] | None,
     out: Path | None,
     animate: str | None,
@@ -146,28 +146,28 @@ def draw(
         output.show_text(f"Written to {file}")
 
 
-def ordered(entries: Sequence[Entry], model: str | None, **how: Any) -> Order:
+def ordered(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotRequest:
     """The order, on a model that is loaded now, or on none."""
-    from hf_posenc.insight.plots.compose import Order
+    from hf_posenc.insight.plots.compose import PlotRequest
     from hf_posenc.insight.plots.models import Model
 
     if model is None:
-        return Order(entries, **how)
+        return PlotRequest(entries, **how)
     from hf_posenc.checkpoints.load import from_pretrained
 
     with output.other_bars_off():
-        return Order(entries, Model(from_pretrained(model_path(model), dtype="float32").eval()), **how)
+        return PlotRequest(entries, Model(from_pretrained(model_path(model), dtype="float32").eval()), **how)
 
 
-def chosen(order: Order, names: Sequence[str] | None) -> list[Picture]:
+def chosen(order: PlotRequest, names: Sequence[str] | None) -> list[Plot]:
     """The pictures of ``--picture``: those named, all that fit, or the one that says most."""
-    from hf_posenc.insight.plots.compose import first_picture, pictures_of
-    from hf_posenc.insight.plots.registry import picture_of
+    from hf_posenc.insight.plots.compose import first_plot, plots_of
+    from hf_posenc.insight.plots.registry import plot_of
 
     words = words_of(names)
     if not words:
-        return [first_picture(order)]
-    return pictures_of(order) if words == [ALL] else [picture_of(word) for word in words]
+        return [first_plot(order)]
+    return plots_of(order) if words == [ALL] else [plot_of(word) for word in words]
 
 
 def entries_with(schemes: Sequence[str], words: Sequence[str] | None) -> list[Entry]:
@@ -229,7 +229,7 @@ def one_of(option: str, given: str, known: Sequence[str]) -> str:
     return given
 
 
-def file_name(order: Order, pictures: Sequence[Picture]) -> str:
+def file_name(order: PlotRequest, pictures: Sequence[Plot]) -> str:
     """``"rope-yarn-frequencies"``: the schemes, and the picture where it is a single one."""
     labels = "-".join(entry.label for entry in order.entries)
     plain = slug(re.sub(r"[:,;]", "-", labels))
@@ -238,21 +238,21 @@ def file_name(order: Order, pictures: Sequence[Picture]) -> str:
 
 def list_all(as_json: bool) -> None:
     """Every picture there is."""
-    from hf_posenc.insight.plots.registry import list_pictures
+    from hf_posenc.insight.plots.registry import list_plots
 
-    rows(list_pictures(), as_json)
+    rows(list_plots(), as_json)
 
 
-def list_fitting(order: Order, as_json: bool) -> None:
+def list_fitting(order: PlotRequest, as_json: bool) -> None:
     """The pictures that show these schemes, the first being taken where none is named."""
-    from hf_posenc.insight.plots.compose import first_picture, pictures_of
+    from hf_posenc.insight.plots.compose import first_plot, plots_of
 
-    fitting = pictures_of(order)
-    first = first_picture(order)
+    fitting = plots_of(order)
+    first = first_plot(order)
     rows([first, *(picture for picture in fitting if picture is not first)], as_json)
 
 
-def rows(pictures: Sequence[Picture], as_json: bool) -> None:
+def rows(pictures: Sequence[Plot], as_json: bool) -> None:
     """Names, titles, and what animations change."""
     if as_json:
         output.show_json([{"name": p.name, "title": p.title, "animates": p.sweep} for p in pictures])

@@ -31,7 +31,7 @@ RESHAPED = "ignore_mismatched_sizes"  # in what transformers says of one
 
 
 @contextmanager
-def told(name: str, options: Iterable[str] = ()) -> Iterator[None]:
+def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
     """Say errors of transformers and safetensors in our words while ``name`` is loaded.
 
     Args:

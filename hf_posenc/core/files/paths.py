@@ -14,7 +14,7 @@ from hf_posenc.errors import (
 )
 
 
-def named(given: Any, what: str = "A model") -> str:
+def checked_name(given: Any, what: str = "A model") -> str:
     """A name or path as text.
 
     Raises:

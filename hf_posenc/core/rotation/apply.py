@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 
 Table = tuple[Tensor, Tensor]
 
@@ -18,7 +18,7 @@ AT_ONCE = 65_536  # positions whose float64 angles are held at a time
 ROWS = 256  # positions turned at a time where no gradient is asked for: what they need stays in a core's cache
 
 
-def waves(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
+def cos_sin(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
     """Cosine and sine of every pair's angle, float32, each ``[batch or 1, position, pairs]``.
 
     Args:
@@ -26,9 +26,9 @@ def waves(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Tab
         places: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
         ages: ``[batch or 1, position]``: pair m is scaled by e^(decay_m age); negative ages shrink.
     """
-    if not traced() and places.shape[1] > AT_ONCE and not rotation.learned:
+    if not is_traced() and places.shape[1] > AT_ONCE and not rotation.learned:
         some = (slice(start, start + AT_ONCE) for start in range(0, places.shape[1], AT_ONCE))
-        parts = [waves(rotation, places[:, s], None if ages is None else ages[:, s]) for s in some]
+        parts = [cos_sin(rotation, places[:, s], None if ages is None else ages[:, s]) for s in some]
         return torch.cat([cos for cos, _ in parts], dim=1), torch.cat([sin for _, sin in parts], dim=1)
     exact = torch.float32 if places.device.type == "mps" else torch.float64  # Metal has no float64
     frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=places.device)
@@ -44,9 +44,9 @@ def waves(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Tab
 def table(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
     """What every channel, and what its partner, is multiplied by: each ``[batch or 1, 1, position, dims]``, float32.
 
-    Of a pair (a, b), a becomes a cos − b sin and b becomes b cos + a sin. Arguments are those of `waves`.
+    Of a pair (a, b), a becomes a cos − b sin and b becomes b cos + a sin. Arguments are those of `cos_sin`.
     """
-    cos, sin = waves(rotation, places, ages)
+    cos, sin = cos_sin(rotation, places, ages)
     if rotation.layout == "half":
         own, partner = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
     else:
@@ -57,7 +57,7 @@ def table(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Tab
 def rotate(x: Tensor, rotation: Rotation, turn: Table) -> Tensor:
     """``x [batch, heads, position, head_dim]`` with its first ``rotation.dims`` channels turned; same dtype."""
     dims, length = rotation.dims, x.shape[2]
-    if torch.is_grad_enabled() or traced() or length <= ROWS:
+    if torch.is_grad_enabled() or is_traced() or length <= ROWS:
         turned = _turned(x[..., :dims], rotation.layout, turn)
         return turned if dims == x.shape[-1] else torch.cat((turned, x[..., dims:]), dim=-1)
     out = torch.empty_like(x)

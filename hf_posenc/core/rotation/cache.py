@@ -34,7 +34,7 @@ class Run:
         return self.turn[0][:, :, rows], self.turn[1][:, :, rows]
 
 
-class Tables:
+class CosSinCache:
     """The runs of one scheme, by use. A run is replaced, never changed: threads may share them."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from hf_posenc.insight.advise.evidence import Shown
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.option_rules import RULES
 from hf_posenc.insight.advise.report import Recommendation
-from hf_posenc.insight.advise.target_model import Subject
+from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import scheme_of
@@ -33,7 +33,7 @@ from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 class Trial:
     """A scheme to be tried: where from, how far, and in which of the two ways."""
 
-    subject: Subject
+    subject: TargetModel
     skeleton: PreTrainedModel
     memory: Memory
     target: int
@@ -137,7 +137,7 @@ def says(record: SchemeRecord) -> str:
     return record.title.rstrip(".")
 
 
-def defined_here(subject: Subject, named: Iterable[str]) -> tuple[str, ...]:
+def defined_here(subject: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
     """Registered schemes that the records define for this model, but for those named already."""
     known = {part for name in named for part in name.split("+")}
     kind = subject.config.model_type

@@ -36,7 +36,7 @@ class Shown:
 
 ZERO_SHOT = (
     Shown("rerope", "rotation", 4, "Llama-2-13B's loss goes on falling from 4k to 16k", "github.com/bojone/rerope"),
-    Shown("self_extend", "rotation", 4, "pass keys are found at four times the trained length", "arXiv:2401.01325"),
+    Shown("self_extend", "rotation", 4, "passkeys are found at four times the trained length", "arXiv:2401.01325"),
     Shown("dca", "rotation", 8, "4k Llama-2 reads 32k at 7B and 13B, over 100k at 70B", "arXiv:2402.17463"),
     Shown(
         "longrope",

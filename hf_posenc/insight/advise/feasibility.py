@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from hf_posenc.insight.advise.evidence import LARGEST_GROUP
 from hf_posenc.insight.advise.report import Advice, Recommendation
-from hf_posenc.insight.advise.target_model import Subject
+from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.units import size
 
 
-def warnings_of(advice: Advice, subject: Subject) -> Iterator[str]:
+def warnings_of(advice: Advice, subject: TargetModel) -> Iterator[str]:
     """One or two sentences each, the graver ones first."""
     if subject.unsupported:
         yield subject.unsupported
@@ -20,7 +20,7 @@ def warnings_of(advice: Advice, subject: Subject) -> Iterator[str]:
     yield from _about_configuration(advice, subject)
 
 
-def _about_length(advice: Advice, subject: Subject) -> Iterator[str]:
+def _about_length(advice: Advice, subject: TargetModel) -> Iterator[str]:
     reach, target = advice.reach, advice.target_length
     if reach is not None and target < reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing to do for {target:,}."
@@ -64,7 +64,7 @@ def _groups(found: tuple[Recommendation, ...]) -> list[int]:
     return [one.options["group"] for one in found if "group" in one.options]
 
 
-def _about_configuration(advice: Advice, subject: Subject) -> Iterator[str]:
+def _about_configuration(advice: Advice, subject: TargetModel) -> Iterator[str]:
     if subject.block is not None:
         yield (
             "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "

@@ -20,7 +20,7 @@ from hf_posenc.insight.advise.evidence import (
 from hf_posenc.insight.advise.feasibility import warnings_of
 from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
 from hf_posenc.insight.advise.report import Advice, Recommendation
-from hf_posenc.insight.advise.target_model import Subject
+from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.units import tokens
 
 
@@ -42,7 +42,7 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
             not is no error: the advice says so and recommends nothing.
         CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
     """
-    target, subject = tokens(target_length), Subject.of(model, name)
+    target, subject = tokens(target_length), TargetModel.of(model, name)
     bare = skeleton(subject.config, dtype)
     causal = has_cache(subject.config) if subject.adapter is None else subject.geometry.causal
     memory = measured(bare, target, causal=causal)
@@ -76,6 +76,6 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     return replace(advice, warnings=tuple(warnings_of(advice, subject)))
 
 
-def untrained(subject: Subject) -> list[Shown]:
+def untrained(subject: TargetModel) -> list[Shown]:
     """Claims for use without training: weights tuned under a scaling do not take another in its place."""
     return [shown for shown in ZERO_SHOT if subject.scaling is None or keeps_host(shown.scheme)]

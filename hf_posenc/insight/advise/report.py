@@ -65,7 +65,7 @@ class Recommendation:
         entry = f"{self.scheme}:{words}" if words else self.scheme
         lengths = ",".join(map(str, sorted({self.trained, self.lengths["target_length"]})))
         return shlex.join(
-            ["hf-posenc", "compare", "--model", self.model, "--schemes", f"unscaled,{entry}", "--lengths", lengths]
+            ["hf-posenc", "compare", "--model", self.model, "--schemes", f"unpatched,{entry}", "--lengths", lengths]
         )
 
     @property

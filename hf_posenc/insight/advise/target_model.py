@@ -12,15 +12,15 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from hf_posenc.checkpoints.config import config_of
 from hf_posenc.checkpoints.validate import check_folder
-from hf_posenc.core.files.hf_errors import told
-from hf_posenc.core.files.paths import named
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.registry import adapter_class, adapter_names
 from hf_posenc.patching.preconditions.host_config import check_host
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
-from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, side_car_of
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, sidecar_of
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Subject:
+class TargetModel:
     """A model to be advised on.
 
     Attributes:
@@ -44,13 +44,13 @@ class Subject:
     name: str
     config: PreTrainedConfig
     adapter: Adapter | None
-    block: Block | None
+    block: SchemeBlock | None
     trained: int | None
     reach: int | None
     scaling: str | None
 
     @classmethod
-    def of(cls, given: Any, name: str | None = None) -> Subject:
+    def of(cls, given: Any, name: str | None = None) -> TargetModel:
         """Read a live model, a configuration, a folder or a hub name; of the last two, the configuration only.
 
         Raises:
@@ -60,7 +60,7 @@ class Subject:
         config, adapted = (_config_of_model(given), None) if isinstance(given, nn.Module) else _config_of(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
-        block = Block.of_config(vars(config), named) or adapted
+        block = SchemeBlock.of_config(vars(config), named) or adapted
         for name in (BLOCK, ROTATION):
             if hasattr(config, name):
                 delattr(config, name)
@@ -106,7 +106,7 @@ class Subject:
 
 def _config_of_model(model: nn.Module) -> PreTrainedConfig:
     try:
-        return host_of(model)[0].config  # type: ignore[return-value]
+        return base_model_of(model)[0].config  # type: ignore[return-value]
     except UnsupportedModel:
         config = getattr(model, "config", None)
         if isinstance(config, PreTrainedConfig):
@@ -114,14 +114,14 @@ def _config_of_model(model: nn.Module) -> PreTrainedConfig:
         raise
 
 
-def _config_of(given: Any) -> tuple[PreTrainedConfig, Block | None]:
+def _config_of(given: Any) -> tuple[PreTrainedConfig, SchemeBlock | None]:
     if isinstance(given, PreTrainedConfig):
         return given, None
-    where = named(given)
+    where = checked_name(given)
     base = base_of_adapter(where)
     source = where if base is None else base
     check_folder(source)
-    with told(source):
+    with explained_errors(source):
         content = config_of(source, {})
     check_host(content, source)
     kind = content.get("model_type")
@@ -130,13 +130,13 @@ def _config_of(given: Any) -> tuple[PreTrainedConfig, Block | None]:
             f"The configuration of {where} is of the kind {kind!r}, which transformers does not know. There are "
             f"adapters for {', '.join(adapter_names())}; choose such a model."
         )
-    with told(source):
+    with explained_errors(source):
         config = CONFIG_MAPPING[kind].from_dict(content)
-    return config, None if base is None else side_car_of(where)
+    return config, None if base is None else sidecar_of(where)
 
 
 def _lengths(
-    config: PreTrainedConfig, adapter: type[Adapter] | None, block: Block | None
+    config: PreTrainedConfig, adapter: type[Adapter] | None, block: SchemeBlock | None
 ) -> tuple[int | None, int | None, str | None]:
     """Trained length, reach and scaling."""
     declared = getattr(config, "max_position_embeddings", None)

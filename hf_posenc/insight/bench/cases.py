@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens that are read at a time into a cache, which is not timed
 TINY = 16  # tokens that warm a model up
@@ -32,7 +32,7 @@ class Prefill:
         if last_logits_only(model):
             self.more: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1}
         else:
-            self.model, self.more = host_of(model)[0], {}
+            self.model, self.more = base_model_of(model)[0], {}
         with torch.inference_mode():
             self.model(ids[:, :TINY], **self.more)
 
@@ -129,7 +129,7 @@ class Train:
         if self.has_loss:
             loss = self.model(ids, labels=ids, **self.more).loss
         else:
-            loss = host_of(self.model)[0](ids, **self.more).last_hidden_state.float().square().mean()
+            loss = base_model_of(self.model)[0](ids, **self.more).last_hidden_state.float().square().mean()
         loss.backward()
 
     def held(self) -> int:

@@ -15,21 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.patches.attention import Attended, LayerProjections, Positioned
+from hf_posenc.patches.attention import AttentionOutput, LayerProjections, PatchedAttention
 from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.positions import KEYWORD, context_of
-from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.schemes.base import Scheme, implements
 
 
-class Rerotating(Positioned):
+class Rerotating(PatchedAttention):
     """In front of a patched attention class: its cache holds raw keys."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Any, mask: Any, host: dict[str, Any]
-    ) -> Attended:
-        """See `Positioned.attend`."""
+    ) -> AttentionOutput:
+        """See `PatchedAttention.attend`."""
         scheme, cache = self.scheme, self_attention_cache(cache)
         ctx = context_of(
             q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal
@@ -38,8 +38,8 @@ class Rerotating(Positioned):
         q, k = scheme.prepare(q, k)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
-        queries, _, _ = turned(scheme, q, q[:, :0], q[:, :0], ctx)
-        _, keys, v = turned(scheme, k[:, :0], k, v, at_keys(ctx))
+        queries, _, _ = rotated(scheme, q, q[:, :0], q[:, :0], ctx)
+        _, keys, v = rotated(scheme, k[:, :0], k, v, at_keys(ctx))
         queries, terms = scaled(queries, scheme.terms(ctx))
         return self._by_engine(queries, copies_of(keys, terms.regions), v, terms, ctx, mask, host, None)
 
@@ -61,7 +61,7 @@ def moves_keys(scheme: Scheme) -> bool:
     """Whether keys stand elsewhere than at their positions, and nothing else is cached or dropped."""
     here = torch.zeros(1, 1, dtype=torch.long)
     regions = scheme.regions(PositionContext(here, here, causal=True, contiguous=True))
-    return any(region.remaps for region in regions) and not has(scheme, "carry") and scheme.kept_keys is None
+    return any(region.remaps for region in regions) and not implements(scheme, "carry") and scheme.kept_keys is None
 
 
 @lru_cache(maxsize=16)

@@ -19,7 +19,7 @@ from hf_posenc.insight.bench.variants import UNPATCHED
 PANEL = (4.6, 3.4)  # inches
 
 
-def write_picture(cells: Sequence[Cell], path: Path) -> bool:
+def write_plot(cells: Sequence[Cell], path: Path) -> bool:
     """Draw what was timed beside the model as it comes; False where nothing was.
 
     Raises:

@@ -14,15 +14,15 @@ from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES
 from hf_posenc.insight.bench.cell import Cell, Measured
 from hf_posenc.insight.bench.devices import Cpu, Device
-from hf_posenc.insight.bench.settings import Order
+from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.insight.bench.timing import interleaved
 from hf_posenc.insight.bench.variants import (
     NAIVE,
     PATCHED,
     UNPATCHED,
-    subject,
+    variant,
 )
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 Tell = Callable[[float | None, str], None]
@@ -57,12 +57,12 @@ def bench(
         PosEncError: something is asked for that does not exist; refused schemes are cells.
     """
     place = device or Cpu()
-    plan = Order(entries_of(schemes), lengths, **order)
+    plan = BenchSettings(entries_of(schemes), lengths, **order)
     check_model(model, plan)
     return run(model.to(place.torch), plan, place, threads, tell)
 
 
-def check_model(model: PreTrainedModel, order: Order) -> None:
+def check_model(model: PreTrainedModel, order: BenchSettings) -> None:
     """Refuse what a model cannot be asked for.
 
     Raises:
@@ -70,7 +70,7 @@ def check_model(model: PreTrainedModel, order: Order) -> None:
         AlreadyPatched: it carries a scheme.
         UnsupportedModel: no adapter knows it.
     """
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     if is_patched(model):
         raise AlreadyPatched("The model carries a scheme, and is timed as it comes. Call unpatch_model(model) first.")
     trained = adapter.trained_length(base.config)
@@ -80,7 +80,9 @@ def check_model(model: PreTrainedModel, order: Order) -> None:
             raise OptionOutOfRange(f"cases has {case!r}, but {type(model).__name__} has no cache. Leave it out.")
 
 
-def run(model: PreTrainedModel, order: Order, device: Device, threads: int | None, tell: Tell) -> Iterator[Cell]:
+def run(
+    model: PreTrainedModel, order: BenchSettings, device: Device, threads: int | None, tell: Tell
+) -> Iterator[Cell]:
     """All cells, in turn."""
     work = [(case, length, entry) for case in order.cases for length in order.lengths for entry in order.entries]
     for number, (case, length, entry) in enumerate(work):
@@ -97,7 +99,7 @@ def run(model: PreTrainedModel, order: Order, device: Device, threads: int | Non
 
 def cell_of(
     model: PreTrainedModel,
-    order: Order,
+    order: BenchSettings,
     device: Device,
     case: str,
     length: int,
@@ -105,7 +107,7 @@ def cell_of(
     tell: Callable[[float, str], None],
 ) -> Cell:
     """One cell."""
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     ids = text(model, order.batch, length)
     tokens = CASES[case].tokens(ids)
     running: dict[str, Any] = {}
@@ -120,7 +122,7 @@ def cell_of(
                 continue
             try:
                 target = order.target(adapter.trained_length(base.config))
-                chosen = subject(model, role, entry, length, target, decodes=CASES[case].decoder_only)
+                chosen = variant(model, role, entry, length, target, decodes=CASES[case].decoder_only)
                 running[role] = CASES[case](chosen, ids)
             except PosEncError as error:
                 if role == PATCHED:
@@ -143,7 +145,7 @@ def cell_of(
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:
     """Random tokens ``[batch, length]``, always the same."""
     generator = torch.Generator().manual_seed(0)
-    config: Any = host_of(model)[0].config
+    config: Any = base_model_of(model)[0].config
     return torch.randint(0, config.vocab_size, (batch, length), generator=generator).to(model.device)
 
 

@@ -15,7 +15,7 @@ REACH = 8  # times the trained length, where neither lengths nor factor say more
 
 
 @dataclass(frozen=True)
-class Order:
+class BenchSettings:
     """What a benchmark is to measure.
 
     Attributes:
@@ -49,7 +49,7 @@ class Order:
         if self.factor is not None:
             check_factor(self.factor)
         if any(entry.scheme is None for entry in self.entries):
-            raise OptionOutOfRange("unscaled is what schemes are timed beside, and is no scheme. Leave it out.")
+            raise OptionOutOfRange("unpatched is what schemes are timed beside, and is no scheme. Leave it out.")
 
     def target(self, trained: int) -> int:
         """Tokens that schemes are to reach."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.insight.bench.naive_rerotation import rerotate
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.entry import Entry
 
 UNPATCHED, PATCHED, NAIVE = "unpatched", "patched", "naive"
@@ -23,7 +23,7 @@ FUSED, MATERIALISED = "sdpa", "eager"
 SEED = 0
 
 
-def subject(
+def variant(
     model: PreTrainedModel, role: str, entry: Entry, length: int, target: int, *, decodes: bool = False
 ) -> PreTrainedModel:
     """A model of its own, whose weights are those of ``model``.
@@ -50,7 +50,7 @@ def subject(
             scheme: str = entry.scheme  # type: ignore[assignment]  # `Order` refuses an entry without one
             patch_model(chosen, scheme, **{**entry.own_options, **lengths})
     if role == NAIVE and decodes:
-        rerotate(host_of(chosen)[0])
+        rerotate(base_model_of(chosen)[0])
     chosen.set_attn_implementation(MATERIALISED if role == NAIVE else FUSED)
     return chosen
 
@@ -63,7 +63,7 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
 
 def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
     """A twin that runs on so many tokens, to be timed and nothing else: a table begins again where it ends."""
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     known: Any = base.config
     if length <= known.max_position_embeddings:
         return twin(model)

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import UnknownTopic
-from hf_posenc.insight.properties import Subject, subjects
+from hf_posenc.insight.properties import Target, targets
 
 
-def coded(scheme: str, **options: Any) -> Subject:
+def coded(scheme: str, **options: Any) -> Target:
     """A scheme that adds codes to embeddings, 128 channels wide.
 
     Raises:
         UnknownTopic: it adds none.
     """
-    found = subjects(scheme, options)[0]
+    found = targets(scheme, options)[0]
     if not found.has_codes:
         raise UnknownTopic(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
     return found
 
 
-def codes(subject: Subject, positions: Tensor | int) -> Tensor:
+def codes(subject: Target, positions: Tensor | int) -> Tensor:
     """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first so many."""
     places = torch.arange(positions) if isinstance(positions, int) else positions
     found = subject.codes(places)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_posenc.checks.case import stir
-from hf_posenc.checks.forward import read
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.case import perturb_parameters
+from hf_posenc.checks.forward import forward
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import SchemeNotDefined
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 SAME = 1e-4  # of outputs of order one: below it is rounding
 FIRST_WORD = 3  # the ids before stand for special tokens
@@ -27,8 +27,8 @@ def patched(model: str, scheme: str) -> PreTrainedModel:
     Raises:
         PosEncError: there is no such scheme, or it is not defined for this model.
     """
-    found = patch_model(host(model), scheme)
-    stir(found)
+    found = patch_model(tiny_model(model), scheme)
+    perturb_parameters(found)
     return found
 
 
@@ -48,7 +48,7 @@ def tokens(words: str) -> Tensor:
 
 def hidden(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """What the last layer says of every token, ``[n, width]``."""
-    return read(host_of(model)[0], ids)[0]
+    return forward(base_model_of(model)[0], ids)[0]
 
 
 def apart(one: Tensor, two: Tensor) -> float:

@@ -4,7 +4,7 @@
     show(["yarn", "ntk"], "frequencies", factor=8)["frequencies"].savefig("bars.png")
     show("rope")                                       # the picture that says most of it
 
-A picture belongs to hooks of a scheme, so a scheme of one's own is shown by the same pictures. `register_picture` adds
+A picture belongs to hooks of a scheme, so a scheme of one's own is shown by the same pictures. `register_plot` adds
 one. ``hf-posenc show`` is the command.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from hf_posenc.insight.plots.models import Shapes as Shapes
     from hf_posenc.insight.plots.plot import numbers as numbers
     from hf_posenc.insight.plots.plot import show as show
-    from hf_posenc.insight.plots.registry import Picture as Picture
+    from hf_posenc.insight.plots.registry import Plot as Plot
     from hf_posenc.insight.plots.registry import Sheet as Sheet
     from hf_posenc.insight.plots.registry import View as View
-    from hf_posenc.insight.plots.registry import list_pictures as list_pictures
-    from hf_posenc.insight.plots.registry import register_picture as register_picture
-    from hf_posenc.insight.plots.target import Subject as Subject
+    from hf_posenc.insight.plots.registry import list_plots as list_plots
+    from hf_posenc.insight.plots.registry import register_plot as register_plot
+    from hf_posenc.insight.plots.target import Target as Target
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -38,12 +38,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "show",
         ),
         "hf_posenc.insight.plots.registry": (
-            "Picture",
+            "Plot",
             "Sheet",
             "View",
-            "list_pictures",
-            "register_picture",
+            "list_plots",
+            "register_plot",
         ),
-        "hf_posenc.insight.plots.target": ("Subject",),
+        "hf_posenc.insight.plots.target": ("Target",),
     },
 )

@@ -15,20 +15,20 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.rotation_matrices import rotations
-from hf_posenc.insight.plots.target import Subject, counted
+from hf_posenc.insight.plots.target import Target, counted
 
 STEADY = 1e-4  # relative change of a hand's length that is rounding
 TIED = 1e-6  # relative difference of two widths that is rounding
 GOLDEN = math.pi * (3 - math.sqrt(5))  # no two channels stand for directions that are close
 
 
-def has_code(subject: Subject) -> bool:
+def has_code(subject: Target) -> bool:
     """Whether every position has a code of its own."""
     adds = subject.has("embed") and subject.scheme.embed(counted(1)) is not None
     return adds or subject.reads_table or subject.has("rotation", "row_rotation")
 
 
-def codes(subject: Subject, length: int, start: int = 0) -> Tensor:
+def codes(subject: Target, length: int, start: int = 0) -> Tensor:
     """Codes of the positions from ``start`` on, ``[length, channels]``, float32.
 
     Raises:
@@ -74,7 +74,7 @@ def hands(code: Tensor) -> Tensor | None:
     return None
 
 
-def turned(subject: Subject, length: int, start: int = 0) -> Tensor | None:
+def turned(subject: Target, length: int, start: int = 0) -> Tensor | None:
     """How far each hand has turned since position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
     first, now = hands(codes(subject, 2)), hands(codes(subject, max(length, 2), start))
     if first is None or now is None:
@@ -83,18 +83,18 @@ def turned(subject: Subject, length: int, start: int = 0) -> Tensor | None:
     return ((now[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
 
 
-def products(subject: Subject, length: int, origin: int) -> Tensor:
+def products(subject: Target, length: int, origin: int) -> Tensor:
     """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
     code = codes(subject, length).double()
     return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
 
 
-def steps(subject: Subject, length: int) -> Tensor:
+def steps(subject: Target, length: int) -> Tensor:
     """|code(p + 1) − code(p)| for p = 0 … length − 2, ``[length − 1]``."""
     return codes(subject, length).double().diff(dim=0).norm(dim=1)
 
 
-def path(subject: Subject, length: int) -> tuple[Tensor, tuple[float, float]]:
+def path(subject: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
     """Codes in the plane of their two widest directions, ``[length, 2]``, and the shares of variance these have."""
     code = codes(subject, length).double()
     centred = code - code.mean(0)
@@ -120,7 +120,7 @@ def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, be
     return found / found.norm().clamp(min=1e-12)
 
 
-def gram(subject: Subject, length: int) -> Tensor:
+def gram(subject: Target, length: int) -> Tensor:
     """⟨code(i), code(j)⟩ over the mean of ⟨code(i), code(i)⟩, ``[length, length]``."""
     code = codes(subject, length).double()
     return code @ code.T / code.square().sum(1).mean().clamp(min=1e-12)

@@ -17,23 +17,23 @@ from hf_posenc.core.plotting.svg import SETTINGS
 from hf_posenc.errors import OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.models import Shapes, Source
 from hf_posenc.insight.plots.registry import (
-    NothingToShow,
-    Picture,
+    NothingToPlot,
+    Plot,
     Sheet,
     Sweep,
     View,
-    list_pictures,
+    list_plots,
 )
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.build import reach_of
-from hf_posenc.schemes.entry import UNSCALED, Entry, entry_of
+from hf_posenc.schemes.entry import UNPATCHED, Entry, entry_of
 
 FRAMES = 24
 DARK = "#1a1a1a"
 
 
 @dataclass(frozen=True)
-class Order:
+class PlotRequest:
     """What is asked for.
 
     Attributes:
@@ -53,7 +53,7 @@ class Order:
     shapes: Shapes = field(default_factory=Shapes)
 
     @contextmanager
-    def subject(self, entry: Entry, picture: Picture) -> Iterator[Subject]:
+    def subject(self, entry: Entry, picture: Plot) -> Iterator[Target]:
         """A scheme with the lengths asked for, or else the picture's; factor 1 where it ends before that."""
         given = {**self.lengths, **entry.lengths}
         if self.source is None and "trained_length" not in given:
@@ -71,7 +71,7 @@ class Order:
             yield subject
 
 
-def pictures_of(order: Order) -> list[Picture]:
+def plots_of(order: PlotRequest) -> list[Plot]:
     """The pictures that all of the schemes can be drawn in, and at least one has something for.
 
     Raises:
@@ -80,7 +80,7 @@ def pictures_of(order: Order) -> list[Picture]:
     return [picture for picture, _ in fitting(order)]
 
 
-def first_picture(order: Order) -> Picture:
+def first_plot(order: PlotRequest) -> Plot:
     """The picture that says most of these schemes.
 
     Raises:
@@ -90,16 +90,16 @@ def first_picture(order: Order) -> Picture:
     found = fitting(order)
     if not found:
         names = ", ".join(entry.label for entry in order.entries)
-        raise NothingToShow(f"No picture shows {names} in one figure. Draw them apart, or on another model.")
+        raise NothingToPlot(f"No picture shows {names} in one figure. Draw them apart, or on another model.")
     of_all = (picture for picture, told in found if all(told))
     of_some = (picture for picture, told in found if any(told))
     return next(of_all, None) or next(of_some, found[0][0])
 
 
-def fitting(order: Order) -> list[tuple[Picture, list[bool]]]:
-    """The pictures of `pictures_of`, and which of the schemes each tells something of. Raises as that does."""
+def fitting(order: PlotRequest) -> list[tuple[Plot, list[bool]]]:
+    """The pictures of `plots_of`, and which of the schemes each tells something of. Raises as that does."""
     found, refused = [], []
-    for picture in list_pictures():
+    for picture in list_plots():
         try:
             judged = [judge(picture, order, entry) for entry in order.entries]
         except OptionOutOfRange as error:  # such as a window longer than this picture's trained length
@@ -112,14 +112,14 @@ def fitting(order: Order) -> list[tuple[Picture, list[bool]]]:
     return found
 
 
-def judge(picture: Picture, order: Order, entry: Entry) -> tuple[bool, bool, bool]:
+def judge(picture: Plot, order: PlotRequest, entry: Entry) -> tuple[bool, bool, bool]:
     """Whether a picture takes a scheme, shows it, and tells something of it."""
     with order.subject(entry, picture) as subject:
         takes = picture.takes(subject)
         return takes, takes and picture.shows(subject), takes and picture.tells(subject)
 
 
-def sheets(picture: Picture, order: Order) -> list[Sheet]:
+def sheets(picture: Plot, order: PlotRequest) -> list[Sheet]:
     """The numbers behind a picture, one sheet a scheme.
 
     Raises:
@@ -130,11 +130,11 @@ def sheets(picture: Picture, order: Order) -> list[Sheet]:
     return [sheet(picture, order, entry) for entry in order.entries]
 
 
-def sheet(picture: Picture, order: Order, entry: Entry) -> Sheet:
+def sheet(picture: Plot, order: PlotRequest, entry: Entry) -> Sheet:
     """The numbers of one scheme. Raises as `sheets` does."""
     with order.subject(entry, picture) as subject:
         if not picture.takes(subject):
-            raise NothingToShow(
+            raise NothingToPlot(
                 f"Scheme {entry.label!r} has nothing that the picture {picture.name!r} shows. "
                 f"`hf-posenc show {entry.label} --list` names its pictures."
             )
@@ -149,7 +149,7 @@ def sheet(picture: Picture, order: Order, entry: Entry) -> Sheet:
             raise OutsideModel(f"{what}. Look at it in a model, such as --model starter:llama.") from error
 
 
-def frames(picture: Picture, order: Order, sweep: Sweep | None = None, count: int = FRAMES) -> list[list[Sheet]]:
+def frames(picture: Plot, order: PlotRequest, sweep: Sweep | None = None, count: int = FRAMES) -> list[list[Sheet]]:
     """The sheets of every step of a sweep.
 
     Args:
@@ -163,7 +163,7 @@ def frames(picture: Picture, order: Order, sweep: Sweep | None = None, count: in
     """
     sweep = sweep or picture.sweep
     if sweep is None:
-        raise NothingToShow(
+        raise NothingToPlot(
             f"The picture {picture.name!r} does not move. Ask for factor, length or position to change."
         )
     if sweep == "position":
@@ -177,12 +177,12 @@ def frames(picture: Picture, order: Order, sweep: Sweep | None = None, count: in
     return [list(frame) for frame in of_factors(picture, order, count)]
 
 
-def of_factors(picture: Picture, order: Order, count: int) -> Iterator[list[Sheet]]:
+def of_factors(picture: Plot, order: PlotRequest, count: int) -> Iterator[list[Sheet]]:
     """From factor 1 to the one asked for, at one length, in steps of equal ratio."""
     last = order.lengths.get("factor") or max(8.0, picture.factor)
     kept = {name: value for name, value in order.lengths.items() if name == "trained_length"}
     entries = [
-        entry_of((e.scheme or UNSCALED, e.own_options)) if {"factor", "target_length"} & e.options.keys() else e
+        entry_of((e.scheme or UNPATCHED, e.own_options)) if {"factor", "target_length"} & e.options.keys() else e
         for e in order.entries
     ]
     order = replace(order, entries=entries, lengths={**kept, "factor": last})
@@ -193,7 +193,7 @@ def of_factors(picture: Picture, order: Order, count: int) -> Iterator[list[Shee
         yield [replace(sheet, label=f"{sheet.label}, factor {factor:.1f}") for sheet in sheets(picture, step)]
 
 
-def longest(picture: Picture, order: Order) -> int:
+def longest(picture: Plot, order: PlotRequest) -> int:
     """Positions a picture looks at where nothing is asked for."""
     found = []
     for entry in order.entries:
@@ -203,7 +203,7 @@ def longest(picture: Picture, order: Order) -> int:
 
 
 def figure(
-    picture: Picture,
+    picture: Plot,
     drawn: Sequence[Sheet],
     among: Sequence[Sheet] | None = None,
     *,

@@ -23,12 +23,12 @@ from hf_posenc.core.geometry import (
 from hf_posenc.core.lengths import resolve
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 from hf_posenc.patches.attention import LayerProjections
 from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.position_table import PositionedTable
+from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import SchemeSpec, of_layer, parts_of_spec, plan
@@ -43,7 +43,7 @@ SEED = 0
 class AsItComes(Scheme):
     """The host's own positions, nothing changed."""
 
-    record = SchemeRecord("unscaled", title="The host's own positions.")
+    record = SchemeRecord("unpatched", title="The host's own positions.")
     replaces_host = False
 
 
@@ -58,7 +58,7 @@ class Source(Protocol):
         label: str | None = None,
         layer: int = 0,
         **lengths: Any,
-    ) -> AbstractContextManager[Subject]:
+    ) -> AbstractContextManager[Target]:
         """A scheme as `hf_posenc.patch_model` takes it, or None for the host's own positions.
 
         Args:
@@ -111,7 +111,7 @@ class Shapes:
         label: str | None = None,
         layer: int = 0,
         **lengths: Any,
-    ) -> Iterator[Subject]:
+    ) -> Iterator[Target]:
         """A scheme as it starts; see `Source.subject`.
 
         Raises:
@@ -126,7 +126,7 @@ class Shapes:
             built = build(of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
-            yield Subject(label or chosen.name, built, table, layer=layer)
+            yield Target(label or chosen.name, built, table, layer=layer)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Model:
         label: str | None = None,
         layer: int = 0,
         **lengths: Any,
-    ) -> Iterator[Subject]:
+    ) -> Iterator[Target]:
         """A scheme in a layer of the model; None is what the model carries, or its own positions.
 
         Raises:
@@ -155,14 +155,14 @@ class Model:
             with seeded():
                 patch_model(self.model, AsItComes if scheme is None else scheme, **lengths, **(options or {}))
         try:
-            base, _ = host_of(self.model)
+            base, _ = base_model_of(self.model)
             attentions: list[Any] = base.__dict__[ATTENTIONS]
             check_layer(layer, len(attentions))
             attention = attentions[layer]
-            table = next((m.weight for m in base.modules() if isinstance(m, PositionedTable)), None)
+            table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
             name = label or attention.scheme.extra_repr()
             with torch.no_grad(), seeded():
-                yield Subject(name, attention.scheme, table, LayerProjections(attention), layer)
+                yield Target(name, attention.scheme, table, LayerProjections(attention), layer)
         finally:
             if not own:
                 unpatch_model(self.model)

@@ -15,11 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.terms import Block
-from hf_posenc.insight.plots.target import Subject, counted
-from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
+from hf_posenc.insight.plots.target import Target, counted
+from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 
 Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]
@@ -30,7 +30,7 @@ OfBlock = Callable[[Block, slice], Tensor]
 class Pairs:
     """An attention call to look into: one text, no mask but the scheme's own."""
 
-    call: Call
+    call: AttentionCall
 
     @property
     def length(self) -> int:
@@ -95,12 +95,12 @@ class Pairs:
         return dense_blocks.biased(block.scores, block, self.call.terms.bias, places)
 
 
-def claims(call: Call) -> list[Tensor]:
+def claims(call: AttentionCall) -> list[Tensor]:
     """Which pairs each region holds, bool ``[1, 1, query, key]``."""
     return [dense_blocks.held(region.band, call, slice(0, call.query_length)) for region in call.terms.regions]
 
 
-def merged_regions(call: Call, of_block: OfBlock) -> Tensor:
+def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     """A value of every pair of a call whose rows share a rotation."""
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     seen, _ = dense_blocks.visibility(call, every)
@@ -112,7 +112,7 @@ def merged_regions(call: Call, of_block: OfBlock) -> Tensor:
     return whole  # type: ignore[return-value]  # there is always a region
 
 
-def pairs_of(subject: Subject, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> Pairs:
+def pairs_of(subject: Target, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> Pairs:
     """All pairs of a text of ``length`` tokens.
 
     Args:
@@ -139,20 +139,20 @@ def pairs_of(subject: Subject, length: int, vectors: Vectors = "ones", coordinat
     q, k = scheme.prepare(
         query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
     )
-    queries, keys, values = turned(scheme, q, k, torch.zeros_like(k), ctx)
+    queries, keys, values = rotated(scheme, q, k, torch.zeros_like(k), ctx)
     beside = scheme.carry(ctx)
     ctx = ctx if beside is None else replace(ctx, carried=beside.float())
     queries, terms = scaled(queries, scheme.terms(ctx))
     copies = copies_of(keys, terms.regions)
-    return Pairs(Call(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
+    return Pairs(AttentionCall(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
 
 
-def remaps(subject: Subject) -> bool:
+def remaps(subject: Target) -> bool:
     """Whether some pairs are seen at another distance than their own."""
     return any(region.remaps for region in subject.scheme.regions(subject.context(counted(1))))
 
 
-def temperatures(subject: Subject, length: int) -> Tensor:
+def temperatures(subject: Target, length: int) -> Tensor:
     """Factor of every row's logits, ``[heads or 1, query]``."""
     scheme = subject.scheme
     terms = scheme.terms(subject.context(scheme.reposition(counted(length), training=False)))
@@ -162,12 +162,12 @@ def temperatures(subject: Subject, length: int) -> Tensor:
     return factor
 
 
-def places(subject: Subject, length: int) -> Tensor:
+def places(subject: Target, length: int) -> Tensor:
     """Where the tokens of one text stand in training, ``[token]``, float64; drawn anew where a recipe draws."""
     return subject.scheme.reposition(counted(length), training=True)[0].double()
 
 
-def patch_scores(subject: Subject, height: int, width: int, row: int, column: int) -> Tensor:
+def patch_scores(subject: Target, height: int, width: int, row: int, column: int) -> Tensor:
     """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
 
     Where a scheme reads coordinates, the last two are row and column and any before them 0; another reads the patches

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hf_posenc.insight.plots.compose import (
-    Order,
+    PlotRequest,
     figure,
-    first_picture,
+    first_plot,
     sheets,
 )
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
-    picture_of,
+    plot_of,
 )
 from hf_posenc.schemes.entry import Given, entries_of
 
@@ -47,19 +47,19 @@ def show(schemes: str | Iterable[Given], pictures: str | Sequence[str] | None = 
 
 def numbers(schemes: str | Iterable[Given], picture: str, **how: Any) -> list[Sheet]:
     """The numbers behind a picture, one `Sheet` a scheme; arguments and errors as of `show`."""
-    return sheets(picture_of(picture), order_of(schemes, **how))
+    return sheets(plot_of(picture), order_of(schemes, **how))
 
 
-def asked(pictures: str | Sequence[str] | None, order: Order) -> list[Picture]:
+def asked(pictures: str | Sequence[str] | None, order: PlotRequest) -> list[Plot]:
     """The pictures of names, or the one that says most of these schemes."""
     if pictures is None:
-        return [first_picture(order)]
-    return [picture_of(name) for name in ([pictures] if isinstance(pictures, str) else pictures)]
+        return [first_plot(order)]
+    return [plot_of(name) for name in ([pictures] if isinstance(pictures, str) else pictures)]
 
 
 def order_of(
     schemes: str | Iterable[Given], *, model: Any = None, shapes: Shapes | None = None, layer: int = 0, **how: Any
-) -> Order:
+) -> PlotRequest:
     """What `show` is asked for.
 
     Raises:
@@ -69,7 +69,7 @@ def order_of(
     unknown = set(how) - {*VIEW, *LENGTHS}
     if unknown:
         raise TypeError(f"show() got {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}.")
-    return Order(
+    return PlotRequest(
         entries_of(schemes),
         None if model is None else Model(model),
         View(**{name: value for name, value in how.items() if name in VIEW}),

@@ -18,16 +18,16 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from hf_posenc.errors import OptionOutOfRange, nearest
 from hf_posenc.insight.plots.pair_scores import Vectors
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
 Sweep = Literal["factor", "length", "position"]
 
 
-class UnknownPicture(OptionOutOfRange):
+class UnknownPlot(OptionOutOfRange):
     """No picture of that name is registered."""
 
 
-class NothingToShow(OptionOutOfRange):
+class NothingToPlot(OptionOutOfRange):
     """A picture shows a hook that none of the schemes has."""
 
 
@@ -90,7 +90,7 @@ class Sheet:
     numbers: Mapping[str, Any]
 
 
-class Picture(ABC):
+class Plot(ABC):
     """A way of looking at schemes: numbers first, drawing after.
 
     Class attributes:
@@ -110,24 +110,24 @@ class Picture(ABC):
     factor: ClassVar[float] = 1.0
     sweep: ClassVar[Sweep | None] = None
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         """Whether the scheme has what the picture shows."""
         return subject.has(*self.hooks)
 
-    def takes(self, subject: Subject) -> bool:
+    def takes(self, subject: Target) -> bool:
         """Whether it can be drawn, perhaps only beside another."""
         return self.shows(subject) or subject.has(*self.beside)
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         """Whether it may be chosen where no picture is asked for."""
         return self.shows(subject)
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         """Positions, where nothing else is asked for."""
         return subject.geometry.target_length
 
     @abstractmethod
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         """What is drawn: tensors and plain values; ``view.length`` is never None."""
 
     @abstractmethod
@@ -141,41 +141,41 @@ class Picture(ABC):
         """
 
 
-_PICTURES: dict[str, Picture] = {}
-P = TypeVar("P", bound=type[Picture])
+_PLOTS: dict[str, Plot] = {}
+P = TypeVar("P", bound=type[Plot])
 # In this order the first that tells something of a scheme is chosen.
 KINDS = ("positions", "biases", "scores", "images", "codes", "rotations")
 
 
-def register_picture(cls: P) -> P:
-    """Register a `Picture` subclass under its name.
+def register_plot(cls: P) -> P:
+    """Register a `Plot` subclass under its name.
 
     Raises:
         ValueError: the name belongs to another picture.
     """
-    other = _PICTURES.get(cls.name)
+    other = _PLOTS.get(cls.name)
     if other is not None and type(other).__qualname__ != cls.__qualname__:
         raise ValueError(f"The picture name {cls.name!r} belongs to {type(other).__qualname__}. Take another name.")
-    _PICTURES[cls.name] = cls()
+    _PLOTS[cls.name] = cls()
     return cls
 
 
-def list_pictures() -> list[Picture]:
+def list_plots() -> list[Plot]:
     """All pictures, in the order in which one is chosen where none is asked for."""
     for kind in KINDS:
         import_module(f"hf_posenc.insight.plots.kinds.{kind}")
-    return list(_PICTURES.values())
+    return list(_PLOTS.values())
 
 
-def picture_of(name: str) -> Picture:
+def plot_of(name: str) -> Plot:
     """The picture of a name.
 
     Raises:
         UnknownPicture: there is none.
     """
-    known = {picture.name: picture for picture in list_pictures()}
+    known = {picture.name: picture for picture in list_plots()}
     if name not in known:
-        raise UnknownPicture(
+        raise UnknownPlot(
             f"There is no picture {name!r}.{nearest(name, known)} `hf-posenc show --list` names all of them."
         )
     return known[name]

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.insight.plots.target import Subject, counted
+from hf_posenc.insight.plots.target import Target, counted
 
 BASE = 10_000.0  # of hosts that do not rotate by themselves
 
 
-def rotations(subject: Subject, length: int) -> dict[str, Rotation]:
+def rotations(subject: Target, length: int) -> dict[str, Rotation]:
     """The rotations in use in a text of some length, by what they are for; the one of the whole text is called ``""``.
 
     Args:
@@ -33,7 +33,7 @@ def rotations(subject: Subject, length: int) -> dict[str, Rotation]:
     return found or ({} if shared is None else {"": shared})
 
 
-def frequencies(subject: Subject, length: int) -> dict[str, Tensor]:
+def frequencies(subject: Target, length: int) -> dict[str, Tensor]:
     """Radians a token of every pair, ``[pairs]``, float64, of each of `rotations`."""
     return {
         name: torch.as_tensor(rotation.frequencies, dtype=torch.float64)
@@ -41,14 +41,14 @@ def frequencies(subject: Subject, length: int) -> dict[str, Tensor]:
     }
 
 
-def unscaled(subject: Subject) -> Tensor:
+def unscaled(subject: Target) -> Tensor:
     """Radians a token of every pair before anything scaled it: the host's own, or RoPE's, ``[pairs]``, float64."""
     rotary = subject.geometry.rotary
     own = geometric(BASE, subject.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
     return torch.as_tensor(own, dtype=torch.float64)
 
 
-def matrix(subject: Subject, position: int, length: int) -> Tensor:
+def matrix(subject: Target, position: int, length: int) -> Tensor:
     """R(position), which turns a head's channels as columns, ``[head_dim, head_dim]``."""
     rotation = next(iter(rotations(subject, length).values()))
     places = torch.tensor([[position]])

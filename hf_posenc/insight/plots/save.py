@@ -20,7 +20,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.core.plotting.svg import NEUTRAL, svg_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.compose import figure
-from hf_posenc.insight.plots.registry import Picture, Sheet
+from hf_posenc.insight.plots.registry import Plot, Sheet
 
 ENDINGS = (".png", ".svg", ".html", ".gif")
 MOVING = (".gif", ".html")
@@ -33,7 +33,7 @@ PAGE = Path(__file__).parent / "page.html"
 class Taken:
     """A picture with its numbers: one set of sheets, or one for each frame."""
 
-    picture: Picture
+    picture: Plot
     frames: Sequence[Sequence[Sheet]]
     own_scales: bool = False
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext, Projections
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 
 
 @dataclass(frozen=True)
-class Subject:
+class Target:
     """A scheme to look at.
 
     Attributes:
@@ -37,7 +37,7 @@ class Subject:
 
     def has(self, *hooks: str) -> bool:
         """Whether the scheme has its own version of one of these hooks."""
-        return any(has(self.scheme, hook) for hook in hooks)
+        return any(implements(self.scheme, hook) for hook in hooks)
 
     @property
     def reads_table(self) -> bool:

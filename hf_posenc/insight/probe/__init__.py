@@ -2,8 +2,15 @@
 
 from hf_posenc.insight.probe.attention_profile import Profile
 from hf_posenc.insight.probe.heads import Head
-from hf_posenc.insight.probe.loss_by_context import Reading
+from hf_posenc.insight.probe.loss_by_context import LossByContext
 from hf_posenc.insight.probe.run import Probe, probe
-from hf_posenc.insight.probe.variant import Side
+from hf_posenc.insight.probe.variant import Variant
 
-__all__ = ["Head", "Probe", "Profile", "Reading", "Side", "probe"]
+__all__ = [
+    "Head",
+    "LossByContext",
+    "Probe",
+    "Profile",
+    "Variant",
+    "probe",
+]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 
 BLOCK = 64
@@ -33,7 +33,7 @@ def chosen_rows(length: int, count: int, causal: bool) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in starts]
 
 
-def weights_of(call: Call, rows: Sequence[slice]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """For every block of rows, which they are, weights ``[heads, rows, key]`` and mixed values ``[heads, rows, dim]``.
 
     Args:
@@ -47,7 +47,7 @@ def weights_of(call: Call, rows: Sequence[slice]) -> Iterator[tuple[slice, Tenso
         yield block, weights, mixed
 
 
-def runs_of(call: Call, block: slice) -> Iterator[tuple[Call, slice]]:
+def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, slice]]:
     """The block itself; where rotations differ by row, its runs of rows that share one, each turned."""
     if call.terms.rows is None:
         yield call, block
@@ -58,7 +58,7 @@ def runs_of(call: Call, block: slice) -> Iterator[tuple[Call, slice]]:
         yield length_rotation.turned(call, rows, length), slice(0, rows.stop - rows.start)
 
 
-def weigh(call: Call, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+def weigh(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """Weights and mixed values of a block of one text."""
     turned = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has keys of its own
     mixed, weights = dense_blocks.weigh_and_mix(call, turned, values, rows)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
-from hf_posenc.patches.attention import Positioned
-from hf_posenc.patching.state import host_of
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patching.state import base_model_of
 
-See = Callable[[int, Call], None]
+See = Callable[[int, AttentionCall], None]
 FUNCTION = "hf_posenc_probe"
 WATCH = "posenc_watch"  # of a host's attention module while it is watched
 
@@ -38,17 +38,17 @@ class Watch:
 
 
 @contextmanager
-def watching(model: nn.Module, see: See) -> Iterator[None]:
+def capture_attention(model: nn.Module, see: See) -> Iterator[None]:
     """Call ``see(layer, call)`` for every self-attention of a forward pass, patched or not, until the block ends.
 
     Raises:
         UnsupportedModel: no adapter knows the model.
     """
     attentions = attentions_of(model)
-    kinds: dict[Any, Any] = dict(host_of(model)[1].attention)
+    kinds: dict[Any, Any] = dict(base_model_of(model)[1].attention)
     try:
         for layer, attention in enumerate(attentions):
-            if isinstance(attention, Positioned):
+            if isinstance(attention, PatchedAttention):
                 watch_patched(attention, layer, see)
             else:
                 watch_host(attention, Watch(layer, see, attention.config, kinds[type(attention)].host_eager))
@@ -60,7 +60,7 @@ def watching(model: nn.Module, see: See) -> Iterator[None]:
 
 def attentions_of(model: nn.Module) -> list[Any]:
     """The self-attention modules of a model, patched or not, in the order of the layers."""
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     kinds = (*adapter.attention, *adapter.attention.values())
     return [m for m in base.modules() if type(m) in kinds and not getattr(m, "is_cross_attention", False)]
 
@@ -84,7 +84,7 @@ def watch_patched(attention: Any, layer: int, see: See) -> None:
     ) -> Any:
         seen = ctx.key_positions.shape[1]
         keys = tuple(one[:, :, :seen] for one in k)
-        see(layer, Call(q, keys, v[:, :, :seen], terms, ctx, tensor_or_none(mask), attention.scaling))
+        see(layer, AttentionCall(q, keys, v[:, :, :seen], terms, ctx, tensor_or_none(mask), attention.scaling))
         return by_engine(q, k, v, terms, ctx, mask, *rest)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
@@ -119,11 +119,11 @@ def release(attention: Any) -> None:
 
 def plain_call(
     q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, causal: bool, terms: Terms | None = None
-) -> Call:
+) -> AttentionCall:
     """A call without anything but scales: what the host's own attention function computes."""
     places = torch.arange(k.shape[2], device=k.device)[None]
     ctx = PositionContext(places[:, -q.shape[2] :], places, causal, contiguous=True)
-    return Call((q,), (k,), v, terms or Terms(), ctx, tensor_or_none(mask), scaling)
+    return AttentionCall((q,), (k,), v, terms or Terms(), ctx, tensor_or_none(mask), scaling)
 
 
 def tensor_or_none(mask: Any) -> Tensor | None:

@@ -40,12 +40,12 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LossByContext:
     """Losses of one model.
 
     Attributes:
         lengths: tokens before and including the last that is scored, ascending.
-        losses: nats a token, one row a window, one column a length.
+        losses: nats/token, one row a window, one column a length.
         places: number of tokens read before a token, bins' middles, in the longest text.
         by_place: mean loss of the tokens there.
     """
@@ -100,9 +100,9 @@ class Reading:
 
 
 @torch.no_grad()
-def read(
+def loss_by_context(
     model: nn.Module, texts: Sequence[Tensor], lengths: Sequence[int], scored: int, frame: Frame, mask: int | None
-) -> Reading:
+) -> LossByContext:
     """Measure.
 
     Args:
@@ -125,7 +125,7 @@ def read(
         sums[places] -= found
         counts[places] += 1
         losses.append(tuple(row))
-    return Reading(tuple(lengths), tuple(losses), *by_place(sums, counts))
+    return LossByContext(tuple(lengths), tuple(losses), *by_place(sums, counts))
 
 
 def scores(model: nn.Module, ids: Tensor, first: int, frame: Frame, mask: int | None) -> tuple[Tensor, Tensor]:

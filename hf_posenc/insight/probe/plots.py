@@ -15,7 +15,7 @@ from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.insight.probe.attention_profile import binned, edges
 from hf_posenc.insight.probe.heads import MOST
 from hf_posenc.insight.probe.run import Probe
-from hf_posenc.insight.probe.variant import Side
+from hf_posenc.insight.probe.variant import Variant
 
 HUES = (COLOURS[0], COLOURS[4])
 SIDES = ((-0.12, "o"), (0.12, "s"))
@@ -56,12 +56,12 @@ def distance_picture(probe: Probe, path: Path) -> None:
     save_figure(canvas, path)
 
 
-def map_of(side: Side) -> Tensor:
+def map_of(side: Variant) -> Tensor:
     """Percent of a row's weight in bins of distance, ``[layers · heads, bin]``."""
     return 100 * torch.cat([binned(profile, edges(side.length)) for profile in side.profiles])
 
 
-def ticks_of_map(axes: Any, side: Side) -> None:
+def ticks_of_map(axes: Any, side: Variant) -> None:
     """Bins across, layers down."""
     starts = edges(side.length)
     names = [range_name(a, b - 1) for a, b in zip(starts, [*starts[1:], side.length], strict=True)]
@@ -115,7 +115,7 @@ def whole_ticks(axes: Any, across: int, down: int) -> None:
     axes.set_yticks(range(0, down, max(1, -(-down // 8))))
 
 
-def name_fixed(axes: Any, side: Side) -> None:
+def name_fixed(axes: Any, side: Variant) -> None:
     """Write the distance of heads that look mostly at one."""
     for head in side.heads:
         if head.share > MOST:
@@ -143,10 +143,10 @@ def loss_picture(probe: Probe, path: Path) -> None:
     length_ticks(left, lengths, probe.trained_length)
     left.set_title("The same last tokens", loc="left", fontsize=10)
     left.set_xlabel("length (tokens; multiples of the trained length)")
-    left.set_ylabel("loss (nats a token)")
+    left.set_ylabel("loss (nats/token)")
     right.set_title("All tokens of the longest text", loc="left", fontsize=10)
     right.set_xlabel("tokens read before")
-    right.set_ylabel("loss (nats a token)")
+    right.set_ylabel("loss (nats/token)")
     for axes in (left, right):
         mark_trained(axes, probe.trained_length)
         axes.grid(axis="y", color="#dddddd", linewidth=0.8)
@@ -180,7 +180,7 @@ def sink_picture(probe: Probe, path: Path) -> None:
     save_figure(canvas, path)
 
 
-def write_pictures(probe: Probe, folder: Path) -> list[Path]:
+def write_plots(probe: Probe, folder: Path) -> list[Path]:
     """All pictures that have something to show, as PNG, or none of them.
 
     Raises:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.insight.probe.attention_rows import weights_of
-from hf_posenc.insight.probe.capture import attentions_of, watching
-from hf_posenc.patching.state import host_of
+from hf_posenc.insight.probe.capture import attentions_of, capture_attention
+from hf_posenc.patching.state import base_model_of
 
 HIDDEN = "hidden_states"
 Take = Callable[[int, slice, Tensor, Tensor], None]
@@ -38,7 +38,7 @@ def outputs(
     """Mixed values of some rows, ``[heads, rows, dim]`` for every layer; ``take`` is shown them with their weights."""
     found: dict[int, list[Tensor]] = {}
 
-    def see(layer: int, call: Call) -> None:
+    def see(layer: int, call: AttentionCall) -> None:
         for block, weights, mixed in weights_of(call, rows):
             take(layer, block, weights, mixed)
             found.setdefault(layer, []).append(mixed)
@@ -46,14 +46,14 @@ def outputs(
     told: dict[str, Any] = {}
     if positions is not None:  # beside a mask, or transformers takes their steps for the borders of packed texts
         told = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
-    with watching(model, see):
-        host_of(model)[0](input_ids=ids, **told, **no_cache(model))
+    with capture_attention(model, see):
+        base_model_of(model)[0](input_ids=ids, **told, **no_cache(model))
     return [torch.cat(found[layer], dim=1) for layer in sorted(found)]
 
 
 def no_cache(model: nn.Module) -> dict[str, bool]:
     """What keeps a decoder from filling a cache nobody reads."""
-    base: Any = host_of(model)[0]
+    base: Any = base_model_of(model)[0]
     return {"use_cache": False} if getattr(base.config, "is_decoder", True) or attentions_of(model)[0].is_causal else {}
 
 

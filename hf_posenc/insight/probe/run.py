@@ -25,13 +25,13 @@ from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.loss_by_context import Frame
 from hf_posenc.insight.probe.variant import (
     Plan,
-    Side,
     Tell,
+    Variant,
     measure,
 )
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
-from hf_posenc.patching.state import describe, host_of, is_patched
+from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.schemes.spec import SchemeSpec
 
 AS_IT_COMES = "as it comes"
@@ -48,7 +48,7 @@ class Probe:
         sinks: tokens at the start that count as such.
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[Variant, ...]
     trained_length: int
     samples: int
     sinks: int
@@ -153,7 +153,7 @@ def check_asked(model: nn.Module, tokenizer: Any, *, length: int | None, seed: i
         WrongKind: there is no tokenizer.
         TaskOptionOutOfRange: a count or the seed is out of range.
     """
-    host_of(model)
+    base_model_of(model)
     if any(weight.is_meta for weight in model.parameters()):
         raise UnsupportedModel("The weights of this model are on the meta device. Load it before it is looked into.")
     check_finite(model)
@@ -168,7 +168,7 @@ def check_asked(model: nn.Module, tokenizer: Any, *, length: int | None, seed: i
 
 def lengths_of(model: nn.Module) -> tuple[int, int | None]:
     """What the weights saw, and where a learned table of the host's ends, if it has one."""
-    base, adapter = host_of(model)
+    base, adapter = base_model_of(model)
     trained = describe(model).trained_length if is_patched(model) else adapter.trained_length(base.config)  # type: ignore[arg-type]
     return trained, adapter.geometry(base.config, trained_length=trained, target_length=trained).table  # type: ignore[arg-type]
 
@@ -196,7 +196,7 @@ def plan_of(
     front, behind = frame_of(tokenizer)
     frame = Frame(len(front), len(behind))
     ids = tokenized(tokenizer, source_text(file)).ids
-    check_vocabulary(host_of(model)[0], max((*front, *ids, *behind), default=0))
+    check_vocabulary(base_model_of(model)[0], max((*front, *ids, *behind), default=0))
     inner, scored = length - frame.front - frame.behind, settings["scored"]
     if inner < 2 * scored:
         raise LengthTooShort(

@@ -20,9 +20,9 @@ from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.heads import NEAR, Head
 from hf_posenc.insight.probe.loss_by_context import (
     Frame,
-    Reading,
+    LossByContext,
     can_read,
-    read,
+    loss_by_context,
 )
 from hf_posenc.insight.probe.position_shuffle import changes
 
@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Side:
+class Variant:
     """What was found.
 
     Attributes:
@@ -81,7 +81,7 @@ class Side:
     profiles: tuple[Profile, ...]
     direct: Tensor
     total: Tensor
-    reading: Reading | None
+    reading: LossByContext | None
 
     @property
     def heads(self) -> list[Head]:
@@ -113,7 +113,7 @@ class Side:
         }  # fmt: skip
 
 
-def measure(model: nn.Module, plan: Plan, label: str, tell: Tell) -> Side:
+def measure(model: nn.Module, plan: Plan, label: str, tell: Tell) -> Variant:
     """Measure a model as it is now."""
     causal = bool(attentions_of(model)[0].is_causal)
     rows = chosen_rows(plan.length, plan.rows, causal)
@@ -133,6 +133,6 @@ def measure(model: nn.Module, plan: Plan, label: str, tell: Tell) -> Side:
     reading = None
     if plan.lengths and can_read(model):
         tell(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
-        reading = read(model, plan.texts, plan.lengths, plan.scored, plan.frame, plan.mask)
+        reading = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.frame, plan.mask)
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
-    return Side(label, plan.length, plan.trained_length, profiles, direct, total, reading)
+    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, reading)

@@ -14,16 +14,16 @@ from hf_posenc.insight.properties.cell import Cell
 from hf_posenc.insight.properties.measure import in_order, measure, measure_precision
 from hf_posenc.insight.properties.precision import Rounded
 from hf_posenc.insight.properties.registry import PROPERTIES, Property
-from hf_posenc.insight.properties.target import Subject, subjects
+from hf_posenc.insight.properties.target import Target, targets
 
 __all__ = [
     "PROPERTIES",
     "Cell",
     "Property",
     "Rounded",
-    "Subject",
+    "Target",
     "in_order",
     "measure",
     "measure_precision",
-    "subjects",
+    "targets",
 ]

@@ -18,15 +18,15 @@ from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.insight.properties.cell import Cell, not_asked
 from hf_posenc.insight.properties.layer import Layer, gaussian
 from hf_posenc.insight.properties.registry import property_of_schemes
-from hf_posenc.insight.properties.target import ROUNDING, WIDTH, Subject
+from hf_posenc.insight.properties.target import ROUNDING, WIDTH, Target
 from hf_posenc.insight.properties.uniqueness import least_distance
-from hf_posenc.patches.rotate_qk import turned
+from hf_posenc.patches.rotate_qk import rotated
 
 SIDE = 6
 
 
 @property_of_schemes("axes", "Does it extend to two axes?")
-def axes(subject: Subject) -> Cell:
+def axes(subject: Target) -> Cell:
     """On a grid of 6 × 6: are codes told apart, do scores depend on the differences of both coordinates only?"""
     scheme = subject.layer().scheme
     grid = torch.cartesian_prod(torch.arange(SIDE), torch.arange(SIDE))
@@ -55,7 +55,7 @@ def axes(subject: Subject) -> Cell:
     return not_asked("it is made for distances along one axis")
 
 
-def context(subject: Subject) -> PositionContext:
+def context(subject: Target) -> PositionContext:
     """Of a short text."""
     places = torch.arange(SIDE)[None]
     layer = subject.layer()
@@ -66,7 +66,7 @@ def context(subject: Subject) -> PositionContext:
     return replace(ctx, carried=None if beside is None else beside.float(), projections=layer, layer=0)
 
 
-def grid_scores(subject: Subject, rotation: Rotation, grid: Tensor) -> Tensor:
+def grid_scores(subject: Target, rotation: Rotation, grid: Tensor) -> Tensor:
     """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
     layer = subject.layer()
     width = layer.geometry.width
@@ -76,7 +76,7 @@ def grid_scores(subject: Subject, rotation: Rotation, grid: Tensor) -> Tensor:
     coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
     if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook
         ctx = PositionContext(*(torch.arange(len(grid))[None],) * 2, True, True, coordinates=coordinates)
-        (q,), (k,), _ = turned(layer.scheme, q, k, k, ctx)
+        (q,), (k,), _ = rotated(layer.scheme, q, k, k, ctx)
     else:
         turn = table(rotation, coordinates)
         q, k = rotate(q, rotation, turn), rotate(k, rotation, turn)
@@ -95,7 +95,7 @@ def uneven_grid(scores: Tensor, grid: Tensor) -> float:
     return worst
 
 
-def biased_grid(subject: Subject, grid: Tensor) -> Cell:
+def biased_grid(subject: Target, grid: Tensor) -> Cell:
     """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
     line = subject.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
     if not bool(line.isfinite().all()):

@@ -15,7 +15,7 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.cell import Cell, not_asked
 from hf_posenc.insight.properties.layer import gaussian
 from hf_posenc.insight.properties.registry import property_of_schemes
-from hf_posenc.insight.properties.target import ROUNDING, Subject
+from hf_posenc.insight.properties.target import ROUNDING, Target
 
 CONTENTS = 64
 STARTS = (0, 1, 9, 30)
@@ -23,7 +23,7 @@ FALLS = -0.9  # rank correlation of the means of octaves with distance
 
 
 @property_of_schemes("decays", "Does the score fall with distance?")
-def decays(subject: Subject) -> Cell:
+def decays(subject: Target) -> Cell:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
     places = torch.arange(subject.length)
     codes = subject.codes(places)
@@ -49,7 +49,7 @@ def decays(subject: Subject) -> Cell:
 
 
 @property_of_schemes("direction", "Does it tell before from after?")
-def direction(subject: Subject) -> Cell:
+def direction(subject: Target) -> Cell:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
     middle = (min(subject.length, 64) - 1) // 2
     places = torch.arange(2 * middle + 1)

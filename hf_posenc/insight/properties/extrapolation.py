@@ -9,8 +9,8 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.cell import Cell, not_asked
 from hf_posenc.insight.properties.layer import gaussian
 from hf_posenc.insight.properties.registry import property_of_schemes
-from hf_posenc.insight.properties.target import ROUNDING, TRAINED, Subject
-from hf_posenc.schemes.base import has
+from hf_posenc.insight.properties.target import ROUNDING, TRAINED, Target
+from hf_posenc.schemes.base import implements
 
 MILLION = 2**20
 TEXT = 8  # tokens
@@ -21,7 +21,7 @@ STEADY = 0.05
 
 
 @property_of_schemes("beyond", "Is it defined beyond the trained length?")
-def beyond(subject: Subject) -> Cell:
+def beyond(subject: Target) -> Cell:
     """A text that ends ever further on, in a model patched for no more than it was trained for."""
     layer, furthest, refused = subject.layer(factor=1), -1, ""
     for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
@@ -39,12 +39,12 @@ def beyond(subject: Subject) -> Cell:
 
 
 @property_of_schemes("bounded", "Does it stay bounded as positions grow?")
-def bounded(subject: Subject) -> Cell:
+def bounded(subject: Target) -> Cell:
     """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
     if subject.has_codes:
         near, far, what = *code_sizes(subject), "channel of a code"
     else:
-        biased = has(subject.layer().scheme, "bias")
+        biased = implements(subject.layer().scheme, "bias")
         near, far, what = *(bias_sizes(subject) if biased else (0.0, 0.0)), "bias"
         if max(near, far) < ROUNDING:
             if subject.moved_by_position < ROUNDING:
@@ -58,7 +58,7 @@ def bounded(subject: Subject) -> Cell:
 
 
 @property_of_schemes("continuous", "Does it move little where position moves little?")
-def continuous(subject: Subject) -> Cell:
+def continuous(subject: Target) -> Cell:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
     places = torch.arange(1, subject.length - 1).double()
     if not subject.has_codes and (subject.moved_by_position < ROUNDING or subject.counts_tokens):
@@ -77,7 +77,7 @@ def continuous(subject: Subject) -> Cell:
     return Cell(share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one")
 
 
-def shown(subject: Subject, places: Tensor) -> Tensor:
+def shown(subject: Target, places: Tensor) -> Tensor:
     """What attention gets of tokens at ``places [n]``, whole or not: their codes, or a later query's logits."""
     codes = subject.codes(places)
     if codes is not None:
@@ -87,7 +87,7 @@ def shown(subject: Subject, places: Tensor) -> Tensor:
     return found.masked_fill(~found.isfinite(), -1e6)
 
 
-def code_sizes(subject: Subject) -> tuple[float, float]:
+def code_sizes(subject: Target) -> tuple[float, float]:
     """The largest channel of codes near the start, and far away or at the end of what is defined."""
     end = subject.reach
     near = subject.codes(torch.arange(min(end // 2, 1024)))
@@ -95,7 +95,7 @@ def code_sizes(subject: Subject) -> tuple[float, float]:
     return float(near.abs().max()), float(far.abs().max())  # type: ignore[union-attr]
 
 
-def bias_sizes(subject: Subject) -> tuple[float, float]:
+def bias_sizes(subject: Target) -> tuple[float, float]:
     """The largest bias less the own key's at near and at far distances; where tokens are counted, in more of them."""
     if subject.counts_tokens:
         return tuple(bias_at(subject, torch.arange(n)) for n in (256, 4096))  # type: ignore[return-value]
@@ -111,7 +111,7 @@ def some_of(length: int) -> Tensor:
     return torch.cat((torch.tensor([0, length - 1]), (drawn * length).long())).unique()
 
 
-def bias_at(subject: Subject, places: Tensor) -> float:
+def bias_at(subject: Target, places: Tensor) -> float:
     """The largest bias of a text's last query, less that of its own key."""
     layer = subject.layer()
     key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(places), -1)
@@ -120,7 +120,7 @@ def bias_at(subject: Subject, places: Tensor) -> float:
     return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
 
 
-def key_sizes(subject: Subject) -> tuple[float, float]:
+def key_sizes(subject: Target) -> tuple[float, float]:
     """Largest length of a turned key over its own, near the start and a million tokens on."""
     layer = subject.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)

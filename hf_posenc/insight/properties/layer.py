@@ -14,11 +14,11 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import Call
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.patches.rotate_qk import copies_of, scaled, turned
+from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme
 
 SEED = 0
@@ -72,7 +72,7 @@ class Layer:
 
     def call(
         self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None, normed: bool = False
-    ) -> Call:
+    ) -> AttentionCall:
         """The attention call of tokens ``query`` and ``key``, each ``[batch, n, width]``, before codes are added.
 
         Args:
@@ -89,7 +89,7 @@ class Layer:
         terms = self.scheme.terms(ctx)
         queries, terms = scaled(queries, terms)
         keys = copies_of(cached, terms.regions)
-        return Call(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
+        return AttentionCall(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
 
     def cached_channels(self) -> int:
         """Numbers that a cache holds of a token's key, a head: its copies, and what is carried beside."""
@@ -121,7 +121,7 @@ class Layer:
         even = places.shape[-1] < 2 or bool((places.diff(dim=-1) == 1).all())
         ctx = PositionContext(places, places, self.geometry.causal, even, hidden=key, projections=self, layer=0)
         q, k = self.scheme.prepare(self.query(query), self.key(key))
-        queries, cached, values = turned(self.scheme, q, k, self._heads(key, 2), ctx)
+        queries, cached, values = rotated(self.scheme, q, k, self._heads(key, 2), ctx)
         beside = self.scheme.carry(ctx)
         if beside is not None:
             ctx = replace(ctx, carried=beside.to(self.dtype).float())
@@ -135,12 +135,12 @@ class Layer:
         return (x.to(self.dtype) @ self.weights[which]).unflatten(-1, (-1, self.geometry.head_dim)).transpose(-2, -3)
 
 
-def logits(call: Call) -> Tensor:
+def logits(call: AttentionCall) -> Tensor:
     """The logits that softmax gets, ``[batch, heads, row, key]``, −∞ where nothing is seen."""
     return torch.cat([_of_run(run)[0] for run in _runs(call)], dim=2)
 
 
-def outputs(call: Call) -> Tensor:
+def outputs(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, row, head_dim]``."""
     return torch.cat([_mixed(run) for run in _runs(call)], dim=2)
 
@@ -150,7 +150,7 @@ def single(block: Block) -> Block:
     return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
 
 
-def _runs(call: Call) -> Iterator[Call]:
+def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
     if call.terms.rows is None:
         yield call
         return
@@ -158,7 +158,7 @@ def _runs(call: Call) -> Iterator[Call]:
         yield length_rotation.turned(call, chosen, length)
 
 
-def _mixed(call: Call) -> Tensor:
+def _mixed(call: AttentionCall) -> Tensor:
     found, block = _of_run(call)
     weights = dense_blocks.softmax_with_sink(found, call.terms.sink)
     mixed = dense_blocks.spread(weights, call.values.to(weights.dtype))
@@ -167,7 +167,7 @@ def _mixed(call: Call) -> Tensor:
     return mixed
 
 
-def _of_run(call: Call) -> tuple[Tensor, Block]:
+def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
     """Logits, and the first region's block."""
     chosen, terms = slice(0, call.query_length), call.terms
     keys, _ = dense_blocks.upcast(call)

@@ -16,7 +16,7 @@ from hf_posenc.insight.properties import (
 from hf_posenc.insight.properties.cell import Cell
 from hf_posenc.insight.properties.precision import Rounded, precision
 from hf_posenc.insight.properties.registry import PROPERTIES, Property
-from hf_posenc.insight.properties.target import Subject, subjects
+from hf_posenc.insight.properties.target import Target, targets
 from hf_posenc.schemes.spec import SchemeSpec
 
 MODULES = (uniqueness, translation, extrapolation, axes, distance, cost)
@@ -62,9 +62,9 @@ def measure_precision(
     return found
 
 
-def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[Subject]:
+def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[Target]:
     """The subjects of what was asked for."""
-    return [subject for asked in schemes for subject in subjects(*spec_and_options(asked), model=model)]
+    return [subject for asked in schemes for subject in targets(*spec_and_options(asked), model=model)]
 
 
 def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
@@ -74,7 +74,7 @@ def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
     return cast("SchemeSpec", asked), {}
 
 
-def row(subject: Subject) -> dict[str, Cell]:
+def row(subject: Target) -> dict[str, Cell]:
     """All properties of one subject."""
     return {one.name: one.of(subject) for one in in_order()}
 

@@ -27,7 +27,7 @@ from hf_posenc.insight.properties.layer import (
     logits,
     outputs,
 )
-from hf_posenc.insight.properties.target import Subject
+from hf_posenc.insight.properties.target import Target
 
 PLACES = (0, 4096, 65_536, 1_000_000)
 TOKENS = 64
@@ -54,12 +54,12 @@ class Rounded:
     reason: str = ""
 
 
-def precision(subject: Subject, places: Sequence[int] = PLACES) -> list[Rounded]:
+def precision(subject: Target, places: Sequence[int] = PLACES) -> list[Rounded]:
     """All kinds of rounding at all places."""
     return [one for start in places for one in at(subject, start)]
 
 
-def at(subject: Subject, start: int) -> Iterator[Rounded]:
+def at(subject: Target, start: int) -> Iterator[Rounded]:
     """All kinds of rounding of a text that begins at ``start``."""
     positions = torch.arange(start, start + TOKENS)[None]
     try:
@@ -103,7 +103,7 @@ def to_int8(x: Tensor) -> Tensor:
 
 
 def compared(
-    subject: Subject, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
+    subject: Target, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> Rounded:
     """The errors of one reading."""
     seen = exact[0].isfinite()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hf_posenc.insight.properties.cell import Cell
-from hf_posenc.insight.properties.target import Subject
+from hf_posenc.insight.properties.target import Target
 
-Measure = Callable[[Subject], Cell]
+Measure = Callable[[Target], Cell]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.checks.case import stir
+from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.core.geometry import (
     Geometry,
     HostRotary,
@@ -47,7 +47,7 @@ def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool 
 
 
 @dataclass
-class Subject:
+class Target:
     """A scheme, and where it is looked at.
 
     Attributes:
@@ -69,7 +69,7 @@ class Subject:
             scheme.reset_parameters()
             holder = nn.Module()
             holder.posenc = scheme
-            stir(holder)
+            perturb_parameters(holder)
         return scheme
 
     def layer(
@@ -174,7 +174,7 @@ def spread(scores: Tensor) -> float:
     return float((scores.amax(-1) - scores.amin(-1)).max())
 
 
-def subjects(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None) -> list[Subject]:
+def targets(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None) -> list[Target]:
     """A scheme on its bench; several where its layers differ.
 
     Args:
@@ -193,7 +193,7 @@ def subjects(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, mode
         told = ",".join(f"{name}={value}" for name, value in (options or {}).items())
         whole = chosen.default.name + (f":{told}" if told else "")
         found = [
-            Subject(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
+            Target(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
             for number, plan in plans.items()
         ]
         try:

@@ -15,7 +15,7 @@ from torch import Tensor
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.cell import Cell, not_asked
 from hf_posenc.insight.properties.registry import property_of_schemes
-from hf_posenc.insight.properties.target import FAR, ROUNDING, Subject
+from hf_posenc.insight.properties.target import FAR, ROUNDING, Target
 from hf_posenc.insight.properties.uniqueness import difference
 
 STEP = 5
@@ -43,7 +43,7 @@ class Fit:
 
 
 @property_of_schemes("linear", "Is p → p + k one linear map, whatever p?")
-def linear(subject: Subject) -> Cell:
+def linear(subject: Target) -> Cell:
     """Fitted on codes, or on what a set of queries scores a key as it moves away."""
     if not subject.has_codes and subject.moved_by_position < ROUNDING:
         return not_asked("position does nothing to attention")
@@ -66,7 +66,7 @@ def linear(subject: Subject) -> Cell:
 
 
 @property_of_schemes("relative", "Does the score depend on i − j only?")
-def relative(subject: Subject) -> Cell:
+def relative(subject: Target) -> Cell:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
     places = torch.arange(subject.length)
     scores = subject.constant_scores(places)
@@ -89,7 +89,7 @@ def relative(subject: Subject) -> Cell:
     return Cell(uneven < NEARLY, uneven, says, note, {"codes_alone": alone})
 
 
-def pairs(subject: Subject) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def pairs(subject: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Codes before and after the step: positions to fit, and others, of a text twice as long, to judge by."""
     end = subject.reach if subject.has_codes else min(subject.reach, FITTED + JUDGED if subject.counts_tokens else 1024)
     longer = 2 * end if end == FAR else end
@@ -99,7 +99,7 @@ def pairs(subject: Subject) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor
     return before_and_after(subject, fitted, end), before_and_after(subject, judged, longer)
 
 
-def before_and_after(subject: Subject, places: Tensor, end: int) -> tuple[Tensor, Tensor]:
+def before_and_after(subject: Target, places: Tensor, end: int) -> tuple[Tensor, Tensor]:
     """Codes, or logits, at ``places`` and a step further, each ``[n, width]``, in a text that ends at ``end − 1``."""
     both = torch.cat((places, places + STEP)).unique()
     if subject.has_codes:

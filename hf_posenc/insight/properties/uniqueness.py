@@ -7,13 +7,13 @@ from torch import Tensor
 
 from hf_posenc.insight.properties.cell import Cell, not_asked
 from hf_posenc.insight.properties.registry import property_of_schemes
-from hf_posenc.insight.properties.target import ROUNDING, Subject
+from hf_posenc.insight.properties.target import ROUNDING, Target
 
 CONTENTS = 8
 
 
 @property_of_schemes("unique", "Are no two positions alike?")
-def unique(subject: Subject) -> Cell:
+def unique(subject: Target) -> Cell:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
     places = torch.arange(subject.length)
     codes = subject.codes(places)
@@ -35,7 +35,7 @@ def unique(subject: Subject) -> Cell:
 
 
 @property_of_schemes("same", "Has a position the same code in every text?")
-def same(subject: Subject) -> Cell:
+def same(subject: Target) -> Cell:
     """The first positions of a short text against those of a long one."""
     short = torch.arange(subject.length // 2)
     long = torch.arange(subject.length)
@@ -53,7 +53,7 @@ def same(subject: Subject) -> Cell:
 
 
 @property_of_schemes("equal_gaps", "Is a step the same in a text of 3 as in one of 4?")
-def equal_gaps(subject: Subject) -> Cell:
+def equal_gaps(subject: Target) -> Cell:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
     for count in (3, 4):
@@ -72,7 +72,7 @@ def equal_gaps(subject: Subject) -> Cell:
 
 
 @property_of_schemes("deterministic", "Do two calls give the same?")
-def deterministic(subject: Subject) -> Cell:
+def deterministic(subject: Target) -> Cell:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
     places = torch.arange(subject.length // 2)
     with torch.random.fork_rng(devices=[]):

@@ -12,19 +12,24 @@ from hf_posenc.errors import (
     UnsupportedModel,
 )
 from hf_posenc.patches.offloading import is_foreign
-from hf_posenc.schemes.base import Scheme, has
+from hf_posenc.schemes.base import Scheme, implements
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
 
 
-def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
+def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
+    """Refuse to put a scheme on a rotation that the configuration scales already.
+
+    Raises:
+        AlreadyScaled: the scheme would overwrite that scaling, or cannot be put on top of it.
+    """
     scaling = adapter.scaled_already(config)
     if scaling is None:
         return
     replaced = all(s.replaces_host for s in schemes)
-    if replaced and not told and any(has(s, "rotation") or has(s, "row_rotation") for s in schemes):
+    if replaced and not told and any(implements(s, "rotation") or implements(s, "row_rotation") for s in schemes):
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
             "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
@@ -36,7 +41,12 @@ def _check_host_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *,
         )
 
 
-def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+def check_every_layer(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+    """Refuse a base model whose attention layers cannot all be patched.
+
+    Raises:
+        UnsupportedModel: it has none, or another number than its configuration says.
+    """
     found = sum(1 for _ in adapter.attentions(base))
     if found == 0 == geometry.layers:
         raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
@@ -47,7 +57,12 @@ def _check_whole(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
         )
 
 
-def _check_foreign(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called.
+
+    Raises:
+        ForeignPatch: another library did that.
+    """
     for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
         if is_foreign(module):
             raise ForeignPatch(

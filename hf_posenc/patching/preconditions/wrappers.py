@@ -71,7 +71,7 @@ def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Itera
 
 
 @contextmanager
-def runnable(base: nn.Module) -> Iterator[None]:
+def explain_run_errors(base: nn.Module) -> Iterator[None]:
     """Say what a layer says that cannot be run even before it is patched.
 
     Raises:

@@ -46,13 +46,13 @@ class WholeSave:
             own(self.model, str(beside), **kwargs)
 
 
-def save_whole(model: nn.Module) -> None:
+def install_atomic_save(model: nn.Module) -> None:
     """Give ``model`` the method, if its class can save and nobody has put another on the instance."""
     if hasattr(type(model), NAME) and NAME not in model.__dict__:
         model.__dict__[NAME] = WholeSave(model)
 
 
-def save_as_before(model: nn.Module) -> None:
-    """Undo `save_whole`."""
+def remove_atomic_save(model: nn.Module) -> None:
+    """Undo `install_atomic_save`."""
     if isinstance(model.__dict__.get(NAME), WholeSave):
         del model.__dict__[NAME]

@@ -29,32 +29,32 @@ from torch import Tensor, nn
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.core.files.paths import named
+from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import (
     CheckpointMismatch,
     ModelNotFound,
     PeftAdapterMismatch,
     shown,
 )
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.stored.config_guard import GUARD
-from hf_posenc.patching.stored.scheme_block import Block
+from hf_posenc.patching.stored.scheme_block import SchemeBlock
 
-SIDE_CAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
+SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
 CARRIES = "posenc_base"  # of a PEFT configuration: whose scheme it writes
 KIND = "peft_type"
 NEEDED = "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
 
 
-def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
-    """The scheme an adapter was trained under; None where it has no side-car.
+def sidecar_of(folder: str | os.PathLike[str]) -> SchemeBlock | None:
+    """The scheme an adapter was trained under; None where it has no sidecar.
 
     Raises:
-        PeftAdapterMismatch: the side-car is damaged, lost, not as it was written, or of a scheme that does not exist
+        PeftAdapterMismatch: the sidecar is damaged, lost, not as it was written, or of a scheme that does not exist
             here.
     """
-    file = local_folder(folder) / SIDE_CAR
+    file = local_folder(folder) / SIDECAR
     if not file.exists():
         check_unguarded(file.parent)
         return None
@@ -63,7 +63,7 @@ def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
     actual = digest_of(content)
     content.pop(DIGEST, None)
     try:
-        block = Block.read(content, str(file))
+        block = SchemeBlock.read(content, str(file))
     except CheckpointMismatch as error:
         raise PeftAdapterMismatch(str(error)) from error
     if told not in (None, actual):
@@ -75,7 +75,7 @@ def side_car_of(folder: str | os.PathLike[str]) -> Block | None:
 
 
 def check_unguarded(folder: Path) -> None:
-    """Refuse an adapter that was trained under a scheme and has lost its side-car.
+    """Refuse an adapter that was trained under a scheme and has lost its sidecar.
 
     Raises:
         PeftAdapterMismatch: it is one, as its guard or the learned positions beside it say.
@@ -83,17 +83,17 @@ def check_unguarded(folder: Path) -> None:
     config = folder / PEFT_CONFIG
     if (config.is_file() and GUARD in read_json(config)) or (folder / PARAMETERS).exists():
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} was trained under a position scheme, and its {SIDE_CAR} is missing. "
+            f"The PEFT adapter in {folder} was trained under a position scheme, and its {SIDECAR} is missing. "
             "Copy the whole folder, or save the adapter again."
         )
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Of what a side-car says, however it is spaced."""
+    """Of what a sidecar says, however it is spaced."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def carry(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
+def write_beside_adapter(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
     """Make these PEFT configurations write the scheme of ``base`` wherever they are saved."""
     for config in peft_configs.values():
         config.__class__ = carrying_class(config.__class__)
@@ -111,7 +111,7 @@ def carrying_class(cls: Any) -> Any:
         cls.save_pretrained(self, save_directory, **kwargs)
         base = self.__dict__[CARRIES]()
         if base is not None:
-            write_side_car(base, Path(save_directory))
+            write_sidecar(base, Path(save_directory))
             if is_patched(base):
                 write_json(Path(save_directory) / PEFT_CONFIG, guard(read_json(Path(save_directory) / PEFT_CONFIG)))
 
@@ -149,11 +149,11 @@ def unguard(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {**plain, **kept}
 
 
-def write_side_car(model: nn.Module, folder: Path) -> None:
+def write_sidecar(model: nn.Module, folder: Path) -> None:
     """Write scheme and loose parameters of ``model``; for a plain model, remove those of an earlier save."""
-    block = Block.of_model(model)
+    block = SchemeBlock.of_model(model)
     if block is None:
-        (folder / SIDE_CAR).unlink(missing_ok=True)
+        (folder / SIDECAR).unlink(missing_ok=True)
         (folder / PARAMETERS).unlink(missing_ok=True)
         return
     content = block.to_json()
@@ -161,7 +161,7 @@ def write_side_car(model: nn.Module, folder: Path) -> None:
         data = save({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
         write_bytes(folder / PARAMETERS, data)
         content[DIGEST] = hashlib.sha256(data).hexdigest()
-    write_json(folder / SIDE_CAR, content | {OWN_DIGEST: digest_of(content)})
+    write_json(folder / SIDECAR, content | {OWN_DIGEST: digest_of(content)})
 
 
 def saved_parameters(folder: Path) -> dict[str, Tensor]:
@@ -170,13 +170,13 @@ def saved_parameters(folder: Path) -> dict[str, Tensor]:
     Raises:
         PeftAdapterMismatch: the file is missing or damaged.
     """
-    digest = read_json(folder / SIDE_CAR).get(DIGEST) if (folder / SIDE_CAR).exists() else None
+    digest = read_json(folder / SIDECAR).get(DIGEST) if (folder / SIDECAR).exists() else None
     if digest is None:
         return {}
     data = (folder / PARAMETERS).read_bytes() if (folder / PARAMETERS).is_file() else b""
     if hashlib.sha256(data).hexdigest() != digest:
         raise PeftAdapterMismatch(
-            f"{folder / PARAMETERS} is not what {SIDE_CAR} describes. Copy or save the adapter again."
+            f"{folder / PARAMETERS} is not what {SIDECAR} describes. Copy or save the adapter again."
         )
     try:
         return load(data)
@@ -204,7 +204,7 @@ def load_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path)
 
 def loose_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Learned position parameters that PEFT does not save itself, by their names in the base model."""
-    base, _ = host_of(model)
+    base, _ = base_model_of(model)
     owned_by_peft = ("modules_to_save", "original_module", "lora_")
     return {
         name: parameter
@@ -227,7 +227,7 @@ def base_of_adapter(folder: str) -> str | None:
 
 def local_folder(name: str | os.PathLike[str]) -> Path:
     """A folder as it is; a Hub name as the folder its JSON and safetensors files were downloaded to."""
-    given = named(name, "A PEFT adapter")
+    given = checked_name(name, "A PEFT adapter")
     if Path(given).is_dir():
         return Path(given)
     from huggingface_hub import snapshot_download

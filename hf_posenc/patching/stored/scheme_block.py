@@ -22,7 +22,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patching.state import STASH as STASH
-from hf_posenc.patching.state import host_of, is_patched
+from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.stored.config_guard import (
     BLOCK,
     HOST_ROTATION,
@@ -49,7 +49,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class Block:
+class SchemeBlock:
     """A block, read and checked.
 
     Attributes:
@@ -64,7 +64,7 @@ class Block:
     host_length: int
 
     @classmethod
-    def read(cls, value: Any, where: str) -> Block:
+    def read(cls, value: Any, where: str) -> SchemeBlock:
         """Check a block as JSON gave it.
 
         Args:
@@ -94,12 +94,12 @@ class Block:
         return cls(layout, trained, target, host)
 
     @classmethod
-    def of_model(cls, model: nn.Module) -> Block | None:
+    def of_model(cls, model: nn.Module) -> SchemeBlock | None:
         """The block of a live model; None where it carries no scheme."""
-        return cls.read(vars(host_of(model)[0].config)[BLOCK], "this model") if is_patched(model) else None
+        return cls.read(vars(base_model_of(model)[0].config)[BLOCK], "this model") if is_patched(model) else None
 
     @classmethod
-    def of_config(cls, config: Mapping[str, Any], where: str) -> Block | None:
+    def of_config(cls, config: Mapping[str, Any], where: str) -> SchemeBlock | None:
         """The block of a configuration's content; None where it has none.
 
         Raises:

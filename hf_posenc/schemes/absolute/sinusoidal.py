@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.core.rotation.apply import waves
+from hf_posenc.core.rotation.apply import cos_sin
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Base, Positive
@@ -72,7 +72,7 @@ class Sinusoidal(Scheme):
 
     def embed(self, positions: Tensor) -> Tensor:
         """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32, from float64 angles."""
-        cos, sin = waves(Rotation(self.frequencies), positions)
+        cos, sin = cos_sin(Rotation(self.frequencies), positions)
         cos = cos[..., : self.geometry.width // 2]
         sin, cos = sin * (self.kind != "cos"), cos * (self.kind != "sin")
         scale = self.scale.float() if isinstance(self.scale, Tensor) else self.scale

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from hf_posenc.core.terms import Block
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import CannotCombine
 
 
@@ -24,7 +24,7 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
         ``[heads, …]``.
     """
     # A graph cannot know the distances before it runs, and fractional ones are as many as there are pairs.
-    if distance.ndim == 1 or distance.is_floating_point() or traced():
+    if distance.ndim == 1 or distance.is_floating_point() or is_traced():
         return function(distance.flatten()).unflatten(-1, distance.shape)
     low, high = (int(end) for end in distance.aminmax())
     if high - low >= distance.numel():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Positive, PositiveInt
@@ -93,7 +93,7 @@ class FIRE(Scheme):
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
         bends = ~(on | off)
         slope, offset = out @ (weight * on), out @ (shift * on) + self.outer.bias.float()
-        if not traced():  # a graph cannot know how many bend
+        if not is_traced():  # a graph cannot know how many bend
             weight, shift, out = weight[bends], shift[bends], out[:, bends]
         else:
             out = out * bends

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation, geometric
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation.apply import rotate, table, waves
+from hf_posenc.core.rotation.apply import cos_sin, rotate, table
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.core.tracing import open_length, traced
+from hf_posenc.core.tracing import has_dynamic_length, is_traced
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import skewed
 from hf_posenc.schemes.options import Base, PositiveInt
@@ -87,11 +87,11 @@ class TransformerXL(Scheme):
     def reach(self, ctx: PositionContext) -> Reach | None:
         """The ends of a call's distances where these are known and most between them occur."""
         keys = ctx.key_positions.shape[1]
-        if ctx.remapped or ctx.query_positions.is_floating_point() or open_length(keys):
+        if ctx.remapped or ctx.query_positions.is_floating_point() or has_dynamic_length(keys):
             return None
         if ctx.contiguous:
             farthest = keys - 1
-        elif traced():
+        elif is_traced():
             return None  # a value cannot be looked at while tracing
         else:
             farthest = ctx.once("transformer_xl reach", lambda: farthest_pair(ctx))
@@ -106,7 +106,7 @@ class TransformerXL(Scheme):
 
     def sinusoids(self, distance: Tensor) -> Tensor:
         """R of distances ``[batch, n]``, ``[batch, n, waves]``, float32 from float64 angles."""
-        cos, sin = waves(self.waves, distance)
+        cos, sin = cos_sin(self.waves, distance)
         return torch.cat((sin, cos), dim=-1)
 
     def _of_block(self, of_distance: OfDistance, block: Block) -> Tensor:

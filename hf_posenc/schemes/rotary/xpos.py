@@ -20,7 +20,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Layout, Rotation
 from hf_posenc.core.regions import EVERYTHING, Band, Region
-from hf_posenc.core.tracing import traced
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.options import AtLeastOne, Base, Positive
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.rotary import Rotary
@@ -73,7 +73,7 @@ class XPos(Rotary):
 
     def chunks_back(self, ctx: PositionContext) -> int:
         """How many chunks the farthest key in reach is back."""
-        if traced():  # positions have no values yet; no text has more chunks than its keys fill
+        if is_traced():  # positions have no values yet; no text has more chunks than its keys fill
             return (ctx.key_positions.shape[1] + self.chunk - 2) // self.chunk
         newest, oldest = int(ctx.query_positions.max()), int(ctx.key_positions.min())
         return max(0, newest // self.chunk - oldest // self.chunk)

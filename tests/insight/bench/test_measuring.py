@@ -157,7 +157,7 @@ def test_threads_are_as_before(model: PreTrainedModel) -> None:
     [
         ({"lengths": []}, OptionOutOfRange), ({"lengths": [1]}, OptionOutOfRange), ({"rounds": 0}, OptionOutOfRange),
         ({"batch": 0}, OptionOutOfRange), ({"cases": ("reading",)}, OptionOutOfRange),
-        ({"against": ("flex",)}, OptionOutOfRange), ({"schemes": "unscaled"}, OptionOutOfRange),
+        ({"against": ("flex",)}, OptionOutOfRange), ({"schemes": "unpatched"}, OptionOutOfRange),
         ({"schemes": "yarm"}, UnknownScheme), ({"factor": 0.5}, LengthContradiction),
     ],
     ids=str,

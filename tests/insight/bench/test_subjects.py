@@ -15,7 +15,7 @@ from hf_posenc.insight.bench.variants import (
     NAIVE,
     PATCHED,
     UNPATCHED,
-    subject,
+    variant,
 )
 from hf_posenc.schemes.entry import Entry, entries_of
 
@@ -42,7 +42,7 @@ def entry(scheme: str) -> Entry:
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
 def test_the_unpatched_one_is_the_model_and_runs_beyond_its_table(kind: str) -> None:
     model = made(kind)
-    same = subject(model, UNPATCHED, entry("alibi"), LENGTH, 8 * TRAINED)
+    same = variant(model, UNPATCHED, entry("alibi"), LENGTH, 8 * TRAINED)
     ids = tokens()
     with torch.no_grad():
         short = ids[:, :TRAINED]
@@ -55,7 +55,7 @@ def test_the_unpatched_one_is_the_model_and_runs_beyond_its_table(kind: str) -> 
 @pytest.mark.parametrize("role", [UNPATCHED, PATCHED, NAIVE])
 def test_weights_are_shared_and_gradients_are_not(kind: str, role: str) -> None:
     model = made(kind)
-    other = subject(model, role, entry("alibi"), LENGTH, 8 * TRAINED)
+    other = variant(model, role, entry("alibi"), LENGTH, 8 * TRAINED)
     mine = {p.data_ptr() for p in model.parameters()}
     own = [p for name, p in other.named_parameters() if p.data_ptr() not in mine]
     assert sum(p.numel() for p in own) <= LENGTH * 64  # a longer table at most
@@ -70,7 +70,7 @@ def test_the_naive_one_reads_the_same(scheme: str) -> None:
     model = made()
     logits = []
     for role in (PATCHED, NAIVE):
-        other = subject(model, role, entry(scheme), LENGTH, 8 * TRAINED)
+        other = variant(model, role, entry(scheme), LENGTH, 8 * TRAINED)
         with torch.no_grad():
             logits.append(other(tokens()).logits)
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
@@ -87,7 +87,7 @@ def test_the_naive_one_decodes_the_same_and_turns_all_keys_where_they_move(schem
     model, ids = made(), tokens()
     logits = []
     for role in (PATCHED, NAIVE):
-        other = subject(model, role, entry(scheme), LENGTH, 8 * TRAINED, decodes=True)
+        other = variant(model, role, entry(scheme), LENGTH, 8 * TRAINED, decodes=True)
         decode = Decode(other, ids)
         for _ in range(2):  # a cache that a step has written to must go on telling the truth
             decode.reset()
@@ -102,7 +102,7 @@ def test_the_naive_one_decodes_the_same_and_turns_all_keys_where_they_move(schem
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk", "sinks"])
 @pytest.mark.parametrize("role", [UNPATCHED, PATCHED])
 def test_every_round_of_decoding_starts_alike(scheme: str, role: str) -> None:
-    decode = Decode(subject(made(), role, entry(scheme), LENGTH, 8 * TRAINED), tokens())
+    decode = Decode(variant(made(), role, entry(scheme), LENGTH, 8 * TRAINED), tokens())
     found = []
     for calls in (1, 5, 2):
         decode.reset()
@@ -120,7 +120,7 @@ def test_every_round_of_decoding_starts_alike(scheme: str, role: str) -> None:
 
 
 def test_a_cache_of_known_size_is_held() -> None:
-    decode = Decode(subject(made(), UNPATCHED, entry("yarn"), LENGTH, TRAINED), tokens())
+    decode = Decode(variant(made(), UNPATCHED, entry("yarn"), LENGTH, TRAINED), tokens())
     decode.reset()
     assert decode.held() == 2 * 2 * 2 * 16 * LENGTH * 4  # layers, keys and values, key-value heads, channels, float32
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import UnknownScheme, UnknownTopic
 from hf_posenc.insight.lessons import Finding, explain, topics
 from hf_posenc.insight.lessons.demonstrations import dog, layernorm, window
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.state import host_of
+from hf_posenc.patching.state import base_model_of
 
 HEAVY = {"window"}  # reads a trained model; has tests of its own
 
@@ -43,7 +43,7 @@ def test_every_topic_runs_and_speaks(name: str) -> None:
 
 def test_the_dogs_by_hand() -> None:
     """The same two numbers from the model itself: BERT with its table read as zeros."""
-    model = host("bert")
+    model = tiny_model("bert")
     model.bert.embeddings.position_embeddings.weight.data.zero_()
     with torch.no_grad():
         said = model.bert(torch.tensor([[3, 4, 5, 6, 4]])).last_hidden_state[0]
@@ -56,7 +56,7 @@ def test_the_dogs_by_hand() -> None:
 
 def test_the_dogs_conclusion_follows_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were no scheme to have an effect, it would say so."""
-    monkeypatch.setattr(dog, "patched_if_defined", lambda model, scheme: patch_model(host("bert"), "none"))
+    monkeypatch.setattr(dog, "patched_if_defined", lambda model, scheme: patch_model(tiny_model("bert"), "none"))
     said = explain("dog").conclusion
     assert "In the encoder both dogs are one under none, sinusoidal, learned, rope, alibi and t5." in said
     assert "told apart" not in said
@@ -211,7 +211,7 @@ def test_window_mends_both_causes(on_a_trained_model: Finding) -> None:
     entropy = {name: row["entropy, nats"] for name, row in rows.items()}
     assert entropy["rope"] > entropy["rerope"] > entropy["window"] + 0.1
     assert entropy["window"] == pytest.approx(entropy["as trained"], abs=0.1)
-    assert rows["rope"]["loss, nats a token"] > rows["window"]["loss, nats a token"] + 1
+    assert rows["rope"]["loss, nats/token"] > rows["window"]["loss, nats/token"] + 1
     assert "neither is so under window" in on_a_trained_model.conclusion
 
 
@@ -225,4 +225,4 @@ def test_windows_numbers_are_the_models(on_a_trained_model: Finding) -> None:
         logits = model(texts).logits[:, -65:-1]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), texts[:, -64:].flatten())
     assert on_a_trained_model.tables[0].rows[0][5] == pytest.approx(float(loss), abs=1e-4)
-    assert host_of(model)[0].config.max_position_embeddings == 256
+    assert base_model_of(model)[0].config.max_position_embeddings == 256

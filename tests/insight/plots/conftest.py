@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hf_posenc.insight.plots.models import Shapes
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
-Look = Callable[..., Subject]
+Look = Callable[..., Target]
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def look() -> Iterator[Look]:
     """``look("yarn", factor=4)``: the scheme on a host of 4 heads × 8 channels, width 16, trained at 32 tokens."""
     with ExitStack() as stack:
 
-        def at(scheme: Any, options: dict[str, Any] | None = None, *, kind: Any = None, **lengths: Any) -> Subject:
+        def at(scheme: Any, options: dict[str, Any] | None = None, *, kind: Any = None, **lengths: Any) -> Target:
             shapes = Shapes(kind=kind, heads=4, head_dim=8, width=16, layers=2, trained_length=32)
             return stack.enter_context(shapes.subject(scheme, options, **lengths))
 

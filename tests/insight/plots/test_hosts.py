@@ -20,7 +20,7 @@ def gpt2() -> torch.nn.Module:
 
 def test_a_models_own_table_is_what_is_looked_at(gpt2: torch.nn.Module) -> None:
     before = {name: weight.clone() for name, weight in gpt2.state_dict().items()}
-    own, learned = numbers("unscaled,learned", "code", model=gpt2, length=50)
+    own, learned = numbers("unpatched,learned", "code", model=gpt2, length=50)
     assert torch.equal(own.numbers["code"], gpt2.transformer.wpe.weight[:50])
     assert torch.equal(learned.numbers["code"], own.numbers["code"])
     assert not is_patched(gpt2)
@@ -49,7 +49,7 @@ def test_what_a_patched_model_has_learned_is_looked_at() -> None:
     scheme = hf_posenc.scheme_of(model)
     with torch.no_grad():
         scheme.table.weight[0] = 5.0  # type: ignore[union-attr, index, operator]
-    bias = numbers("unscaled", "bias", model=model, length=8)[0].numbers["bias"]
+    bias = numbers("unpatched", "bias", model=model, length=8)[0].numbers["bias"]
     assert bias[:, 4, 4].tolist() == [5.0] * len(bias)
     assert is_patched(model)
 

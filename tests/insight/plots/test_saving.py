@@ -14,7 +14,7 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, show
 from hf_posenc.insight.plots.compose import frames, sheets
 from hf_posenc.insight.plots.plot import order_of
-from hf_posenc.insight.plots.registry import picture_of
+from hf_posenc.insight.plots.registry import plot_of
 from hf_posenc.insight.plots.save import (
     Taken,
     check_ending,
@@ -27,7 +27,7 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
 
 
 def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> Taken:
-    order, one = order_of(schemes, shapes=SMALL, **how), picture_of(picture)
+    order, one = order_of(schemes, shapes=SMALL, **how), plot_of(picture)
     return Taken(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
 
 
@@ -45,7 +45,7 @@ def test_every_picture_is_drawn_and_its_axes_say_what_they_are(picture: str, sch
     figure = show(schemes, picture, shapes=SMALL, trained_length=16)[picture]
     figure.canvas.draw()
     drawn = [axes for axes in figure.axes if axes.axison]
-    assert figure.get_suptitle().startswith(picture_of(picture).title)
+    assert figure.get_suptitle().startswith(plot_of(picture).title)
     if picture != "clock":  # dials have words of their own
         assert all(axes.get_xlabel() or axes.get_ylabel() or axes.get_title("left") for axes in drawn)
         words = " ".join(axes.get_xlabel() + axes.get_ylabel() for axes in drawn)

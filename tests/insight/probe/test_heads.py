@@ -14,7 +14,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.insight.probe.loss_by_context import Frame
-from hf_posenc.insight.probe.variant import Plan, Side, measure
+from hf_posenc.insight.probe.variant import Plan, Variant, measure
 from hf_posenc.schemes import registry
 
 Build = Callable[..., Any]
@@ -47,7 +47,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register_scheme("first_token")(First)
 
 
-def side_of(model: Any, ids: Tensor, **settings: Any) -> Side:
+def side_of(model: Any, ids: Tensor, **settings: Any) -> Variant:
     return measure(model, Plan([ids], Frame(0, 0), 16, (), **settings), "test", lambda doing: None)
 
 

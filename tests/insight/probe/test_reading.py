@@ -12,12 +12,12 @@ from torch import Tensor
 from hf_posenc import load_starter
 from hf_posenc.errors import BackendCannotCarry, SchemeNotDefined
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
-from hf_posenc.insight.probe import Reading, probe
+from hf_posenc.insight.probe import LossByContext, probe
 from hf_posenc.insight.probe.loss_by_context import (
     EVERY,
     Frame,
     can_read,
-    read,
+    loss_by_context,
     scores,
 )
 from hf_posenc.insight.probe.run import measured_lengths
@@ -27,9 +27,9 @@ from hf_posenc.patching.state import is_patched
 Build = Callable[..., Any]
 
 
-def reading(columns: dict[int, list[float]]) -> Reading:
+def reading(columns: dict[int, list[float]]) -> LossByContext:
     rows = tuple(zip(*columns.values(), strict=True))
-    return Reading(tuple(columns), rows, (), ())
+    return LossByContext(tuple(columns), rows, (), ())
 
 
 def test_more_text_helps_then_nothing_then_hurts() -> None:
@@ -77,7 +77,7 @@ def test_all_lengths_hide_the_same_tokens(build: Build, ids: Tensor) -> None:
 
 def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) -> None:
     model = build("llama")
-    found = read(model, [ids], (16, 48), 8, Frame(1, 0), None)
+    found = loss_by_context(model, [ids], (16, 48), 8, Frame(1, 0), None)
     short = torch.cat((ids[:, :1], ids[:, -15:]), dim=1)
     with torch.no_grad():
         logits = model(short).logits[0, -9:-1].log_softmax(-1)
@@ -86,7 +86,7 @@ def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) ->
 
 
 def test_places_cover_the_longest_text(build: Build, ids: Tensor) -> None:
-    found = read(build("llama"), [ids], (24, 48), 8, Frame(0, 0), None)
+    found = loss_by_context(build("llama"), [ids], (24, 48), 8, Frame(0, 0), None)
     assert len(found.places) == len(found.by_place) == 16
     assert found.places[0] < 3
     assert found.places[-1] > 44

@@ -15,10 +15,10 @@ from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.insight.properties import (
     PROPERTIES,
     Cell,
-    Subject,
+    Target,
     in_order,
     measure,
-    subjects,
+    targets,
 )
 from hf_posenc.insight.properties.translation import fit, pairs
 from hf_posenc.schemes import registry
@@ -28,10 +28,10 @@ WIDTH, TRAINED, TEXT = 128, 64, 128  # of the bench
 
 
 @lru_cache(maxsize=32)
-def subject(scheme: str) -> Subject:
+def subject(scheme: str) -> Target:
     name, _, option = scheme.partition(":")
     options = dict([option.split("=")]) if option else {}
-    return subjects(name, options)[0]
+    return targets(name, options)[0]
 
 
 @lru_cache(maxsize=256)

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.routes import dense_blocks, length_rotation
-from hf_posenc.insight.properties import Subject, subjects
+from hf_posenc.insight.properties import Target, targets
 from hf_posenc.insight.properties.layer import gaussian, outputs
 
 COUNT = 40
 
 
-def subject(scheme: str) -> Subject:
-    return subjects(scheme)[0]
+def subject(scheme: str) -> Target:
+    return targets(scheme)[0]
 
 
 def content(seed: int) -> Tensor:

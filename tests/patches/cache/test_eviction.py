@@ -7,9 +7,9 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from hf_posenc import patch_model
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.patches.cache.eviction import ForgettingLayer
+from hf_posenc.patches.cache.eviction import EvictingLayer
 
 HELD = {"sinks": 31, "lm_infinite": 41, "window": 31}  # sinks + recent − 1, n_global + n_local − 1, size − 1
 
@@ -20,24 +20,24 @@ def text(length: int, rows: int = 1) -> torch.Tensor:
 
 @pytest.mark.parametrize("scheme", HELD)
 def test_memory_stays_what_the_scheme_needs(scheme: str) -> None:
-    model = patch_model(host("llama"), scheme, factor=8)
+    model = patch_model(tiny_model("llama"), scheme, factor=8)
     cache, sizes = DynamicCache(config=model.config), []
     with torch.no_grad():
-        for token in text(6 * TRAINED).T[..., None]:
+        for token in text(6 * TRAINED_LENGTH).T[..., None]:
             model(token, past_key_values=cache)
             sizes.append(cache.layers[0].keys.shape[2])
     assert max(sizes) == sizes[-1] == HELD[scheme]
-    assert cache.get_seq_length() == 6 * TRAINED
+    assert cache.get_seq_length() == 6 * TRAINED_LENGTH
 
 
 @pytest.mark.parametrize("scheme", [*HELD, "alibi+sinks", "yarn+sinks"])
 def test_generation_forgets_and_answers_as_one_reading_does(scheme: str) -> None:
-    model = patch_model(host("llama"), scheme, factor=4)
-    prompt = text(TRAINED + 9)
-    out = model.generate(prompt, max_new_tokens=2 * TRAINED, do_sample=False, return_dict_in_generate=True,
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
+    prompt = text(TRAINED_LENGTH + 9)
+    out = model.generate(prompt, max_new_tokens=2 * TRAINED_LENGTH, do_sample=False, return_dict_in_generate=True,
                          output_logits=True)  # fmt: skip
-    assert isinstance(out.past_key_values.layers[0], ForgettingLayer)
-    assert out.past_key_values.layers[0].keys.shape[2] < TRAINED + 10
+    assert isinstance(out.past_key_values.layers[0], EvictingLayer)
+    assert out.past_key_values.layers[0].keys.shape[2] < TRAINED_LENGTH + 10
     with torch.no_grad():
         whole = model(out.sequences).logits[0, prompt.shape[1] - 1 : -1]
     assert (torch.cat(out.logits) - whole).abs().max() < 1e-3  # logits of deviation 1, behind 64 steps
@@ -46,7 +46,7 @@ def test_generation_forgets_and_answers_as_one_reading_does(scheme: str) -> None
 @pytest.mark.parametrize("scheme", ["sinks", "lm_infinite"])
 def test_chunks_in_a_left_padded_batch(scheme: str) -> None:
     """Rows of unequal length, read in chunks onto a cache that has forgotten, equal each row alone."""
-    model, ids, pads = patch_model(host("llama"), scheme, factor=4), text(4 * TRAINED, rows=2), 19
+    model, ids, pads = patch_model(tiny_model("llama"), scheme, factor=4), text(4 * TRAINED_LENGTH, rows=2), 19
     mask = torch.ones_like(ids)
     mask[0, :pads] = 0
     cache, parts = DynamicCache(config=model.config), []
@@ -63,36 +63,36 @@ def test_chunks_in_a_left_padded_batch(scheme: str) -> None:
 
 
 def test_a_cache_the_user_sized_is_left_alone() -> None:
-    model = patch_model(host("llama"), "sinks", factor=4)
-    cache = StaticCache(config=model.config, max_cache_len=4 * TRAINED)
+    model = patch_model(tiny_model("llama"), "sinks", factor=4)
+    cache = StaticCache(config=model.config, max_cache_len=4 * TRAINED_LENGTH)
     with torch.no_grad():
-        model(text(TRAINED), past_key_values=cache)
-    assert not any(isinstance(layer, ForgettingLayer) for layer in cache.layers)
+        model(text(TRAINED_LENGTH), past_key_values=cache)
+    assert not any(isinstance(layer, EvictingLayer) for layer in cache.layers)
 
 
 def test_beams_and_layers_of_their_own() -> None:
     """Only the layers that forget do, and beams are reordered in them."""
-    model = patch_model(host("llama"), "rope", layers={"1": "sinks"}, factor=4)
-    out = model.generate(text(2 * TRAINED), max_new_tokens=8, num_beams=3, do_sample=False,
+    model = patch_model(tiny_model("llama"), "rope", layers={"1": "sinks"}, factor=4)
+    out = model.generate(text(2 * TRAINED_LENGTH), max_new_tokens=8, num_beams=3, do_sample=False,
                          return_dict_in_generate=True)  # fmt: skip
     plain, forgetful = out.past_key_values.layers
-    assert not isinstance(plain, ForgettingLayer)
+    assert not isinstance(plain, EvictingLayer)
     assert forgetful.keys.shape[2] == HELD["sinks"] < plain.keys.shape[2]
 
 
 def test_what_is_gone_cannot_come_back() -> None:
-    model = patch_model(host("llama"), "sinks", factor=4)
+    model = patch_model(tiny_model("llama"), "sinks", factor=4)
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(text(2 * TRAINED), past_key_values=cache)
+        model(text(2 * TRAINED_LENGTH), past_key_values=cache)
     with pytest.raises(BackendCannotCarry, match="dropped 33 keys cannot be cropped"):
         cache.crop(-1)
 
 
 def test_cropping_nothing_changes_nothing() -> None:
     """Assisted generation crops by zero tokens wherever every guess was right."""
-    model, ids = patch_model(host("llama"), "sinks", factor=4), text(3 * TRAINED)
-    cache, cut = DynamicCache(config=model.config), 2 * TRAINED
+    model, ids = patch_model(tiny_model("llama"), "sinks", factor=4), text(3 * TRAINED_LENGTH)
+    cache, cut = DynamicCache(config=model.config), 2 * TRAINED_LENGTH
     with torch.no_grad():
         model(ids[:, :cut], past_key_values=cache)
         cache.crop(0)
@@ -101,19 +101,19 @@ def test_cropping_nothing_changes_nothing() -> None:
         parts.append(model(ids[:, cut + 5 :], past_key_values=cache).logits)
         whole = model(ids, use_cache=False).logits
     assert cache.layers[0].gaps
-    assert cache.get_seq_length() == 3 * TRAINED
+    assert cache.get_seq_length() == 3 * TRAINED_LENGTH
     assert (torch.cat(parts, dim=1) - whole[:, cut:]).abs().max() < 1e-4
 
 
 def test_a_learned_sink_takes_its_share() -> None:
     """gpt-oss: one more logit in the softmax, and its column dropped."""
-    model = patch_model(host("llama"), "sinks", learned_logit=True, sinks=0, recent=4 * TRAINED, factor=4)
-    ids = text(TRAINED)
+    model = patch_model(tiny_model("llama"), "sinks", learned_logit=True, sinks=0, recent=4 * TRAINED_LENGTH, factor=4)
+    ids = text(TRAINED_LENGTH)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.posenc.parts[1].logits.fill_(-1e4)
         nothing = model(ids).logits
-        assert (nothing - host("llama")(ids).logits).abs().max() < 1e-4
+        assert (nothing - tiny_model("llama")(ids).logits).abs().max() < 1e-4
         for layer in model.model.layers:
             layer.self_attn.posenc.parts[1].logits.fill_(50.0)
         model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda m, args, out: seen.append(args[0]))

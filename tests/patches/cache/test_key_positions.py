@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM, StaticCache
 
 from hf_posenc import patch_model
-from hf_posenc.checks.tiny_models import TRAINED, host
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, MaskMismatch, UnknownKeys
 from hf_posenc.patches.cache.key_positions import RECORD
 
-LENGTH = TRAINED
+LENGTH = TRAINED_LENGTH
 
 
 def text(rows: int = 1, length: int = LENGTH) -> Tensor:
@@ -41,7 +41,7 @@ def read(model: LlamaForCausalLM, ids: Tensor, positions: Tensor | None, cache: 
 
 @pytest.mark.parametrize("scheme", ["alibi", "t5", "rerope", "dynamic_ntk"])
 def test_it_follows_the_rows_of_the_cache(scheme: str) -> None:
-    model = patch_model(host("llama"), scheme, factor=4)
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
     ids, positions, first = text(2), jumping(3, 8), LENGTH - 4
     cache = DynamicCache(config=model.config)
     read(model, ids[:, :first], positions[:, :first], cache)
@@ -61,7 +61,7 @@ def test_it_follows_the_rows_of_the_cache(scheme: str) -> None:
 
 @pytest.mark.parametrize("remake", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
 def test_a_copy_of_a_cache_remembers(remake: object) -> None:
-    model = patch_model(host("llama"), "alibi", factor=4)
+    model = patch_model(tiny_model("llama"), "alibi", factor=4)
     ids, positions, first = text(), jumping(9), LENGTH - 4
     cache = DynamicCache(config=model.config)
     read(model, ids[:, :first], positions[:, :first], cache)
@@ -73,8 +73,8 @@ def test_a_copy_of_a_cache_remembers(remake: object) -> None:
 
 
 def test_a_cropped_cache_goes_on_elsewhere() -> None:
-    model = patch_model(host("llama"), "alibi", factor=4)
-    ids, positions, cache = text(), jumping(9), DynamicCache(config=host("llama").config)
+    model = patch_model(tiny_model("llama"), "alibi", factor=4)
+    ids, positions, cache = text(), jumping(9), DynamicCache(config=tiny_model("llama").config)
     read(model, ids, jumping(2), cache)
     cache.crop(-(LENGTH - LENGTH // 2))
     after = read(model, ids[:, LENGTH // 2 :], positions[:, LENGTH // 2 :], cache)
@@ -82,7 +82,7 @@ def test_a_cropped_cache_goes_on_elsewhere() -> None:
 
 
 def test_an_emptied_cache_starts_anew() -> None:
-    model = patch_model(host("llama"), "alibi", factor=4)
+    model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = StaticCache(config=model.config, max_cache_len=LENGTH)
     read(model, text(), jumping(9), cache)
     cache.reset()
@@ -92,7 +92,7 @@ def test_an_emptied_cache_starts_anew() -> None:
 
 
 def test_positions_in_steps_of_one_cost_one_number() -> None:
-    model = patch_model(host("llama"), "alibi", factor=4)
+    model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = DynamicCache(config=model.config)
     for start, end in ((0, 9), (9, 10), (10, 20)):
         read(model, text()[:, start:end], torch.arange(100 + start, 100 + end)[None], cache)
@@ -101,14 +101,14 @@ def test_positions_in_steps_of_one_cost_one_number() -> None:
 
 
 def test_schemes_that_never_ask_record_nothing() -> None:
-    model = patch_model(host("llama"), "yarn", factor=4)
+    model = patch_model(tiny_model("llama"), "yarn", factor=4)
     cache = DynamicCache(config=model.config)
     read(model, text(), jumping(5), cache)
     assert not hasattr(cache, RECORD)
 
 
 def test_tokens_that_somebody_else_added() -> None:
-    model = patch_model(host("llama"), "alibi", factor=4)
+    model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = DynamicCache(config=model.config)
     read(model, text()[:, :9], None, cache)
     with warnings.catch_warnings():
@@ -129,8 +129,8 @@ def _filled(model: LlamaForCausalLM, tokens: int) -> DynamicCache:
 @pytest.mark.parametrize("scheme", ["sinks", "window", "lm_infinite"])
 def test_positions_that_go_back_need_every_key(scheme: str) -> None:
     """A cache that keeps the recent keys has dropped what a query at an earlier position would see."""
-    model = patch_model(host("llama"), scheme, factor=4)
-    ids, back = text(length=2 * TRAINED), torch.arange(2 * TRAINED)[None] % 40
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
+    ids, back = text(length=2 * TRAINED_LENGTH), torch.arange(2 * TRAINED_LENGTH)[None] % 40
     cache = DynamicCache(config=model.config)
     read(model, ids[:, :40], back[:, :40], cache)
     with pytest.raises(BackendCannotCarry, match="position_ids go back"):
@@ -145,7 +145,7 @@ def test_positions_that_go_back_need_every_key(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "sinks", "window"])
 @pytest.mark.parametrize("width", [LENGTH - 1, LENGTH + 1, 5])
 def test_a_mask_of_another_width_is_refused(scheme: str, width: int) -> None:
-    model, cache = patch_model(host("llama"), scheme, factor=4), DynamicCache(config=host("llama").config)
+    model, cache = patch_model(tiny_model("llama"), scheme, factor=4), DynamicCache(config=tiny_model("llama").config)
     read(model, text()[:, :-3], None, cache)
     with pytest.raises(MaskMismatch, match=f"{width} columns, and there are {LENGTH} keys"):
         model(text()[:, -3:], attention_mask=torch.zeros(1, 1, 3, width), past_key_values=cache)

@@ -8,8 +8,8 @@ from transformers import DynamicCache
 
 from hf_posenc import patch_model
 from hf_posenc.attention.routes import length_rotation
-from hf_posenc.checks.tiny_models import TRAINED, host
-from hf_posenc.patches.cache.length_rotated import RereadLayer
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.patches.cache.length_rotated import LengthRotatedLayer
 
 STEP = 8
 
@@ -20,7 +20,7 @@ def text(length: int) -> torch.Tensor:
 
 def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int) -> list[int]:
     """Keys that the first layer rotated, for each decoded token."""
-    model = patch_model(host("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
     counted: list[int] = []
     rotate = length_rotation.rotate
 
@@ -29,13 +29,13 @@ def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int) -> list[int]
             counted.append(x.shape[2])
         return rotate(x, *rest)  # type: ignore[arg-type]
 
-    cache, tokens = DynamicCache(config=model.config), text(TRAINED + 1 + 2 * STEP)
+    cache, tokens = DynamicCache(config=model.config), text(TRAINED_LENGTH + 1 + 2 * STEP)
     with torch.no_grad():
-        model(tokens[:, : TRAINED + 1], past_key_values=cache)
+        model(tokens[:, : TRAINED_LENGTH + 1], past_key_values=cache)
         monkeypatch.setattr(length_rotation, "rotate", counting)
-        for t in range(TRAINED + 1, tokens.shape[1]):
+        for t in range(TRAINED_LENGTH + 1, tokens.shape[1]):
             model(tokens[:, t : t + 1], past_key_values=cache)
-    assert all(isinstance(layer, RereadLayer) for layer in cache.layers)
+    assert all(isinstance(layer, LengthRotatedLayer) for layer in cache.layers)
     return counted[:: model.config.num_hidden_layers]
 
 
@@ -45,19 +45,19 @@ def test_one_key_a_token_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_control_every_length_has_a_rotation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(count > TRAINED for count in keys_rotated(monkeypatch, 1))
+    assert all(count > TRAINED_LENGTH for count in keys_rotated(monkeypatch, 1))
 
 
 def test_reordering_forgets_the_copy() -> None:
-    model = patch_model(host("llama"), "dynamic_ntk", granularity=STEP, factor=4)
-    rows_of_text = torch.cat((text(TRAINED + 6), text(TRAINED + 6).flip(1)))
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=STEP, factor=4)
+    rows_of_text = torch.cat((text(TRAINED_LENGTH + 6), text(TRAINED_LENGTH + 6).flip(1)))
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        for t in range(TRAINED + 4):
+        for t in range(TRAINED_LENGTH + 4):
             model(rows_of_text[:, t : t + 1], past_key_values=cache)
         cache.reorder_cache(torch.tensor([1, 0]))
-        after = model(rows_of_text.flip(0)[:, TRAINED + 4 : TRAINED + 5], past_key_values=cache).logits
-        whole = model(rows_of_text.flip(0)[:, : TRAINED + 5]).logits[:, -1:]
+        after = model(rows_of_text.flip(0)[:, TRAINED_LENGTH + 4 : TRAINED_LENGTH + 5], past_key_values=cache).logits
+        whole = model(rows_of_text.flip(0)[:, : TRAINED_LENGTH + 5]).logits[:, -1:]
     assert (after - whole).abs().max() < 1e-4
 
 
@@ -75,20 +75,20 @@ def test_other_tokens_behind_a_cropped_text(granularity: int, change: str) -> No
 
     Within one step of lengths nothing else tells the layer that its copy of the keys is of a text nobody reads.
     """
-    model = patch_model(host("llama"), "dynamic_ntk", granularity=granularity, factor=4)
-    first, other = text(TRAINED + 9), text(TRAINED + 20).flip(1)
-    kept = TRAINED + 6
-    both = torch.cat((first[:, :kept], other[:, : TRAINED + 14 - kept]), dim=1)
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    first, other = text(TRAINED_LENGTH + 9), text(TRAINED_LENGTH + 20).flip(1)
+    kept = TRAINED_LENGTH + 6
+    both = torch.cat((first[:, :kept], other[:, : TRAINED_LENGTH + 14 - kept]), dim=1)
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(first[:, : TRAINED + 2], past_key_values=cache)
-        for t in range(TRAINED + 2, TRAINED + 9):
+        model(first[:, : TRAINED_LENGTH + 2], past_key_values=cache)
+        for t in range(TRAINED_LENGTH + 2, TRAINED_LENGTH + 9):
             model(first[:, t : t + 1], past_key_values=cache)
         CHANGES[change](cache)
         assert cache.get_seq_length() == kept
-        decoded = [model(both[:, t : t + 1], past_key_values=cache).logits for t in range(kept, TRAINED + 14)]
+        decoded = [model(both[:, t : t + 1], past_key_values=cache).logits for t in range(kept, TRAINED_LENGTH + 14)]
         whole = model(both, use_cache=False).logits[:, kept:]
-        unchanged = model(first, use_cache=False).logits[:, kept : TRAINED + 9]
+        unchanged = model(first, use_cache=False).logits[:, kept : TRAINED_LENGTH + 9]
     assert (torch.cat(decoded, dim=1) - whole).abs().max() < 1e-4
     assert (whole[:, : unchanged.shape[1]] - unchanged).abs().max() > 0.1  # control: other tokens are another text
 
@@ -96,8 +96,8 @@ def test_other_tokens_behind_a_cropped_text(granularity: int, change: str) -> No
 @pytest.mark.parametrize("granularity", [1, 16])
 def test_rows_chosen_repeated_and_emptied(granularity: int) -> None:
     """Every other change of a cache, each against the whole text read at once."""
-    model = patch_model(host("llama"), "dynamic_ntk", granularity=granularity, factor=4)
-    length = TRAINED + 6
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    length = TRAINED_LENGTH + 6
     three = torch.cat([text(length + 2).roll(n, 1) for n in range(3)])
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
@@ -112,6 +112,6 @@ def test_rows_chosen_repeated_and_emptied(granularity: int) -> None:
         after = model(repeated[:, length + 1 : length + 2], past_key_values=cache).logits
         assert (after - model(repeated, use_cache=False).logits[:, -1:]).abs().max() < 1e-4
         cache.reset()
-        fresh = three.flip(1)[:, : TRAINED + 3]
+        fresh = three.flip(1)[:, : TRAINED_LENGTH + 3]
         after = model(fresh, past_key_values=cache).logits
         assert (after - model(fresh, use_cache=False).logits).abs().max() < 1e-4

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from hf_posenc import patch_model
-from hf_posenc.patches.cache.preallocated import ROOM, GrowingLayer
+from hf_posenc.patches.cache.preallocated import ROOM, PreallocatedLayer
 
 Step = Callable[[DynamicLayer], None]
 
@@ -36,7 +36,7 @@ STEPS = st.one_of(
 @torch.no_grad()
 def test_it_is_the_growing_cache_of_transformers(steps: list[tuple[str, int]]) -> None:
     """Any order of what a generation does to a layer; every tensor ever returned keeps its values."""
-    ours, theirs = GrowingLayer(), DynamicLayer()
+    ours, theirs = PreallocatedLayer(), DynamicLayer()
     handed_out: list[tuple[Tensor, Tensor]] = []
     for number, (what, count) in enumerate([("update", 5), *steps]):
         if what == "update":
@@ -65,7 +65,7 @@ def test_it_is_the_growing_cache_of_transformers(steps: list[tuple[str, int]]) -
 
 @torch.no_grad()
 def test_decoding_copies_once_in_a_while() -> None:
-    layer = GrowingLayer()
+    layer = PreallocatedLayer()
     layer.update(*states(10, 0))
     places = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * ROOM)}
     assert len(places) == 2
@@ -77,13 +77,13 @@ def test_decoding_copies_once_in_a_while() -> None:
 
 @torch.no_grad()
 def test_a_text_read_once_takes_no_more_than_its_own_memory() -> None:
-    layer = GrowingLayer()
+    layer = PreallocatedLayer()
     keys, _ = layer.update(*states(100, 0))
     assert keys.untyped_storage().nbytes() == keys.numel() * keys.element_size()
 
 
 def test_inference_mode_and_back() -> None:
-    layer, expected = GrowingLayer(), states(4, 0)
+    layer, expected = PreallocatedLayer(), states(4, 0)
     with torch.inference_mode():
         layer.update(expected[0][:, :, :2], expected[1][:, :, :2])
         layer.update(expected[0][:, :, 2:3], expected[1][:, :, 2:3])
@@ -93,7 +93,7 @@ def test_inference_mode_and_back() -> None:
 
 
 def test_gradients_reach_earlier_keys() -> None:
-    layer, (keys, values) = GrowingLayer(), states(3, 0)
+    layer, (keys, values) = PreallocatedLayer(), states(3, 0)
     keys.requires_grad_()
     layer.update(keys[:, :, :2], values[:, :, :2])
     out, _ = layer.update(keys[:, :, 2:], values[:, :, 2:])
@@ -117,7 +117,7 @@ def test_a_patched_model_uses_it(mode: str) -> None:
     model = patch_model(tiny(), "rope")
     cache = DynamicCache(config=model.config) if mode == "given" else None
     out = model(torch.arange(8)[None], past_key_values=cache, use_cache=True)
-    assert [type(layer) for layer in out.past_key_values.layers] == [GrowingLayer] * 2
+    assert [type(layer) for layer in out.past_key_values.layers] == [PreallocatedLayer] * 2
     model = tiny()
     out = model(torch.arange(8)[None], use_cache=True)  # control: not the stock model
     assert [type(layer) for layer in out.past_key_values.layers] == [DynamicLayer] * 2

@@ -7,7 +7,7 @@ import torch
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
 from hf_posenc.insight.lessons.tiny_models import named
-from hf_posenc.insight.properties import subjects
+from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.target import TRAINED
 
 SPAN = 513
@@ -19,7 +19,7 @@ def buckets(schemes: tuple[str, ...]) -> Found:
     """The bias of every distance up to 512: how many values there are, and from where on they are one."""
     rows = []
     for scheme in schemes:
-        subject = subjects(scheme, model="llama")[0]
+        subject = targets(scheme, model="llama")[0]
         curve = subject.profile(torch.arange(min(SPAN, subject.reach))).flip(-1)[0]
         values = 1 + int((curve.diff().abs() > SAME).sum())
         last = int((curve.diff().abs() > SAME).nonzero().max()) + 1 if values > 1 else 0

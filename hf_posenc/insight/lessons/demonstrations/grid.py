@@ -8,7 +8,7 @@ from torch import Tensor
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
 from hf_posenc.insight.lessons.tiny_models import named
-from hf_posenc.insight.properties import subjects
+from hf_posenc.insight.properties import targets
 
 HEIGHT, WIDTH = 8, 8  # the grid that a bench of 64 trained tokens has by default
 CLOSE = 1e-5
@@ -19,7 +19,7 @@ def grid(schemes: tuple[str, ...]) -> Found:
     """Equal patches of an image, row by row: do rows and columns count each for themselves?"""
     rows = []
     for scheme in schemes:
-        scores = subjects(scheme, model="llama")[0].constant_scores(torch.arange(HEIGHT * WIDTH))
+        scores = targets(scheme, model="llama")[0].constant_scores(torch.arange(HEIGHT * WIDTH))
         by_offset = scores[:, -1].view(-1, HEIGHT, WIDTH).flip(-1, -2)  # of the last patch, [heads, up, left]
         left, wrapped = (float(scores[0, WIDTH * 3, WIDTH * 3 - 1]), float(scores[0, WIDTH * 3 + 4, WIDTH * 3 + 3]))
         rows.append((scheme, uneven(scores), together(by_offset), left, wrapped))

@@ -6,7 +6,7 @@ from hf_posenc.insight.lessons.codes import codes
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
 from hf_posenc.insight.lessons.tiny_models import apart
-from hf_posenc.insight.properties import subjects
+from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.uniqueness import least_distance
 
 ALPHAS = (0.1, 0.4, 0.49)
@@ -16,10 +16,10 @@ SOME = 1024
 @topic("hierarchy", "How does BERT's table of 512 rows reach 262 144 positions?")
 def hierarchy() -> Found:
     """The small table of a bench read hierarchically with several α: the first rows, the reach, and twins."""
-    own = codes(subjects("learned", model="bert")[0], 64)
+    own = codes(targets("learned", model="bert")[0], 64)
     rows = []
     for alpha in ALPHAS:
-        subject = subjects("learned_hier", {"alpha": alpha}, model="bert")[0]
+        subject = targets("learned_hier", {"alpha": alpha}, model="bert")[0]
         reach = subject.reach
         code = codes(subject, min(reach, SOME))
         swapped = apart(code[5 * len(own) + 9], code[9 * len(own) + 5])

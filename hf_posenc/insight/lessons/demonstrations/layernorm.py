@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
 from hf_posenc.insight.lessons.tiny_models import (
@@ -32,9 +32,11 @@ def layernorm() -> Found:
     ids = tokens(SENTENCE)
     rows = []
     for model, norm in NORMS.items():
-        none = hidden(patch_model(host(model), "none"), ids)
+        none = hidden(patch_model(tiny_model(model), "none"), ids)
         for name, (scheme, options) in CODES.items():
-            rows.append((model, norm, name, apart(hidden(patch_model(host(model), scheme, **options), ids), none)))
+            rows.append(
+                (model, norm, name, apart(hidden(patch_model(tiny_model(model), scheme, **options), ids), none))
+            )
     shows = """The simplest code is the position's own number, added to all channels of a word. LayerNorm subtracts the
         mean over channels, and with it whatever all of them have in common; RMSNorm only divides. Outputs are compared
         with those of the same model without positions."""

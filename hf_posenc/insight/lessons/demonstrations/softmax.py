@@ -8,7 +8,7 @@ from torch import Tensor
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
 from hf_posenc.insight.lessons.tiny_models import apart
-from hf_posenc.insight.properties import subjects
+from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.layer import gaussian
 
 COUNT = 32
@@ -20,7 +20,7 @@ def softmax(schemes: tuple[str, ...]) -> Found:
     """Weights with a scheme's bias added to scores, to weights, and with a number for each row on top."""
     rows, said = [], []
     for scheme in schemes:
-        layer = subjects(scheme, model="llama")[0].layer()
+        layer = targets(scheme, model="llama")[0].layer()
         x, places = gaussian(1, COUNT, layer.geometry.width, seed=1), torch.arange(COUNT)[None]
         scores, bias = layer.scores(x, x, places)[0], layer.biases(x, x, places)[0].nan_to_num(nan=0.0)
         bias = bias - bias.diagonal(0, -2, -1)[..., None]

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertLMHeadModel
 
 from hf_posenc.checks.tiny_models import (
     HEADS,
-    TRAINED,
+    TRAINED_LENGTH,
     VOCABULARY,
     WIDTH,
     sharpen,
@@ -65,7 +65,7 @@ def decoder() -> BertLMHeadModel:
     """A small decoder with cross-attention and random weights."""
     config = BertConfig(
         hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=2, intermediate_size=2 * WIDTH,
-        vocab_size=VOCABULARY, max_position_embeddings=TRAINED, is_decoder=True, add_cross_attention=True,
+        vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH, is_decoder=True, add_cross_attention=True,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)

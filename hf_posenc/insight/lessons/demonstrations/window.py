@@ -53,7 +53,7 @@ def window(schemes: tuple[str, ...]) -> Found:
         f"within {AS_TRAINED} of the trained length's "
         f"under {named(near)}" + (f", and is lost under {named(far)}." if far else ".")
     )
-    columns = ("scheme", "tokens", "farthest, in unscaled tokens", "keys seen", "entropy, nats", "loss, nats a token")
+    columns = ("scheme", "tokens", "farthest, in unscaled tokens", "keys seen", "entropy, nats", "loss, nats/token")
     return shows, [Table(columns, tuple(rows))], conclusion
 
 

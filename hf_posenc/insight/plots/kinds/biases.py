@@ -9,25 +9,25 @@ import torch
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
-    register_picture,
+    register_plot,
 )
-from hf_posenc.insight.plots.target import Subject, counted
+from hf_posenc.insight.plots.target import Target, counted
 
 MOST_HEADS = 8
 
 
-@register_picture
-class Bias(Picture):
+@register_plot
+class Bias(Plot):
     """What each head adds to the score of each pair."""
 
     name, title = "bias", "Bias of each pair, head by head"
     hooks = ("bias",)
     trained_length = 64
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         bias = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors).bias()
         heads = view.heads(len(bias), MOST_HEADS)
         return {"heads": heads, "bias": bias[heads]}
@@ -54,18 +54,18 @@ class Bias(Picture):
         marks.colour_bars(figure, grid, images, "added to the score")
 
 
-@register_picture
-class BiasCurve(Picture):
+@register_plot
+class BiasCurve(Plot):
     """Bias against distance, one curve a head, for the last query."""
 
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
     trained_length = 128
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         bias = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors).bias()
         heads = view.heads(len(bias), MOST_HEADS)
         curves = pair_scores.of_last_row(bias[heads])
@@ -85,21 +85,21 @@ class BiasCurve(Picture):
         marks.legend(figure, *grid)
 
 
-@register_picture
-class Values(Picture):
+@register_plot
+class Values(Plot):
     """What is added to the value of a key, by its distance from the last query."""
 
     name, title = "values", "Added to the value of a key, by distance"
     hooks = ("values",)
     trained_length = 64
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return subject.has("values") and subject.scheme.values(subject.context(counted(1))) is not None
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         found = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors)
         return {"values": found.value_rows(found.length - 1).flip(0)}
 

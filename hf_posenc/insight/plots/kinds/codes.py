@@ -10,42 +10,42 @@ import torch
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
-    register_picture,
+    register_plot,
 )
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
 LENGTH = 100
 
 
-class OfCodes(Picture):
+class OfCodes(Plot):
     """Base: for schemes that add a code or read one from a table, and beside them those that rotate."""
 
     hooks = ("embed",)
     trained_length: ClassVar[int] = 128
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return codes.has_code(subject)
 
-    def takes(self, subject: Subject) -> bool:
+    def takes(self, subject: Target) -> bool:
         return codes.has_code(subject)
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return codes.has_code(subject) and not subject.has("rotation", "row_rotation")
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return LENGTH
 
 
-@register_picture
+@register_plot
 class Code(OfCodes):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         code = codes.codes(subject, view.length or LENGTH, view.start)
         channels = view.chosen(code.shape[1], range(code.shape[1]))
         return {"start": view.start, "channels": channels, "code": code[:, channels]}
@@ -66,13 +66,13 @@ class Code(OfCodes):
         marks.colour_bars(figure, grid, images, "value")
 
 
-@register_picture
+@register_plot
 class Dimensions(OfCodes):
     """Single channels of the code against position."""
 
     name, title = "dimensions", "Single channels of the code against position"
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         code = codes.codes(subject, view.length or LENGTH, view.start)
         count = code.shape[1]
         channels = view.chosen(count, sorted({0, count // 4, count // 2}))
@@ -93,13 +93,13 @@ class Dimensions(OfCodes):
         marks.legend(figure, *grid)
 
 
-@register_picture
+@register_plot
 class Product(OfCodes):
     """Inner product of two codes against their distance."""
 
     name, title = "product", "Inner product of two codes against their distance"
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         length = view.length or LENGTH
         origin = length // 2 if view.position is None else view.position
         if not 0 <= origin < length:
@@ -119,16 +119,16 @@ class Product(OfCodes):
         marks.legend(figure, axes)
 
 
-@register_picture
+@register_plot
 class Steps(OfCodes):
     """How far neighbouring codes are apart."""
 
     name, title = "steps", "Distance between the codes of neighbours"
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return 33
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         step = codes.steps(subject, view.length or LENGTH)
         return {"position": torch.arange(len(step)), "step": step}
 
@@ -144,16 +144,16 @@ class Steps(OfCodes):
         marks.legend(figure, axes)
 
 
-@register_picture
+@register_plot
 class Path(OfCodes):
     """The way the code takes, in the plane of its two widest directions."""
 
     name, title = "path", "Path of the code in the plane of its two widest directions"
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return 32
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         plane, shares = codes.path(subject, view.length or LENGTH)
         return {"plane": plane, "variance": list(shares)}
 

@@ -7,31 +7,31 @@ from typing import Any
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
-    register_picture,
+    register_plot,
 )
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
 SIDE = 15
 
 
-@register_picture
-class Grid(Picture):
+@register_plot
+class Grid(Plot):
     """Score of the middle patch of an image with every other; a one-dimensional scheme reads it line by line."""
 
     name, title = "grid", "Score of the middle patch of an image with all others"
     trained_length = SIDE * SIDE
     beside = ("rotation", "row_rotation", "bias")
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return getattr(subject.scheme.rotation(), "axes", None) is not None
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return SIDE * SIDE
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         side = max(1, round((view.length or SIDE * SIDE) ** 0.5))
         middle = side // 2
         return {"row": middle, "column": middle, "score": pair_scores.patch_scores(subject, side, side, middle, middle)}

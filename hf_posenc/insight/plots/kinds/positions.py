@@ -10,25 +10,25 @@ import torch
 from hf_posenc.insight.plots import marks as drawing
 from hf_posenc.insight.plots import pair_scores
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
-    register_picture,
+    register_plot,
 )
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
 
-@register_picture
-class Places(Picture):
+@register_plot
+class Places(Plot):
     """Where a recipe puts the tokens of a text in training."""
 
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return subject.geometry.trained_length
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(subject)
         return {"places": torch.stack([pair_scores.places(subject, length) for _ in range(3)])}
 
@@ -46,7 +46,7 @@ class Places(Picture):
         drawing.legend(figure, *grid)
 
 
-class Maps(Picture):
+class Maps(Plot):
     """Base: one map of queries × keys a scheme, all on one colour scale."""
 
     key = ""
@@ -75,7 +75,7 @@ def map_panels(figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
     return grid
 
 
-@register_picture
+@register_plot
 class Distance(Maps):
     """The distance at which attention sees each pair, under a remap."""
 
@@ -84,10 +84,10 @@ class Distance(Maps):
     hooks, beside = ("regions",), ("rotation", "row_rotation", "bias", "visible")
     factor, sweep = 4.0, "factor"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return pair_scores.remaps(subject)
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         distance = pair_scores.pairs_of(subject, view.length or self.length(subject)).distances()
         return {"distance": distance, "trained_length": subject.geometry.trained_length}
 
@@ -99,7 +99,7 @@ class Distance(Maps):
                 bar.set_label(f"{self.unit}; line: trained length")
 
 
-@register_picture
+@register_plot
 class Visible(Maps):
     """Who sees whom, and in which region of places."""
 
@@ -108,10 +108,10 @@ class Visible(Maps):
     hooks, beside = ("visible", "regions"), ("rotation", "row_rotation", "bias")
     factor, sweep = 4.0, "factor"
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return any(part.chooses_keys for part in subject.scheme.schemes)
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         found = pair_scores.pairs_of(subject, view.length or self.length(subject))
         return {"region": found.regions(), "keys_seen": found.seen().sum(1)}
 

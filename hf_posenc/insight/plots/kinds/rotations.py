@@ -11,43 +11,43 @@ from torch import Tensor
 
 from hf_posenc.insight.plots import codes, marks, rotation_matrices
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
     evenly,
-    register_picture,
+    register_plot,
 )
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
 MOST_HANDS = 8
 TRAIL = 6  # earlier positions that are faintly seen
 
 
-class OfRotations(Picture):
+class OfRotations(Plot):
     """Base: for schemes that rotate."""
 
     hooks = ("rotation", "row_rotation")
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return subject.geometry.target_length
 
 
-@register_picture
+@register_plot
 class Frequencies(OfRotations):
     """Radians a token of each pair, as bars: before and after a scaling."""
 
     name, title = "frequencies", "Frequency of every pair, before and after"
     trained_length, factor, sweep = 4096, 4.0, "factor"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return super().shows(subject) or (codes.has_code(subject) and codes.turned(subject, 2) is not None)
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         found = list(rotation_matrices.frequencies(subject, subject.geometry.target_length).values())
         before = rotation_matrices.unscaled(subject)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         found = rotation_matrices.frequencies(subject, view.length or self.length(subject))
         geometry = subject.geometry
         lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
@@ -85,24 +85,24 @@ class Frequencies(OfRotations):
         marks.legend(figure, *grid)
 
 
-@register_picture
+@register_plot
 class Stretch(OfRotations):
     """How many times slower each pair turns than before."""
 
     name, title = "stretch", "How many times slower each pair turns"
     trained_length, factor, sweep = 4096, 4.0, "factor"
 
-    def takes(self, subject: Subject) -> bool:
+    def takes(self, subject: Target) -> bool:
         return self.shows(subject)
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         before = rotation_matrices.unscaled(subject)
         return any(len(f) == len(before) for f in rotation_matrices.frequencies(subject, self.length(subject)).values())
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False  # the frequencies themselves say it to a beginner
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         before = rotation_matrices.unscaled(subject)
         found = rotation_matrices.frequencies(subject, view.length or self.length(subject))
         return {"stretch": {name: before / after for name, after in found.items() if len(after) == len(before)}}
@@ -123,23 +123,23 @@ class Stretch(OfRotations):
         marks.legend(figure, axes)
 
 
-@register_picture
-class Clock(Picture):
+@register_plot
+class Clock(Plot):
     """Every pair as the hand of a clock, upright at position 0."""
 
     name, title = "clock", "Pairs as clock hands"
     trained_length, sweep = 256, "position"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return codes.has_code(subject) and codes.turned(subject, 2) is not None
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return self.shows(subject) and subject.has("rotation", "row_rotation")
 
-    def length(self, subject: Subject) -> int:
+    def length(self, subject: Target) -> int:
         return 48
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         position = TRAIL if view.position is None else view.position
         first = max(0, position - TRAIL)
         turned = codes.turned(subject, position - first + 1, first)
@@ -191,17 +191,17 @@ def in_words(turn: float) -> str:
     return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}"
 
 
-@register_picture
+@register_plot
 class RotationMatrix(OfRotations):
     """R(p) as a matrix, block by block."""
 
     name, title = "rotation", "R(p), which turns queries and keys at position p"
     sweep = "position"
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         position = 3 if view.position is None else view.position
         return {"position": position, "matrix": rotation_matrices.matrix(subject, position, view.length or 1)}
 

@@ -11,17 +11,17 @@ from torch import Tensor
 from hf_posenc.insight.plots import codes, marks, pair_scores
 from hf_posenc.insight.plots.kinds.positions import Distance, Maps
 from hf_posenc.insight.plots.registry import (
-    Picture,
+    Plot,
     Sheet,
     View,
-    register_picture,
+    register_plot,
 )
-from hf_posenc.insight.plots.target import Subject
+from hf_posenc.insight.plots.target import Target
 
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
-def score_map(subject: Subject, length: int, view: View) -> Tensor:
+def score_map(subject: Target, length: int, view: View) -> Tensor:
     """Scores of a head, or of the codes with each other where the scheme only has these, ``[query, key]``."""
     if not subject.has(*OF_SCORES) and codes.has_code(subject):
         return codes.gram(subject, length)
@@ -29,7 +29,7 @@ def score_map(subject: Subject, length: int, view: View) -> Tensor:
     return scores[view.heads(len(scores), 1)[0]]
 
 
-@register_picture
+@register_plot
 class Score(Maps):
     """The score of each pair of tokens that are all alike."""
 
@@ -38,17 +38,17 @@ class Score(Maps):
     beside = OF_SCORES
     trained_length, factor, sweep = 32, 4.0, "factor"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return subject.has(*OF_SCORES) or codes.has_code(subject)
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         return {"score": score_map(subject, view.length or self.length(subject), view)}
 
 
-class Curves(Picture):
+class Curves(Plot):
     """Base: one curve a scheme over the distance from the last query to each key."""
 
     key = ""
@@ -73,7 +73,7 @@ class Curves(Picture):
         """Anything else on the axes."""
 
 
-@register_picture
+@register_plot
 class ScoreCurve(Curves):
     """The same against distance, for the last query."""
 
@@ -82,18 +82,18 @@ class ScoreCurve(Curves):
     beside = OF_SCORES
     trained_length, factor, sweep = 128, 4.0, "factor"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return subject.has(*OF_SCORES) or codes.has_code(subject)
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         score = pair_scores.of_last_row(score_map(subject, view.length or self.length(subject), view))
         return {"distance": torch.arange(len(score)), "score": score}
 
 
-@register_picture
+@register_plot
 class DistanceCurve(Curves):
     """The distance in use against the true one, for the last query."""
 
@@ -102,13 +102,13 @@ class DistanceCurve(Curves):
     hooks, beside = Distance.hooks, Distance.beside
     factor, sweep = 4.0, "factor"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return pair_scores.remaps(subject)
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return False
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(subject)
         used = pair_scores.of_last_row(pair_scores.pairs_of(subject, length).distances())
         return {"distance": torch.arange(length), "used": used, "trained_length": subject.geometry.trained_length}
@@ -122,7 +122,7 @@ class DistanceCurve(Curves):
         )  # fmt: skip
 
 
-@register_picture
+@register_plot
 class Temperature(Curves):
     """Factor of all logits of a row."""
 
@@ -132,17 +132,17 @@ class Temperature(Curves):
     beside = ("rotation", "row_rotation", "bias", "regions", "visible")
     trained_length, factor, sweep = 256, 4.0, "factor"
 
-    def shows(self, subject: Subject) -> bool:
+    def shows(self, subject: Target) -> bool:
         return (
             super().shows(subject)
             or subject.scheme.logit_scale() != 1.0
             or any(part.logit_scale() != 1.0 for part in subject.scheme.schemes)
         )
 
-    def tells(self, subject: Subject) -> bool:
+    def tells(self, subject: Target) -> bool:
         return super().shows(subject)
 
-    def numbers(self, subject: Subject, view: View) -> dict[str, Any]:
+    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
         factors = pair_scores.temperatures(subject, view.length or self.length(subject))
         head = min(view.head or 0, len(factors) - 1)
         return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]}
