@@ -22,7 +22,7 @@ nothing else; progress and errors go to stderr. `--debug`, anywhere, lets errors
 | 1 | failed |
 | 2 | asked for something that is not there |
 | 3 | done, but a part of it was refused |
-| 4 | a check of the contract is broken (`check_scheme`) |
+| 4 | a check of the contract is broken (`check`) |
 | 130 | interrupted |
 """
 

@@ -48,7 +48,7 @@ def bench(
         device: where it runs; by default the processor.
         threads: of torch; None leaves them as they are.
         tell: called with the share that is done and what is going on.
-        **order: see `Order`.
+        **order: see `BenchSettings`.
 
     Yields:
         A cell when it is finished: whoever stops has those before.

@@ -47,7 +47,7 @@ def variant(
         lengths = entry.lengths if entry.lengths.keys() & {"factor", "target_length"} else {"target_length": target}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            scheme: str = entry.scheme  # type: ignore[assignment]  # `Order` refuses an entry without one
+            scheme: str = entry.scheme  # type: ignore[assignment]  # `BenchSettings` refuses an entry without one
             patch_model(chosen, scheme, **{**entry.own_options, **lengths})
     if role == NAIVE and decodes:
         rerotate(base_model_of(chosen)[0])
