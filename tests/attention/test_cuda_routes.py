@@ -37,8 +37,8 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
     for name, operator in emulated.OPERATORS.items():
         monkeypatch.setattr(flash_cuda, name, operator)
-    for module in (merge, regions_cuda.regions):
-        for name in ("flash_cpu", "kernels"):
+    for module in (merge, regions_cuda.regions_cpu):
+        for name in ("flash_cpu", "by_device"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, by_device)
     flash_cuda._checked.cache_clear()
