@@ -54,7 +54,7 @@ class Row:
     error: Errors
     says: str
     act: Callable[[Scene], object]
-    tiny_model: str = "llama"
+    host: str = "llama"
     patch: tuple[str, dict[str, Any]] | None = None
     marks: tuple[Any, ...] = field(default=(), compare=False)
 

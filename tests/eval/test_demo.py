@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
-import hf_posenc
+from hf_posenc import starters
 from hf_posenc.eval import demo
 from hf_posenc.eval.report.terminal_table import results_table
 from hf_posenc.training import Tuned
@@ -25,7 +25,7 @@ def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None
         return Tuned(model, [])
 
     monkeypatch.setattr("hf_posenc.training.finetune", finetune)
-    monkeypatch.setattr(hf_posenc, "load_starter", lambda name: (llama, tokenizer), raising=False)
+    monkeypatch.setattr(starters, "load_starter", lambda name: (llama, tokenizer), raising=False)
     small = demo.Plan(("unpatched", "pi", "yarn"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
     monkeypatch.setattr(demo, "QUICK", small)
     told: list[float] = []
