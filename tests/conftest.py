@@ -1,8 +1,15 @@
-"""One thread, no network, no progress bars, and every exception to the contract printed at the end."""
+"""How the tests run: one thread a process, no network, a representative default suite, exceptions printed at the end.
+
+``pytest`` runs the default suite: every room, every scheme on every model, and of each parametrised test a spread of
+its cases. ``pytest --whole`` runs every case, ``pytest --rest`` those that the default suite leaves out, and
+``pytest --whole -m ''`` adds the exhaustive matrix marked ``full``. Naming a file or a test runs all of it.
+"""
 
 from __future__ import annotations
 
 import os
+import zlib
+from collections import defaultdict
 
 import pytest
 
@@ -14,8 +21,12 @@ import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
+CASES = 16  # of one parametrised test that the default suite runs
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run every case of every test, also the slow ones")
+    parser.addoption("--rest", action="store_true", help="run what the default suite leaves out")
     parser.addoption("--soak-cycles", type=int, default=500, help="patches in one process, in tests/soak")
     parser.addoption("--threads", type=int, default=16, help="that patch and run at once, in tests/concurrency")
 
@@ -27,6 +38,44 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(config.getoption("--hypothesis-profile") or "usual")
     torch.set_num_threads(1)  # tiny tensors: a second thread only adds noise
     logging.disable_progress_bar()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """All cores for a suite; none besides this process for files that are named, which then answer sooner."""
+    return 0 if names_files(config) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the suite that was asked for does not run."""
+    if config.getoption("--whole") or names_files(config):
+        return
+    chosen = default_suite(items)
+    if config.getoption("--rest"):
+        chosen = set(items) - chosen
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
+def default_suite(items: list[pytest.Item]) -> set[pytest.Item]:
+    """What runs by default: of each test the cases marked ``always``, and `CASES` others that are not ``slow``.
+
+    The others are those with the smallest checksums of their names: the same on every machine and in every process, and
+    spread over all parameters.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    chosen: set[pytest.Item] = set()
+    for group in cases.values():
+        chosen.update(item for item in group if item.get_closest_marker("always"))
+        quick = [item for item in group if item not in chosen and not item.get_closest_marker("slow")]
+        chosen.update(sorted(quick, key=lambda item: zlib.crc32(item.nodeid.encode()))[:CASES])
+    return chosen
+
+
+def names_files(config: pytest.Config) -> bool:
+    """Whether tests were asked for by the names of files, rather than by folders or not at all."""
+    return bool(config.args) and all(".py" in argument for argument in config.args)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,10 +22,10 @@ import sys
 from pathlib import Path
 from safetensors.torch import load_file, save_file
 from hf_posenc.checkpoints.load import from_pretrained
-from hf_posenc.checks.forward import read
+from hf_posenc.checks.forward import forward
 for folder in map(Path, sys.argv[1:]):
     tokens = load_file(folder / "asked.safetensors")["tokens"]
-    save_file({"read": read(from_pretrained(folder), tokens)}, folder / "answered.safetensors")
+    save_file({"read": forward(from_pretrained(folder), tokens)}, folder / "answered.safetensors")
 """
 
 

@@ -266,9 +266,10 @@ def test_prompts_do_not_depend_on_the_hash_seed() -> None:
     script = (
         "from hf_posenc.eval.texts.needles import Niah;"
         "from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords;"
-        "from hf_posenc.eval.texts.variable_tracking import Tracing;"
+        "from hf_posenc.eval.texts.variable_tracking import VariableTracking;"
         "from hf_posenc.eval.texts.questions import Questions; import hashlib;"
-        "made = (Niah('s', .5, queries=3), Tracing('s'), CommonWords('s'), FrequentWords('s'), Questions('s', .5));"
+        "made = (Niah('s', .5, queries=3), VariableTracking('s'), CommonWords('s'), FrequentWords('s'),"
+        "        Questions('s', .5));"
         "print(hashlib.sha256(''.join(m.prompt(99) for m in made).encode()).hexdigest())"
     )
     digests = {

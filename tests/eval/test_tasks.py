@@ -79,7 +79,7 @@ def test_pass_keys_are_teacher_forced_greedy(llama, tokenizer, text) -> None:
 
 def test_a_found_key_counts(llama, tokenizer, monkeypatch) -> None:
     """Control for the accuracies above, which are 0 for a random model."""
-    monkeypatch.setattr(PosEncLM, "forward_with_grad", lambda *_: (-1.0, True))
+    monkeypatch.setattr(PosEncLM, "answer", lambda *_: (-1.0, True))
     rows = by_name(evaluate(llama, tokenizer, tasks=["posenc_passkey"], **SMALL))
     assert rows["posenc_passkey", "acc", LENGTHS[-1], 0.0].value == 1.0
     assert rows["posenc_passkey", "acc", LENGTHS[-1], None].value == 1.0

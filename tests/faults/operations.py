@@ -144,7 +144,7 @@ def demo_report(folder: Path, which: int) -> None:
         "scored_tokens": 8, "samples": 4, "keys": 1, "fine_tune_steps": 2, "python": "3",
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("loss_picture", "passkey_picture"):
+        for name in ("loss_plot", "passkey_plot"):
             patch.setattr(report, name, lambda rows, trained, path: save_figure(Figure((1 + which, 1)), path))
         report.write_report(folder, rows(which), about)
 

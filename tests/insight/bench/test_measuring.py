@@ -93,7 +93,7 @@ def test_a_slow_subject_is_seen_to_be_slow(model: PreTrainedModel, monkeypatch: 
 
     class Thrice(real):  # type: ignore[misc,valid-type]
         def call(self) -> None:
-            for _ in range(3 if "Positioned" in str(self.model) else 1):
+            for _ in range(3 if "Patched" in str(self.model) else 1):
                 super().call()
 
     honest = measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median
