@@ -163,7 +163,7 @@ def test_cross_attention_is_left_alone(decoder: str, part: str) -> None:
     if decoder == "gpt2":
         crossing = [m for m in model.decoder.modules() if getattr(m, "is_cross_attention", False)]
         assert crossing
-        assert not any(type(m).__name__.startswith("Positioned") for m in crossing)
+        assert not any(type(m).__name__.startswith("Patched") for m in crossing)
     unpatch_model(getattr(model, part))
     with torch.no_grad():
         assert torch.equal(model(**call, use_cache=False).logits, before)
