@@ -65,7 +65,8 @@ def test_new_names_in_the_changelog_exist() -> None:
 def exists(name: str) -> bool:
     """Whether a dotted name is a module, or something in one."""
     module, _, attribute = name.rpartition(".")
-    return find_spec(name) is not None if attribute.islower() else hasattr(import_module(module), attribute)
+    parent = import_module(module)
+    return hasattr(parent, attribute) or (hasattr(parent, "__path__") and find_spec(name) is not None)
 
 
 def test_the_example_scheme_passes_checks(monkeypatch: pytest.MonkeyPatch) -> None:
