@@ -251,7 +251,7 @@ def call_columns() -> list[tuple[str, list[str]]]:
     helpers = {b for a, b in arrows if a in layer and b in patches} - {*adapters, *layer}
     engine = {name for name, module in modules().items() if name.startswith("attention.") and not module.is_package}
     routes = {name for name in engine if name.startswith("attention.routes.")}
-    asked = {b for a, b in arrows if a in {*layer, "attention.dispatch"} and b in engine - routes}
+    asked = {b for a, b in arrows if a in {*layer, *helpers, "attention.dispatch"} and b in engine - routes}
     choice = {"attention.dispatch", *(name for name in asked if not name.startswith("attention.kernels."))}
     return [
         ("a forward pass", ["patches.forward_hook", *sorted(adapters)]),

@@ -1,17 +1,17 @@
-"""Supervised fine-tuning of a patched model with TRL: conversations too long for the model as it came.
+"""Supervised fine-tuning of a patched model with TRL: conversations too long for the unpatched model.
 
     python examples/sft_trl.py --output runs/sft                          # the bundled starter Llama, minutes on a CPU
     python examples/sft_trl.py --model HuggingFaceTB/SmolLM2-135M-Instruct --scheme yarn --factor 4 --length 8192 \\
         --data chats.jsonl --steps 200 --learning-rate 2e-4 --bf16 --gradient-checkpointing --output runs/smol-sft
 
 Needs TRL: pip install trl. Patch the model, then hand it to SFTTrainer as any other: with TRL's own PEFT wrapping, loss
-and packing. The adapter that is saved carries the scheme, learned positions included. To load it:
+and packing. The saved adapter stores the scheme, learned positions included. To load it:
 
     hf_posenc.from_pretrained(MODEL, peft_adapter="runs/sft")
 
 --data is a file of JSON lines, each {"prompt": [{"role": "user", "content": …}], "completion": [{"role": "assistant",
 "content": …}]}. Without it, conversations are made of the standard library: a stretch of source code, a question about
-the last function in it, and the beginning of that function's docstring. Killed? Add --resume.
+the last function in it, and the beginning of that function's docstring. Interrupted? Add --resume.
 """
 
 from __future__ import annotations
