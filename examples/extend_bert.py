@@ -15,7 +15,7 @@ table, and then attention has to be learned anew.
 Measured is the share of masked tokens recalled, the same tokens at every length: from their neighbourhood
 (posenc_mlm), and with a copy of the text they stand in at the far end (posenc_mlm_recall). The unpatched model, at
 the length it was pre-trained on, is the baseline. Each seed has its folder, with checkpoints and the finished model.
-Killed? Add --resume. To load a model:
+Interrupted? Add --resume. To load a model:
 
     hf_posenc.from_pretrained("runs/bert/seed-0")
 """

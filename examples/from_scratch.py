@@ -1,4 +1,4 @@
-"""One budget, many schemes: tiny models that differ in position only, trained from random weights, tested on longer texts.
+"""One budget, many schemes: tiny models that differ in position only, trained from random weights, tested beyond.
 
     python examples/from_scratch.py --task text --output runs/text            # minutes on a CPU
     python examples/from_scratch.py --task copy --seeds 0 1 2 --output runs/copy
