@@ -98,11 +98,11 @@ def run(arguments: argparse.Namespace) -> None:
     length = model.config.max_position_embeddings
     target = round(arguments.factor * length)
     measured = {"unpatched": recall(model, tokenizer, [length], target, arguments)}
-    print(f"unpatched, at {length} tokens: {told(measured['unpatched'])}")
+    print(f"unpatched, at {length} tokens: {in_words(measured['unpatched'])}")
     seconds = {}
     for seed in arguments.seeds:
         measured[f"seed {seed}"], seconds[f"seed {seed}"] = one_seed(seed, length, target, arguments)
-        print(f"seed {seed}: {told(measured[f'seed {seed}'])}")
+        print(f"seed {seed}: {in_words(measured[f'seed {seed}'])}")
     report(arguments, length, target, measured, seconds)
 
 
@@ -258,7 +258,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
 
 
-def told(found: Recall) -> str:
+def in_words(found: Recall) -> str:
     """Recall in one line."""
     return "; ".join(f"{task} " + ", ".join(f"{n}: {v:.3f}" for n, v in line.items()) for task, line in found.items())
 

@@ -134,8 +134,8 @@ def run(arguments: argparse.Namespace) -> None:
     if first:
         (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
         move_in(staged, arguments.output)
-        told = "" if before is None else f"before: {before:.3f} nats/token of the answers, held out\n"
-        print(f"{told}after:  {after:.3f}\nadapter: {arguments.output}")
+        earlier = "" if before is None else f"before: {before:.3f} nats/token of the answers, held out\n"
+        print(f"{earlier}after:  {after:.3f}\nadapter: {arguments.output}")
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -163,8 +163,8 @@ def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any
     for chat in found:
         if len(kept) == most:
             break
-        told = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
-        if len(tokenizer(told, add_special_tokens=False, verbose=False)["input_ids"]) <= length:
+        chat_text = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
+        if len(tokenizer(chat_text, add_special_tokens=False, verbose=False)["input_ids"]) <= length:
             kept.append(chat)
     if not kept:
         raise SystemExit(f"No conversation of {file or 'the standard library'} fits {length} tokens. Raise --length.")
@@ -181,12 +181,12 @@ def about(source: str, *, characters: int) -> Iterator[Conversation]:
     for line in source.splitlines(keepends=True):
         ends.append(ends[-1] + len(line))
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and (told := ast.get_docstring(node)):
+        if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
             end = ends[node.end_lineno or 0]
             question = f"{source[max(0, end - characters) : end]}\nWhat does {node.name} do?"
             yield {
                 "prompt": [{"role": "user", "content": question}],
-                "completion": [{"role": "assistant", "content": told.split("\n\n")[0]}],
+                "completion": [{"role": "assistant", "content": docstring.split("\n\n")[0]}],
             }
 
 

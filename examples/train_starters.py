@@ -367,8 +367,8 @@ def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Nam
 
 def commands_so_far(arguments: argparse.Namespace) -> list[str]:
     """The commands that trained this checkpoint, this one last; the same one again only resumed."""
-    told = {"steps": arguments.steps, "drills": arguments.drills, "lr": arguments.lr, "muon-lr": arguments.muon_lr}
-    options = " ".join(f"--{name} {value:g}" for name, value in told.items())
+    settings = {"steps": arguments.steps, "drills": arguments.drills, "lr": arguments.lr, "muon-lr": arguments.muon_lr}
+    options = " ".join(f"--{name} {value:g}" for name, value in settings.items())
     command = f"python examples/train_starters.py {arguments.model} {options}"
     history = arguments.out / f"{arguments.model}.commands.json"
     commands = json.loads(history.read_text()) if history.exists() else []
