@@ -112,7 +112,7 @@ def cut(tokenizer: Any, text: str, rows: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def loss(model: nn.Module, rows: Tensor, start: int) -> float:
-    """Nats a token beyond position ``start``."""
+    """Cross-entropy loss (nats/token) beyond position ``start``."""
     device, scored = next(model.parameters()).device, rows.shape[1] - start - 1
     losses = []
     for row in rows.to(device):
