@@ -1,4 +1,4 @@
-"""How the documentation is built: ``python -m sphinx -W -n docs docs/_build``. Nothing is fetched."""
+"""Configuration of Sphinx: ``python -m sphinx -W -n docs docs/_build``. Nothing is downloaded."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ exclude_patterns = ["_build", "_ext", "pictures"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# Single backticks in docstrings are code; what is public is linked from the text and from annotations.
+# Single backticks in docstrings are code; public names are linked from the text and from annotations.
 default_role = "code"
 smartquotes = False  # options and formulas are copied from here
 autodoc_member_order = "bysource"
@@ -34,8 +34,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_custom_sections = [("Class attributes", "params_style")]
 nitpicky = True
-# No inventory of other people's can be fetched while building offline; of ours every name must be there, but for type
-# variables.
+# Inventories of other projects cannot be fetched offline; every name of our own must resolve, but for type variables.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!~?hf_posenc\.).*"),
     (r"py:.*", r"hf_posenc\.[\w.]+\.[A-Z]"),
@@ -56,7 +55,7 @@ def setup(app):
 
 
 def whole_sentence(app, what, name, obj, options, lines):
-    """Give a property's docstring back what stood before its first colon, which napoleon takes for a type."""
+    """Restore the text before the first colon of a property's docstring, which napoleon takes for a type."""
     for number, line in enumerate(lines):
         if what == "property" and line.startswith(":type: "):
             del lines[number]

@@ -1,6 +1,6 @@
-"""Make the pictures of the documentation: ``python docs/make_pictures.py [NAME …]``. Each is one command.
+"""Make the plots of the documentation: ``python docs/make_pictures.py [NAME …]``. Each is one command.
 
-Without names, those of the guide; ``schemes`` stands for one picture of every scheme. What exists is made again.
+Without names, those of the guide; ``schemes`` stands for one plot of every scheme. Existing files are overwritten.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ FOLDER = Path(__file__).parent / "pictures"
 
 @dataclass(frozen=True)
 class Made:
-    """A picture.
+    """A plot and the command that makes it.
 
     Attributes:
         name: what pages call it.
         words: the command, without ``hf-posenc`` and ``--out``.
-        shows: what it shows, for the caption and for those who do not see it.
-        inside: which file, of a command that writes a folder.
-        optional: whether a page does without it, and without a word, where it has not been made.
+        shows: what it shows: caption and alternative text.
+        inside: name of the file, of a command that writes a folder.
+        optional: whether pages leave it out silently where it has not been made.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Made:
 
     @property
     def out(self) -> str:
-        """What the command writes, below the folder of pictures."""
+        """What the command writes, relative to the folder of pictures."""
         return self.name.partition("-")[0] if self.inside else f"{self.name}.png"
 
     @property
     def file(self) -> str:
-        """Where the picture is, likewise."""
+        """The image file, relative to the folder of pictures."""
         return f"{self.out}/{self.inside}.png" if self.inside else self.out
 
     @property
@@ -52,12 +52,12 @@ PICTURES = (
     Made(
         "binary",
         "show binary sinusoidal --picture code --length 64 --width 16",
-        "Position down, channel across: the digits of a number jump, and waves of such periods turn smoothly.",
+        "Position down, channel across: binary digits jump, waves of the same periods change smoothly.",
     ),
     Made(
         "path",
         "show binary sinusoidal --picture path --length 64 --width 64",
-        "Both codes in the plane of their two widest directions: one jumps about, the other is a smooth line.",
+        "Both codes projected on their two principal directions: one jumps, the other is a smooth line.",
     ),
     Made(
         "sinusoidal",
@@ -67,33 +67,33 @@ PICTURES = (
     Made(
         "clock",
         "show sinusoidal --picture clock --position 10",
-        "Each pair of channels is the hand of a clock; together they tell the time.",
+        "Each pair of channels is like the hand of a clock; together they determine the position.",
     ),
     Made(
         "product",
         "show sinusoidal --picture product --length 200",
-        "Inner product of two codes against their distance: it falls in waves, and is the same on both sides.",
+        "Inner product of two codes against their distance: it falls in waves, and is symmetric.",
     ),
     Made("alibi", "show alibi --picture bias --length 64", "ALiBi's bias of each pair, head by head."),
     Made(
         "biases",
         "show alibi kerple sandwich --picture bias_curve --model starter:llama",
-        "Biases against distance, head by head. KERPLE is as it starts.",
+        "Biases against distance, head by head. KERPLE as it is initialised.",
     ),
     Made(
         "score",
         "show rope --picture score --length 64 --head 0",
-        "Scores of one query and key at all places: with RoPE they have one value along each diagonal.",
+        "Scores of one query and one key at all positions: with RoPE they are constant along each diagonal.",
     ),
     Made(
         "score-curve",
         "show rope abf --picture score_curve --length 512",
-        "The same against the distance: it falls on the whole, in waves; a larger base stretches them.",
+        "The same against the distance: it falls overall, in waves; a larger base stretches them.",
     ),
     Made(
         "rope2d",
         "show rope rope_nd --picture grid",
-        "The middle patch of an image against all others: rows read one after the other, and two coordinates.",
+        "The middle patch of an image against all others: positions row by row, and two coordinates.",
     ),
     Made(
         "frequencies",
@@ -103,33 +103,43 @@ PICTURES = (
     Made(
         "remaps",
         "show rerope leaky_rerope self_extend dca --picture distance_curve --factor 4",
-        "The distance that a far token is given, against its true one.",
+        "The distance that is used for a token, against the true one.",
     ),
     Made(
         "masks",
         "show window sinks lm_infinite --picture visible --factor 2",
-        "Who sees whom: a window, a window with the first tokens, and the same with capped distances.",
+        "Visible keys of each query: a window, a window with the first tokens, and the same with capped distances.",
     ),
     Made(
         "probe-distance",
         PROBE,
-        "Share of weight by distance, a row a head: as it comes, with YaRN, and the change.",
+        "Share of attention weight by distance, one row a head: unpatched, with YaRN, and the change.",
         "distance",
     ),
     Made(
         "probe-heads",
         PROBE,
-        "Layer × head: weight at one distance, on the first token, and what shuffled positions change.",
+        "Layer × head: weight at one distance, weight on the first token, and the effect of shuffled positions.",
         "heads",
     ),
-    Made("probe-loss", PROBE, "Loss of the same last tokens against length, and of all tokens by place.", "loss"),
-    Made("probe-sinks", PROBE, "Weight on the first token in every layer: a dot a head, a line for the mean.", "sinks"),
+    Made(
+        "probe-loss",
+        PROBE,
+        "Loss of the same last tokens against sequence length, and of all tokens by position.",
+        "loss",
+    ),
+    Made(
+        "probe-sinks",
+        PROBE,
+        "Attention weight on the first token in every layer: a dot for each head, a line for the mean.",
+        "sinks",
+    ),
 )
 SCHEME = "scheme-"
 
 
 def picture(name: str) -> Made:
-    """A picture by name.
+    """A plot by name.
 
     Raises:
         KeyError: there is none.
@@ -152,7 +162,7 @@ def make(words: str, out: Path) -> None:
 
 
 def chosen(names: list[str]) -> list[Made]:
-    """The pictures that are asked for."""
+    """The plots of some names."""
     from hf_posenc.schemes.registry import list_schemes
 
     every = [f"{SCHEME}{record.name}" for record in list_schemes() if not record.recipe]
@@ -162,7 +172,7 @@ def chosen(names: list[str]) -> list[Made]:
 
 
 def make_all(wanted: list[Made]) -> None:
-    """Make pictures, each command once; what a page does without may be refused."""
+    """Make plots, each command once; an optional one may be refused."""
     for words, out, optional in dict.fromkeys((made.words, made.out, made.optional) for made in wanted):
         try:
             make(words, FOLDER / out)

@@ -1,14 +1,15 @@
-"""Give GPT-2 another kind of position: its table leaves, RoPE or ALiBi takes its place, and a short run heals the cut.
+"""Convert GPT-2 to another positional encoding: RoPE or ALiBi replaces its table, and a short training adapts it.
 
     python examples/convert_gpt2.py --output runs/gpt2-rope                # the bundled starter GPT-2, minutes on a CPU
     python examples/convert_gpt2.py --scheme alibi --seeds 0 1 2 --output runs/gpt2-alibi
     python examples/convert_gpt2.py --model openai-community/gpt2 --text book.txt --held-out other.txt --steps 2000 \\
         --batch 8 --learning-rate 1e-4 --bf16 --output runs/gpt2-large-rope
 
-Every scheme of `hf-posenc list` that GPT-2 takes can be named. Nothing of what attention knew about positions fits the
-new kind, so all weights are trained; a table that is out of use is not. Measured is the loss of the same last tokens of
-held-out text after 1×, 2×, 4× … the trained length: as it came (which ends at 1×), patched and untrained, and trained.
-Each seed has its folder, with checkpoints and the finished model. Killed? Add --resume. To load a model:
+Every scheme of `hf-posenc list` that is defined on GPT-2 can be named. What attention learned about positions does
+not fit the new encoding, so all weights are trained, but for the unused table. Measured is the loss of the same last
+tokens of held-out text after 1×, 2×, 4× … the trained length: unpatched (which ends at 1×), patched and untrained,
+and trained. Each seed has its folder, with checkpoints and the finished model. Interrupted? Add --resume. To load a
+model:
 
     hf_posenc.from_pretrained("runs/gpt2-rope/seed-0")
 """
@@ -64,7 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--held-out", type=Path, help="text file to measure on (default: likewise, other modules)")
     parser.add_argument("--samples", type=int, default=32, help="windows of held-out text at each length (default: 32)")
     parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
-    parser.add_argument("--resume", action="store_true", help="go on with what is in --output")
+    parser.add_argument("--resume", action="store_true", help="resume the run in --output")
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default: 50)")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
@@ -72,13 +73,13 @@ def parse() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the model as it came, convert it once a seed, report."""
+    """Measure the unpatched model, convert it once a seed, report."""
     claim(arguments)
     model, tokenizer = load(arguments.model)
     length = model.config.max_position_embeddings
     target = round(arguments.factor * length)
     unpatched = losses(model, tokenizer, [length], target, arguments)[length]
-    print(f"as it came: {unpatched:.3f} nats/token at {length} tokens")
+    print(f"unpatched: {unpatched:.3f} nats/token at {length} tokens")
     found = {seed: one_seed(seed, length, target, arguments) for seed in arguments.seeds}
     report(arguments, length, unpatched, found)
 
@@ -147,7 +148,7 @@ def read(files: list[Path] | None) -> list[str]:
 
 
 def losses(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Losses:
-    """Nats a token by length, of the same last tokens whatever ``lengths`` are."""
+    """Nats/token by length, of the same last tokens whatever ``lengths`` are."""
     rows = evaluate(
         model, tokenizer, tasks=["posenc_ppl"], lengths=lengths, longest=target, samples=arguments.samples,
         text=arguments.held_out,
@@ -166,7 +167,7 @@ def report(arguments: argparse.Namespace, length: int, unpatched: float, found: 
         "",
         "| | " + " | ".join(f"{n} ({int(n) / length:g}×)" for n in lengths) + " |",
         "|---|" + "---|" * len(lengths),
-        f"| as it came | {unpatched:.3f} |" + " – |" * (len(lengths) - 1),
+        f"| unpatched | {unpatched:.3f} |" + " – |" * (len(lengths) - 1),
     ]
     for name, when in (("patched", "before"), ("trained", "after")):
         lines.append(f"| {name} | " + " | ".join(spread([run[when][n] for run in runs]) for n in lengths) + " |")

@@ -1,4 +1,4 @@
-"""Read longer texts with BERT than its table of positions allows: patch it, then a short masked-LM run.
+"""Extend BERT beyond its position table: patch it, then a short run of masked-LM training.
 
     python examples/extend_bert.py --output runs/bert                      # the bundled starter BERT, minutes on a CPU
     python examples/extend_bert.py --output runs/bert --seeds 0 1 2        # mean and spread
@@ -6,16 +6,16 @@
     python examples/extend_bert.py --model google-bert/bert-base-uncased --text book.txt --held-out other.txt \\
         --steps 500 --batch 8 --learning-rate 3e-5 --bf16 --output runs/bert-base
 
-``hierarchical``, the default, keeps the table and reads a position as two digits of base n (scheme ``learned_hier``).
-All layers but the middle one see a window as wide as the table, so that they meet what they know; the middle one sees
-the whole text, and its attention is sharpened as that grows (``logn``). ``tiled`` does the same with the table
-repeated. Any other scheme of `hf-posenc list` can be named: ``alibi``, ``rope`` and ``t5`` put the table out of use,
-and then attention has to be learned anew.
+``hierarchical``, the default, keeps the table and indexes it by the two digits of a position in base n (scheme
+``learned_hier``). All layers but the middle one attend to a window as wide as the table, as in pre-training; the
+middle one attends to the whole text, with attention sharpened as that grows (``logn``). ``tiled`` does the same with
+the table repeated. Any other scheme of `hf-posenc list` can be named: ``alibi``, ``rope`` and ``t5`` replace the
+table, and then attention has to be learned anew.
 
 Measured is the share of masked tokens recalled, the same tokens at every length: from their neighbourhood
-(posenc_mlm), and with a copy of the text they stand in at the far end (posenc_mlm_recall). The model as it came, at the
-length it was trained on, is the yardstick. Each seed has its folder, with checkpoints and the finished model. Killed?
-Add --resume. To load a model:
+(posenc_mlm), and with a copy of the text they stand in at the far end (posenc_mlm_recall). The unpatched model, at
+the length it was pre-trained on, is the baseline. Each seed has its folder, with checkpoints and the finished model.
+Interrupted? Add --resume. To load a model:
 
     hf_posenc.from_pretrained("runs/bert/seed-0")
 """
@@ -84,7 +84,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--held-out", type=Path, help="text file to measure on (default: likewise, other modules)")
     parser.add_argument("--samples", type=int, default=64, help="windows of held-out text at each length (default: 64)")
     parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
-    parser.add_argument("--resume", action="store_true", help="go on with what is in --output")
+    parser.add_argument("--resume", action="store_true", help="resume the run in --output")
     parser.add_argument("--save-every", type=int, default=60, help="steps between checkpoints (default: 60)")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, more time")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
@@ -92,17 +92,17 @@ def parse() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the model as it came, extend it once a seed, report."""
+    """Measure the unpatched model, extend it once a seed, report."""
     claim(arguments)
     model, tokenizer = load(arguments.model)
     length = model.config.max_position_embeddings
     target = round(arguments.factor * length)
     measured = {"unpatched": recall(model, tokenizer, [length], target, arguments)}
-    print(f"as it came, at {length} tokens: {told(measured['unpatched'])}")
+    print(f"unpatched, at {length} tokens: {in_words(measured['unpatched'])}")
     seconds = {}
     for seed in arguments.seeds:
         measured[f"seed {seed}"], seconds[f"seed {seed}"] = one_seed(seed, length, target, arguments)
-        print(f"seed {seed}: {told(measured[f'seed {seed}'])}")
+        print(f"seed {seed}: {in_words(measured[f'seed {seed}'])}")
     report(arguments, length, target, measured, seconds)
 
 
@@ -237,7 +237,7 @@ def report(
         f"{mean(seconds.values()):.0f} s of processor time a seed; masked tokens recalled, mean ± deviation of "
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)}",
         "",
-        f"| | as it came, {length} | " + " | ".join(f"{n}" for n in measured[seeds[0]][TASKS[0]]) + " |",
+        f"| | unpatched, {length} | " + " | ".join(f"{n}" for n in measured[seeds[0]][TASKS[0]]) + " |",
         "|---|---|" + "---|" * len(measured[seeds[0]][TASKS[0]]),
     ]
     for task in TASKS:
@@ -248,7 +248,7 @@ def report(
     for task in TASKS:
         before, after = measured["unpatched"][task][length], mean(measured[seed][task][target] for seed in seeds)
         verdict = "at least as good" if after >= before else "not reached"
-        print(f"{task}: {after:.3f} at {target}, {before:.3f} at {length} as it came: {verdict}")
+        print(f"{task}: {after:.3f} at {target}, {before:.3f} at {length} unpatched: {verdict}")
     write_json(arguments.output / "results.json", {"recall": measured, "seconds": seconds})
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
 
@@ -258,7 +258,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
 
 
-def told(found: Recall) -> str:
+def in_words(found: Recall) -> str:
     """Recall in one line."""
     return "; ".join(f"{task} " + ", ".join(f"{n}: {v:.3f}" for n, v in line.items()) for task, line in found.items())
 

@@ -6,9 +6,9 @@
         --held-out other.txt --steps 200 --learning-rate 2e-4 --gradient-checkpointing --bf16 --output runs/smol
 
 Beside the LoRA matrices, norms and embeddings are trained. Measured is the loss of the same last tokens of held-out
-text after 1×, 2×, 4× … the trained length: of the model as it came, patched, and trained. Each seed has its folder,
-with checkpoints, the curve and the finished adapter, its scheme beside it; above them lie results.md, results.json and
-curve.png. Killed? Add --resume. To load an adapter:
+text after 1×, 2×, 4× … the trained length: of the unpatched model, patched, and trained. Each seed has its folder,
+with checkpoints, the curve and the finished adapter, its scheme beside it; above them lie results.md, results.json
+and curve.png. Interrupted? Add --resume. To load an adapter:
 
     hf_posenc.from_pretrained(MODEL, peft_adapter="runs/lora/seed-0")
 """
@@ -68,7 +68,7 @@ def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     add("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
     add("--held-out", type=Path, nargs="+", help="text files to measure on (default: likewise, others)")
     add("--output", type=Path, required=True, help="folder of what is trained and of results")
-    add("--resume", action="store_true", help="go on with what is in --output")
+    add("--resume", action="store_true", help="resume the run in --output")
     add("--save-every", type=int, default=20, help="steps between checkpoints (default: %(default)s)")
     add("--eval-every", type=int, default=10, help="steps between measurements (default: %(default)s)")
     add("--gradient-checkpointing", action="store_true", help="less memory, more time")
@@ -87,7 +87,7 @@ def start(parser: argparse.ArgumentParser, *, rows: Callable[[Sequence[int]], in
 
 
 def run(arguments: argparse.Namespace, rows: Callable[[Sequence[int]], int]) -> None:
-    """Measure the model as it came, train once a seed, report."""
+    """Measure the unpatched model, train once a seed, report."""
     model, tokenizer = load(arguments.model)
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
     lengths = doubled(*reach_of(model))
@@ -118,7 +118,7 @@ def read(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
 
 @torch.no_grad()
 def losses(model: Any, tokenizer: Any, texts: list[str], lengths: Sequence[int]) -> dict[int, float]:
-    """Nats a token by length, of the very tokens that training measures; a table of positions ends at the first."""
+    """Nats/token by length, of the very tokens that training measures; a table of positions ends at the first."""
     windows = held_out_windows(documents(tokenizer, texts), lengths, count=WINDOWS)
     found = {}
     for length in lengths if hasattr(model.config, "rope_parameters") else lengths[:1]:
@@ -164,7 +164,7 @@ def report(arguments: argparse.Namespace, came: dict[int, float], curves: Sequen
                 "spread": stdev(after) if len(after) > 1 else None,
             }
         )
-    lines = ["| length | as it came | patched | trained |", "|---|---:|---:|---:|", *map(line, rows)]
+    lines = ["| length | unpatched | patched | trained |", "|---|---:|---:|---:|", *map(line, rows)]
     print("\n".join(lines) + f"\n\nWritten to {arguments.output}: results.md, results.json, curve.png, seed-*")
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
     about = {name: str(value) for name, value in vars(arguments).items()}

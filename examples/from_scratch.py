@@ -1,4 +1,4 @@
-"""One budget, many schemes: tiny models, alike in all but position, trained from random weights and asked for more.
+"""One budget, many schemes: tiny models that differ in position only, trained from random weights, tested beyond.
 
     python examples/from_scratch.py --task text --output runs/text            # minutes on a CPU
     python examples/from_scratch.py --task copy --seeds 0 1 2 --output runs/copy
@@ -13,7 +13,7 @@ addition  two binary numbers and their sum, lowest digit first: share of sums wi
 All are GPT-2s of one width, depth and vocabulary that start from the same weights and read the same rows in the same
 order; schemes that add parameters have more of them. ``learned`` is GPT-2's own table, which ends with the
 trained length. Each scheme and seed is a cell with a folder of its own; run the command again and what is finished is
-not repeated. Written are results.md, results.json and, with matplotlib, a picture.
+not repeated. Written are results.md, results.json and, with matplotlib, a plot.
 """
 
 from __future__ import annotations

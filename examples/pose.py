@@ -5,11 +5,10 @@
     python examples/pose.py --model HuggingFaceTB/SmolLM2-135M --factor 4 --text book.txt --held-out other.txt \\
         --steps 500 --learning-rate 2e-4 --bf16 --output runs/smol-pose
 
-Rows are no longer than what the model was trained on, and so is the cost of attention; positions between two halves of
-a row are left out at random, so that every distance up to the target is met (Zhu et al. 2023, arXiv:2309.10400). It
-goes with a scaling: "yarn+pose", "pi+pose", "ntk+pose". What is measured and written, and how to go on after a kill, is
-as in finetune_lora.py, which has to lie beside this file.
-"""
+Rows are no longer than the trained length, and so attention costs no more; positions between two halves of a row are
+skipped at random, so that every distance up to the target length occurs (Zhu et al. 2023, arXiv:2309.10400). It
+composes with a scaling: "yarn+pose", "pi+pose", "ntk+pose". What is measured and written, and how to resume, is as in
+finetune_lora.py, which has to lie beside this file. """
 
 from __future__ import annotations
 

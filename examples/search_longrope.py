@@ -1,10 +1,10 @@
-"""Find LongRoPE's factors for a model on your own text, and see on other text what they are worth.
+"""Search LongRoPE's factors for a model on your own text, and measure them on other text.
 
     python examples/search_longrope.py                                    # the bundled starter Llama, a minute on a CPU
     python examples/search_longrope.py --model HuggingFaceTB/SmolLM2-135M --factor 4 --text book.txt --budget 120 \\
         --held-out other.txt --state runs/smol.json --output runs/smol-long
 
-Killed? Run it again with the same --state. To use what was found:
+Interrupted? Run it again with the same --state. To use the result:
 
     hf_posenc.patch_model(model, "longrope", factor=4, long_factor=[…])      # or from_pretrained of --output
 """
@@ -112,7 +112,7 @@ def cut(tokenizer: Any, text: str, rows: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def loss(model: nn.Module, rows: Tensor, start: int) -> float:
-    """Nats a token beyond position ``start``."""
+    """Cross-entropy loss (nats/token) beyond position ``start``."""
     device, scored = next(model.parameters()).device, rows.shape[1] - start - 1
     losses = []
     for row in rows.to(device):

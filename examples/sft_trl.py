@@ -1,17 +1,17 @@
-"""Supervised fine-tuning of a patched model with TRL: conversations too long for the model as it came.
+"""Supervised fine-tuning of a patched model with TRL: conversations too long for the unpatched model.
 
     python examples/sft_trl.py --output runs/sft                          # the bundled starter Llama, minutes on a CPU
     python examples/sft_trl.py --model HuggingFaceTB/SmolLM2-135M-Instruct --scheme yarn --factor 4 --length 8192 \\
         --data chats.jsonl --steps 200 --learning-rate 2e-4 --bf16 --gradient-checkpointing --output runs/smol-sft
 
 Needs TRL: pip install trl. Patch the model, then hand it to SFTTrainer as any other: with TRL's own PEFT wrapping, loss
-and packing. The adapter that is saved carries the scheme, learned positions included. To load it:
+and packing. The saved adapter stores the scheme, learned positions included. To load it:
 
     hf_posenc.from_pretrained(MODEL, peft_adapter="runs/sft")
 
 --data is a file of JSON lines, each {"prompt": [{"role": "user", "content": …}], "completion": [{"role": "assistant",
 "content": …}]}. Without it, conversations are made of the standard library: a stretch of source code, a question about
-the last function in it, and the beginning of that function's docstring. Killed? Add --resume.
+the last function in it, and the beginning of that function's docstring. Interrupted? Add --resume.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def run(arguments: argparse.Namespace) -> None:
     if first:
         (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
         move_in(staged, arguments.output)
-        told = "" if before is None else f"before: {before:.3f} nats/token of the answers, held out\n"
-        print(f"{told}after:  {after:.3f}\nadapter: {arguments.output}")
+        earlier = "" if before is None else f"before: {before:.3f} nats/token of the answers, held out\n"
+        print(f"{earlier}after:  {after:.3f}\nadapter: {arguments.output}")
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -163,8 +163,8 @@ def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any
     for chat in found:
         if len(kept) == most:
             break
-        told = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
-        if len(tokenizer(told, add_special_tokens=False, verbose=False)["input_ids"]) <= length:
+        chat_text = tokenizer.apply_chat_template([*chat["prompt"], *chat["completion"]], tokenize=False)
+        if len(tokenizer(chat_text, add_special_tokens=False, verbose=False)["input_ids"]) <= length:
             kept.append(chat)
     if not kept:
         raise SystemExit(f"No conversation of {file or 'the standard library'} fits {length} tokens. Raise --length.")
@@ -181,12 +181,12 @@ def about(source: str, *, characters: int) -> Iterator[Conversation]:
     for line in source.splitlines(keepends=True):
         ends.append(ends[-1] + len(line))
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and (told := ast.get_docstring(node)):
+        if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
             end = ends[node.end_lineno or 0]
             question = f"{source[max(0, end - characters) : end]}\nWhat does {node.name} do?"
             yield {
                 "prompt": [{"role": "user", "content": question}],
-                "completion": [{"role": "assistant", "content": told.split("\n\n")[0]}],
+                "completion": [{"role": "assistant", "content": docstring.split("\n\n")[0]}],
             }
 
 

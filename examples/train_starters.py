@@ -1,7 +1,7 @@
 """Train the three starter models that ship with the package, from text that every Python installation has.
 
-    python examples/train_starters.py llama --out runs/starters        # then gpt2, bert; resumes where it was killed
-    python examples/train_starters.py llama --out runs/starters --export hf_posenc/starter/llama
+    python examples/train_starters.py llama --out runs/starters        # then gpt2, bert; resumes when run again
+    python examples/train_starters.py llama --out runs/starters --export hf_posenc/starters/llama
 
 The text is the standard library's own source and `pydoc_data`; the modules in `HELD_OUT` are never trained on. A fifth
 of the rows are drills (a passkey to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
@@ -367,8 +367,8 @@ def export(model: PreTrainedModel, tokenizer: Tokenizer, arguments: argparse.Nam
 
 def commands_so_far(arguments: argparse.Namespace) -> list[str]:
     """The commands that trained this checkpoint, this one last; the same one again only resumed."""
-    told = {"steps": arguments.steps, "drills": arguments.drills, "lr": arguments.lr, "muon-lr": arguments.muon_lr}
-    options = " ".join(f"--{name} {value:g}" for name, value in told.items())
+    settings = {"steps": arguments.steps, "drills": arguments.drills, "lr": arguments.lr, "muon-lr": arguments.muon_lr}
+    options = " ".join(f"--{name} {value:g}" for name, value in settings.items())
     command = f"python examples/train_starters.py {arguments.model} {options}"
     history = arguments.out / f"{arguments.model}.commands.json"
     commands = json.loads(history.read_text()) if history.exists() else []

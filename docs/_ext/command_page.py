@@ -1,4 +1,4 @@
-"""The reference of the command line: what every command's ``--help`` says, before Sphinx reads its sources."""
+"""Write the command-line reference from every command's ``--help``, before Sphinx reads its sources."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hf_posenc.cli import main
 
 INTRODUCTION = """# Command line
 
-Every command answers `--help`; this page is those answers. A model is a folder, a name on the hub, or one of the
-bundled starters (`starter:llama`, `starter:gpt2`, `starter:bert`). With `--json` a command writes JSON to stdout and
-nothing else; progress and errors go to stderr. `--debug`, anywhere, lets errors through as tracebacks.
+Every command answers `--help`; this page is those answers. A model is a folder, a name on the Hub, or one of the
+bundled models (`starter:llama`, `starter:gpt2`, `starter:bert`). With `--json` a command writes JSON to stdout and
+nothing else; progress and errors go to stderr. `--debug`, anywhere, shows errors as tracebacks.
 
 | exit code | means |
 |---|---|
 | 0 | done |
 | 1 | failed |
-| 2 | asked for something that is not there |
+| 2 | unknown command, option, scheme or file |
 | 3 | done, but a part of it was refused |
-| 4 | a check of the contract is broken (`check`) |
+| 4 | a check failed (`check`) |
 | 130 | interrupted |
 """
 
@@ -34,7 +34,7 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def write_page(file: Path) -> None:
-    """The page, unless it is there as it should be."""
+    """Write the page, unless it is current."""
     text = "\n".join([INTRODUCTION, *(f"## {name}\n\n```text\n{helps(name)}```\n" for name in command_names())])
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         file.write_text(text, encoding="utf-8")

@@ -27,7 +27,7 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """What blank lines part; a change of indentation parts as well."""
+    """Split at blank lines and at changes of indentation."""
     found: list[list[str]] = [[]]
     for line in text.split("\n"):
         inside = found[-1]

@@ -1,4 +1,4 @@
-"""``{picture} name``: a picture with the command that makes it; the command alone where nobody has run it yet."""
+"""``{picture} name``: a plot with the command that makes it; the command alone where the file does not exist."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class PictureDirective(SphinxDirective):
-    """A figure of `make_pictures.PICTURES`, the command as its caption."""
+    """A figure of `make_pictures.PICTURES`, with its caption and its command."""
 
     required_arguments = 1
     option_spec: ClassVar[dict[str, Any]] = {}
 
     def run(self) -> list[nodes.Node]:
-        """The figure, or what would make it."""
+        """The figure, or the command that makes it."""
         wanted = picture(self.arguments[0])
         line = nodes.literal_block(f"$ {wanted.line}", f"$ {wanted.line}", language="console")
         file = FOLDER / wanted.file

@@ -1,4 +1,4 @@
-"""One page a scheme, written from its record before Sphinx reads its sources; and the table that leads to them."""
+"""Write one page a scheme from its record, and their index, before Sphinx reads its sources."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from hf_posenc.schemes.registry import list_schemes, scheme_class
 FOLDER = "schemes"
 HOOKS = {
     "embed": "adds a code to the embeddings",
-    "read_table": "reads the host's table in its own way",
+    "read_table": "indexes the model's position table in its own way",
     "reposition": "moves tokens to other positions",
-    "rotation": "turns queries and keys",
-    "row_rotation": "turns them by the length of the text so far",
-    "prepare": "changes queries and keys before they are turned",
-    "regions": "gives sets of pairs places of their own",
+    "rotation": "rotates queries and keys",
+    "row_rotation": "rotates them by the length of the text so far",
+    "prepare": "changes queries and keys before rotation",
+    "regions": "gives sets of pairs positions of their own",
     "bias": "adds a bias to the scores",
-    "values": "adds to the mixed values",
+    "values": "adds to the attention output",
     "query_scale": "scales queries by their position",
-    "row_scale": "scales rows of logits",
+    "row_scale": "scales each query's logits",
     "logit_scale": "scales all logits",
     "sink": "adds a key without a value",
     "visible": "hides some keys",
-    "carry": "caches something beside every key",
+    "carry": "caches extra channels with every key",
 }
 USE = """```python
 from hf_posenc import describe, load_starter, patch_model
@@ -58,7 +58,7 @@ def built_in() -> list[SchemeRecord]:
 
 
 def write_pages(folder: Path) -> None:
-    """All pages and their index; files that would not change keep their date, so that nothing is built again."""
+    """Write all pages and their index; unchanged files keep their date, so that they are not built again."""
     pages = {record.name: scheme_page(record, folder) for record in built_in()}
     folder.mkdir(exist_ok=True)
     for name, text in {**pages, "index": index(built_in())}.items():
@@ -89,7 +89,7 @@ def scheme_page(record: SchemeRecord, folder: Path) -> str:
 
 
 def facts(record: SchemeRecord) -> str:
-    """What is known of a scheme, as a table of two columns."""
+    """The scheme's record as a table of two columns."""
     also = ", ".join(map(code, record.aliases))
     rows = [
         ("also called", also),
@@ -97,25 +97,25 @@ def facts(record: SchemeRecord) -> str:
         ("trained", "has parameters to train" if record.learned else "has no parameters by default"),
         ("defined for", ", ".join(record.models) + (f"; elsewhere {record.undefined}" if record.undefined else "")),
         ("what it does", "; ".join(f"{what} ([`{hook}`](#{anchor(hook)}))" for hook, what in hooks(record).items())),
-        ("key cache", "holds " + CACHES.get(record.cache, record.cache)),
+        ("KV cache", "holds " + CACHES.get(record.cache, record.cache)),
         ("paper", f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""),
     ]
     return table(("", ""), [row for row in rows if row[1]])
 
 
 def hooks(record: SchemeRecord) -> dict[str, str]:
-    """The hooks a scheme's class has of its own."""
+    """The hooks that a scheme's class overrides."""
     cls = scheme_class(record.name)
     return {hook: what for hook, what in HOOKS.items() if getattr(cls, hook) is not getattr(Scheme, hook)}
 
 
 def anchor(hook: str) -> str:
-    """Where the hook is explained."""
+    """Link target of a hook."""
     return f"hf_posenc.Scheme.{hook}"
 
 
 def picture(record: SchemeRecord, docs: Path) -> str:
-    """The scheme's picture, where it has been made."""
+    """The scheme's plot, where it has been made."""
     return f"```{{picture}} scheme-{record.name}\n```\n" if record.name else ""
 
 
@@ -129,11 +129,11 @@ def options(record: SchemeRecord) -> str:
 
 
 def index(records: list[SchemeRecord]) -> str:
-    """All schemes, by what it takes to use them."""
+    """All schemes, by how they are used."""
     groups = {
-        "Zero-shot": ("zero-shot", "A pretrained RoPE model can use these untrained."),
-        "Training": ("training", "These change what a model was trained with, and want a fine-tune."),
-        "Recipes": ("recipe", "These move positions about while a model is trained, on top of whatever it has."),
+        "Zero-shot": ("zero-shot", "A pretrained RoPE model can use these without training."),
+        "Training": ("training", "These change what a model was pre-trained with, and need a fine-tune."),
+        "Recipes": ("recipe", "These change positions while a model is trained, on top of the scheme it has."),
     }
     parts = ["# Schemes\n", INTRODUCTION]
     for title, (use, about) in groups.items():
@@ -146,5 +146,5 @@ def index(records: list[SchemeRecord]) -> str:
 
 INTRODUCTION = """Every page is made from the scheme's own record and source, which is also what `hf-posenc list` and
 `hf-posenc info NAME` show. Schemes compose with `+`: a scaling with a temperature, with a remap, with a window
-(`"yarn+logn"`, `"llama3+dca"`); what cannot go together is refused. The options of all parts are given together.
+(`"yarn+logn"`, `"llama3+dca"`); what cannot be combined is refused. The options of all parts are given together.
 """

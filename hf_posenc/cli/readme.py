@@ -1,4 +1,4 @@
-"""The scheme table of the README, from the registry: ``python -m hf_posenc.cli.readme`` rewrites it."""
+"""The table in `docs/schemes.md`, from the registry: ``python -m hf_posenc.cli.readme`` rewrites it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hf_posenc.schemes.registry import list_schemes
 
 BEGIN = "<!-- schemes: written by python -m hf_posenc.cli.readme -->"
 END = "<!-- end of schemes -->"
+PAGE = Path("docs/schemes.md")
 HEAD = "| scheme | also called | what it is | defined for | learned | use | paper |\n|---|---|---|---|---|---|---|"
 
 
@@ -35,13 +36,12 @@ def paper_name(paper: str) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """A README with the table between its two markers replaced."""
+    """A page with the table between its two markers replaced."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    README = Path("README.md")
     built_in = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
-    README.write_text(with_table(README.read_text(encoding="utf-8"), scheme_table(built_in)), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), scheme_table(built_in)), encoding="utf-8")

@@ -105,7 +105,7 @@ def test_gpt2_takes_another_kind_of_position(
     seeds = results(output)["seeds"]
     assert set(seeds) == {"0", "1"}
     assert all(set(run["after"]) == {"256", "512"} for run in seeds.values())
-    assert "as it came" in (output / "results.md").read_text()
+    assert "unpatched" in (output / "results.md").read_text()
     assert describe(from_pretrained(output / "seed-1")).scheme == "alibi"
 
 

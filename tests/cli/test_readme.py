@@ -1,4 +1,4 @@
-"""The README is true: its commands, its table, its code, its links."""
+"""The README is true: its commands, its code, its links, its words; and so is the table of schemes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc import errors
-from hf_posenc.cli.readme import scheme_table, with_table
+from hf_posenc.cli.readme import PAGE, scheme_table, with_table
 from hf_posenc.schemes import registry
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,8 @@ def test_ci_runs_the_second_command() -> None:
 
 def test_table_is_the_registry() -> None:
     records = [record for record in registry.list_schemes() if record.target.startswith("hf_posenc.")]
-    assert with_table(README, scheme_table(records)) == README, "Run: python -m hf_posenc.cli.readme"
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert with_table(text, scheme_table(records)) == text, "Run: python -m hf_posenc.cli.readme"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.partition("\n")[0] for block in BLOCKS])
@@ -42,14 +43,33 @@ def test_code_runs(block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert "factor 8" in capsys.readouterr().out
 
 
-def test_links_lead_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/schemes.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     assert links
-    assert all((ROOT / link).exists() for link in links), [link for link in links if not (ROOT / link).exists()]
+    folder = (ROOT / page).parent
+    assert all((folder / link).exists() for link in links), [link for link in links if not (folder / link).exists()]
 
 
-def test_errors_it_names_exist() -> None:
-    table = README.partition("## What is refused")[2].partition("##")[0]
-    named = set(re.findall(r"`([A-Z]\w+)`", table))
+@pytest.mark.parametrize(
+    "term",
+    [
+        "KV cache", "context length", "context window", "long context", "extrapolation", "positional encoding",
+        "position embedding", "sequence length", "attention mask", "StreamingLLM", "needle in a haystack",
+        "passkey retrieval", "perplexity",
+    ],
+)  # fmt: skip
+def test_terms_that_people_search_for(term: str) -> None:
+    assert term in README.replace("\n", " ")
+
+
+def test_it_fits_two_screens() -> None:
+    assert len(README.splitlines()) <= 100
+
+
+def test_errors_that_are_promised_exist() -> None:
+    table = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").partition("## Refused")[2].partition("##")[0]
+    named = set(re.findall(r"#hf_posenc\.errors\.(\w+)", table))
     assert len(named) > 10
     assert all(hasattr(errors, name) for name in named)

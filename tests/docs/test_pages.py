@@ -13,6 +13,7 @@ import pytest
 from typer.main import get_command
 
 import hf_posenc
+from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
 from hf_posenc.insight.lessons import topics
 from hf_posenc.insight.plots.registry import list_plots
@@ -134,9 +135,18 @@ def test_formulas_keep_their_columns_and_nothing_turns_into_markup() -> None:
 
 def test_files_that_pages_name_exist() -> None:
     texts = [file.read_text(encoding="utf-8") for file in PAGES]
-    named = {path for text in texts for path in re.findall(r"\b((?:examples|patches)/[\w/.]*)", text)}
-    assert len(named) > 5
+    pattern = re.compile(r"(?<![\w/.])((?:examples|patches|tests|eval|hf_posenc)/[\w/.]*\w)")
+    named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
+    assert len(named) > 30
     assert not [path for path in named if not (DOCS.parent / path).exists()]
+
+
+def test_checks_that_pages_name_exist() -> None:
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    lists = re.findall(r"the checks? ((?:`\w+`(?:, | and )?)+)", text)
+    named = {name for found in lists for name in re.findall(r"`(\w+)`", found)}
+    assert len(named) > 5
+    assert named <= set(CHECKS)
 
 
 def test_all_that_is_public_is_in_the_reference() -> None:

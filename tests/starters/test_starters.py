@@ -38,7 +38,7 @@ def test_no_module_is_both_trained_on_and_measured_on() -> None:
 
 @torch.no_grad()
 def test_the_llama_knows_its_text_and_loses_it_beyond_its_length() -> None:
-    """Figures on this interpreter's own text; `examples/starter_figures.py` measures them on more of it."""
+    """Figures on this interpreter's own text; `examples/measure_starters.py` measures them on more of it."""
     model, tokenizer = load_starter("llama")
     ids = torch.tensor(tokenizer(module_text("statistics")).input_ids[: 12 * 2 * TRAINED]).view(12, 2 * TRAINED)
     within, beyond = loss_of_last(model, ids[:, TRAINED:]), loss_of_last(model, ids)

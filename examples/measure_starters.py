@@ -1,9 +1,9 @@
-"""How good the starters are, against a 5-gram on the same tokens, and how they fail beyond their 256 tokens.
+"""Measure the bundled models against a 5-gram on the same tokens, within and beyond their trained length of 256.
 
-    python examples/starter_figures.py                 # figures of all three, as a table
-    python examples/starter_figures.py --model llama=FOLDER
+    python examples/measure_starters.py                 # figures of all three, as a table
+    python examples/measure_starters.py --model llama=FOLDER
 
-The yardstick is an interpolated Kneser-Ney 5-gram trained on the same text (Chen, Goodman 1999, section 4.1.6, with one
+The baseline is an interpolated Kneser-Ney 5-gram trained on the same text (Chen, Goodman 1999, section 4.1.6, with one
 discount per order, D = n1 / (n1 + 2 n2)).
 """
 

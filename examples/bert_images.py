@@ -1,10 +1,10 @@
-"""BERT reads pictures: patches as embeddings, their rows and columns as positions.
+"""BERT on images: patches as embeddings, their rows and columns as positions.
 
-    python examples/bert_pictures.py            # two minutes on a CPU
+    python examples/bert_images.py            # two minutes on a CPU
 
-Two patches of a picture are marked; are they in one row, in one column, or neither? Trained on 6 × 6 patches with no
-positions, with positions along the unfolded line (``rope``) and with rows and columns (``rope_nd``), then asked about
-pictures of another shape too, where only rows and columns still mean what they meant.
+Two patches of an image are marked; are they in one row, in one column, or neither? Trained on 6 × 6 patches with no
+positions, with positions in raster order (``rope``) and with rows and columns (``rope_nd``), then tested on images of
+other shapes too, where only rows and columns keep their meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH, KINDS = 64, ("row", "column", "neither")
 SHAPES = ((6, 6), (6, 9), (9, 6))
 
 
-class PictureReader(nn.Module):
+class ImageClassifier(nn.Module):
     """A small BERT, patched, and a classifier on the mean of its outputs."""
 
     def __init__(self, scheme: str) -> None:
@@ -31,20 +31,18 @@ class PictureReader(nn.Module):
             max_position_embeddings=36, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         )  # fmt: skip
         self.bert = patch_model(BertModel(config, add_pooling_layer=False), scheme)
-        self.coordinates = scheme == "rope_nd"
+        self.takes_coordinates = scheme == "rope_nd"
         self.classify = nn.Linear(WIDTH, len(KINDS))
 
-    def forward(self, patches: Tensor, places: Tensor) -> Tensor:
-        """``patches [batch, token, width]`` at ``places [axes, token]`` to logits ``[batch, kind]``."""
+    def forward(self, patches: Tensor, coordinates: Tensor) -> Tensor:
+        """``patches [batch, token, width]`` at ``coordinates [axes, token]`` to logits ``[batch, kind]``."""
         batch = len(patches)
-        positions = places[:, None].expand(-1, batch, -1) if self.coordinates else None
+        positions = coordinates[:, None].expand(-1, batch, -1) if self.takes_coordinates else None
         return self.classify(self.bert(inputs_embeds=patches, position_ids=positions).last_hidden_state.mean(1))
 
 
-def pictures(
-    count: int, height: int, width: int, mark: Tensor, draws: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Noise with two marked patches, their kind, and the places of all patches; kinds are equally frequent."""
+def images(count: int, height: int, width: int, mark: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Noise with two marked patches, their kind, and the positions of all patches; kinds are equally frequent."""
     kind = torch.randint(0, 3, (count,), generator=draws)
     row, column = (torch.randint(0, side, (count,), generator=draws) for side in (height, width))
     down = torch.randint(1, height, (count,), generator=draws) * (kind != 0)
@@ -57,39 +55,39 @@ def pictures(
     return patches, kind, torch.stack((token // width, token % width))
 
 
-def trained(scheme: str, steps: int, mark: Tensor) -> PictureReader:
-    """A reader after ``steps`` batches of pictures of the first shape."""
+def trained(scheme: str, steps: int, mark: Tensor) -> ImageClassifier:
+    """A classifier after ``steps`` batches of images of the first shape."""
     torch.manual_seed(0)
-    reader, draws = PictureReader(scheme), torch.Generator().manual_seed(1)
-    optimiser = torch.optim.AdamW(reader.parameters(), lr=2e-3)
+    classifier, draws = ImageClassifier(scheme), torch.Generator().manual_seed(1)
+    optimiser = torch.optim.AdamW(classifier.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
     for _ in range(steps):
-        patches, kind, places = pictures(64, *SHAPES[0], mark, draws)
+        patches, kind, coordinates = images(64, *SHAPES[0], mark, draws)
         optimiser.zero_grad()
-        nn.functional.cross_entropy(reader(patches, places), kind).backward()
+        nn.functional.cross_entropy(classifier(patches, coordinates), kind).backward()
         optimiser.step()
         schedule.step()
-    return reader.eval()
+    return classifier.eval()
 
 
 @torch.no_grad()
-def accuracy(reader: PictureReader, height: int, width: int, mark: Tensor) -> float:
-    """Share of new pictures told right."""
-    patches, kind, places = pictures(500, height, width, mark, torch.Generator().manual_seed(2))
-    return float((reader(patches, places).argmax(-1) == kind).float().mean())
+def accuracy(classifier: ImageClassifier, height: int, width: int, mark: Tensor) -> float:
+    """Share of new images that are classified correctly."""
+    patches, kind, coordinates = images(500, height, width, mark, torch.Generator().manual_seed(2))
+    return float((classifier(patches, coordinates).argmax(-1) == kind).float().mean())
 
 
 def main() -> None:
-    """Train and measure one reader a scheme."""
+    """Train and measure one classifier a scheme."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="training batches a scheme (default: 600)")
     steps = parser.parse_args().steps
     mark = 3 * torch.randn(WIDTH, generator=torch.Generator().manual_seed(3))
-    print("share told right; guessing gives 0.33")
+    print("accuracy; chance is 0.33")
     print(f"{'':9}", *(f"{height} × {width}" for height, width in SHAPES), sep="  ")
     for scheme in ("none", "rope", "rope_nd"):
-        reader = trained(scheme, steps, mark)
-        print(f"{scheme:9}", *(f"{accuracy(reader, *shape, mark):5.2f}" for shape in SHAPES), sep="  ")
+        classifier = trained(scheme, steps, mark)
+        print(f"{scheme:9}", *(f"{accuracy(classifier, *shape, mark):5.2f}" for shape in SHAPES), sep="  ")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,330 @@
+"""Draw the two pictures of `docs/architecture.md`: ``python docs/draw_architecture.py``.
+
+`folders.svg` has one box a folder and one arrow an import between folders; `call.svg` has one box a file that a query
+passes on its way from the hidden state to the kernel. Boxes, levels and arrows are read from the import statements;
+a test compares the files with what is drawn now. Nothing is imported, so this runs without torch.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from textwrap import wrap
+
+ROOT = Path(__file__).parents[1]
+FOLDER = Path(__file__).parent / "architecture"
+PACKAGE = "hf_posenc"
+SOURCES = {"hf_posenc": PACKAGE, "patches": f"{PACKAGE}.patches", "eval": f"{PACKAGE}.eval"}
+"""Folders of the repository, and the packages they are installed as."""
+
+Arrow = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file.
+
+    Attributes:
+        name: below the package, such as ``attention.routes.decode``; empty for the package itself.
+        tree: its syntax tree.
+        is_package: whether it is an ``__init__.py``.
+    """
+
+    name: str
+    tree: ast.Module
+    is_package: bool
+
+    @property
+    def folder(self) -> str:
+        """The folder at the package's root; empty for a file that stands there."""
+        return self.name.partition(".")[0]
+
+
+@cache
+def modules() -> Mapping[str, Module]:
+    """All source files by name."""
+    found: dict[str, Module] = {}
+    for folder, package in SOURCES.items():
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            words = [*package.split("."), *file.relative_to(ROOT / folder).with_suffix("").parts]
+            is_package = words[-1] == "__init__"
+            name = ".".join(words[1:-1] if is_package else words[1:])
+            found[name] = Module(name, ast.parse(file.read_text(encoding="utf-8")), is_package)
+    return found
+
+
+def imports(module: Module) -> Iterator[str]:
+    """Names of the modules of this package that a module imports, at its head or inside a function."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            wanted = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (known(name) for name in wanted if name.split(".")[0] == PACKAGE)
+
+
+def known(dotted: str) -> str:
+    """The module that a dotted name belongs to: the longest part of it that is a file."""
+    name = dotted.partition(".")[2]
+    while name and name not in modules():
+        name = name.rpartition(".")[0]
+    return name
+
+
+@cache
+def file_arrows() -> frozenset[Arrow]:
+    """Which file imports which; the package's public face, which imports everything lazily, is left out."""
+    return frozenset(
+        (module.name, name) for module in modules().values() for name in imports(module)
+        if module.name and name and name != module.name
+    )  # fmt: skip
+
+
+def folder_arrows() -> frozenset[Arrow]:
+    """Which folder imports which."""
+    pairs = ((a.partition(".")[0], b.partition(".")[0]) for a, b in file_arrows())
+    return frozenset((a, b) for a, b in pairs if a != b)
+
+
+def levels(arrows: frozenset[Arrow]) -> dict[str, int]:
+    """Level of each box: one above the highest that it imports, 0 for what imports nothing.
+
+    Raises:
+        ValueError: the imports form a circle.
+    """
+    below: dict[str, set[str]] = {}
+    for a, b in arrows:
+        below.setdefault(a, set()).add(b)
+        below.setdefault(b, set())
+    found: dict[str, int] = {}
+    while len(found) < len(below):
+        ready = {a for a, targets in below.items() if a not in found and targets <= found.keys()}
+        if not ready:
+            raise ValueError(f"The imports form a circle among {sorted(below.keys() - found.keys())}.")
+        found |= {a: 1 + max((found[b] for b in below[a]), default=-1) for a in sorted(ready)}
+    return found
+
+
+def reduced(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
+    """The arrows that no chain of other arrows implies."""
+
+    @cache
+    def reach(a: str) -> frozenset[str]:
+        return frozenset().union(*({b} | reach(b) for x, b in arrows if x == a))
+
+    return frozenset((a, b) for a, b in arrows if not any(b in reach(c) for x, c in arrows if x == a and c != b))
+
+
+def summary(name: str) -> str:
+    """First sentence of a module's docstring."""
+    text = " ".join((ast.get_docstring(modules()[name].tree) or "").replace("`", "").split())
+    return text.partition(". ")[0].removesuffix(".")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a picture: where it stands, its title and the lines under it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+    lines: tuple[str, ...] = ()
+    kind: str = "box"
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Centre of the box."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    def draw(self) -> str:
+        """The box as SVG."""
+        x, _ = self.middle
+        rows = [f'<text class="title" x="{x:g}" y="{self.y + 21:g}">{escape(self.title)}</text>']
+        rows += [
+            f'<text class="line" x="{x:g}" y="{self.y + 38 + 14 * number:g}">{escape(line)}</text>'
+            for number, line in enumerate(self.lines)
+        ]
+        shape = f'<rect class="{self.kind}" x="{self.x:g}" y="{self.y:g}" width="{self.width:g}" '
+        return "\n".join([f'{shape}height="{self.height:g}" rx="6"/>', *rows])
+
+
+STYLE = """
+.ground { fill: #ffffff; }
+.box { fill: #eef3fb; stroke: #3b6ab0; }
+.small { fill: #f7f7f4; stroke: #8a8a80; }
+.title { font: 600 12.5px system-ui, sans-serif; fill: #1b1f24; text-anchor: middle; }
+.line { font: 11px system-ui, sans-serif; fill: #3d444d; text-anchor: middle; }
+.head { font: 600 12px system-ui, sans-serif; fill: #3d444d; text-anchor: middle; }
+.arrow { fill: none; stroke: #27476f; stroke-width: 1.6; marker-end: url(#tip); }
+.faint { fill: none; stroke: #9db4d3; stroke-width: 1; marker-end: url(#faint-tip); }
+"""
+TIP = (
+    '<marker id="{name}" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0 L8 4 L0 8 z" fill="{color}"/></marker>'
+)
+
+
+def svg(width: float, height: float, title: str, parts: Iterable[str]) -> str:
+    """A picture on a white ground, which is legible on a dark page as well."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">'
+    tips = TIP.format(name="tip", color="#27476f") + TIP.format(name="faint-tip", color="#9db4d3")
+    ground = f'<rect class="ground" width="{width:g}" height="{height:g}" rx="8"/>'
+    start = [head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", f"<defs>{tips}</defs>", ground]
+    return "\n".join([*start, *parts, "</svg>", ""])
+
+
+def path(kind: str, arrow: Arrow, points: str) -> str:
+    """An arrow as SVG; its import is written beside it, for those who search the file and for the test."""
+    return f'<path class="{kind}" data-import="{arrow[0]} {arrow[1]}" d="{points}"/>'
+
+
+WIDTH, BOX_WIDTH, BOX_HEIGHT, LEVEL_HEIGHT, LINE_LENGTH = 980, 236, 76, 106, 38
+
+
+def folders() -> str:
+    """The picture of the folders: levels from the imports, the lowest at the bottom."""
+    arrows = folder_arrows()
+    level = levels(arrows)
+    top = max(level.values())
+    boxes: dict[str, Box] = {}
+    for height in range(top + 1):
+        row = sorted(name for name, one in level.items() if one == height)
+        for place, name in enumerate(row):
+            x = WIDTH / 2 + (place - (len(row) - 1) / 2) * (BOX_WIDTH + 24) - BOX_WIDTH / 2
+            lines = tuple(wrap(summary(name), LINE_LENGTH, max_lines=3, placeholder=" …"))
+            boxes[name] = Box(x, 20 + (top - height) * LEVEL_HEIGHT, BOX_WIDTH, BOX_HEIGHT, label(name), lines)
+    direct = reduced(arrows)
+    implied = [bow("faint", pair, boxes) for pair in sorted(arrows - direct)]
+    straight = [
+        drop(pair, boxes) if level[pair[0]] - level[pair[1]] == 1 else bow("arrow", pair, boxes)
+        for pair in sorted(direct)
+    ]
+    drawn = [box.draw() for _, box in sorted(boxes.items())]
+    title = "Folders of the package in their levels; an arrow is an import"
+    return svg(WIDTH, 20 + (top + 1) * LEVEL_HEIGHT, title, [*implied, *straight, *drawn])
+
+
+def label(name: str) -> str:
+    """What a folder or a file is called in the repository."""
+    if not modules()[name].is_package:
+        return f"{name}.py"
+    return f"{name}/"
+
+
+def drop(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
+    """An arrow from the foot of one box to the head of another."""
+    (ax, _), (bx, _) = boxes[arrow[0]].middle, boxes[arrow[1]].middle
+    foot, head = boxes[arrow[0]].y + boxes[arrow[0]].height, boxes[arrow[1]].y
+    bend = min(40.0, (head - foot) / 2)
+    return path("arrow", arrow, f"M{ax:g} {foot:g} C{ax:g} {foot + bend:g} {bx:g} {head - bend:g} {bx:g} {head:g}")
+
+
+def bow(kind: str, arrow: Arrow, boxes: Mapping[str, Box]) -> str:
+    """An arrow round the boxes in between, further out the more levels it spans."""
+    a, b = boxes[arrow[0]], boxes[arrow[1]]
+    middle = (a.middle[0] + b.middle[0]) / 2
+    span = round((b.y - a.y) / LEVEL_HEIGHT)
+    right = middle > WIDTH / 2 or (middle == WIDTH / 2 and span % 2 == 0)
+    edge = (lambda box: box.x + box.width) if right else (lambda box: box.x)
+    out = (max if right else min)(edge(a), edge(b)) + (1 if right else -1) * (20 + 30 * span)
+    start, end = a.middle[1] + 6, b.middle[1] - 6
+    return path(kind, arrow, f"M{edge(a):g} {start:g} C{out:g} {start:g} {out:g} {end:g} {edge(b):g} {end:g}")
+
+
+COLUMN, CHIP_WIDTH, CHIP_HEIGHT, CHIP_STEP = 248, 198, 32, 42
+
+
+def call_columns() -> list[tuple[str, list[str]]]:
+    """The files a query passes, by stage; each stage is found in the tree by what its files do."""
+    arrows = file_arrows()
+    patches = [name for name, module in modules().items() if name.startswith("patches.") and not module.is_package]
+    adapters = [name for name in patches if registers(modules()[name])]
+    layer = [name for name in patches if has_method(modules()[name], "attend")]
+    helpers = {b for a, b in arrows if a in layer and b in patches} - {*adapters, *layer}
+    engine = {name for name, module in modules().items() if name.startswith("attention.") and not module.is_package}
+    routes = {name for name in engine if name.startswith("attention.routes.")}
+    asked = {b for a, b in arrows if a in {*layer, *helpers, "attention.dispatch"} and b in engine - routes}
+    choice = {"attention.dispatch", *(name for name in asked if not name.startswith("attention.kernels."))}
+    return [
+        ("a forward pass", ["patches.forward_hook", *sorted(adapters)]),
+        ("a layer", sorted(layer)),
+        ("what a layer asks", ["schemes.base", *sorted(helpers)]),
+        ("choice of a route", sorted(choice, key=lambda name: (name != "attention.dispatch", name))),
+        ("routes", sorted(routes)),
+        ("kernels", sorted(engine - routes - choice, key=lambda name: (name.count("."), name))),
+    ]
+
+
+def has_method(module: Module, name: str) -> bool:
+    """Whether a class of the module defines a method of that name."""
+    classes = (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+    return any(isinstance(one, ast.FunctionDef) and one.name == name for node in classes for one in node.body)
+
+
+def registers(module: Module) -> bool:
+    """Whether a module registers an adapter."""
+    classes = (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+    calls = (one.func for node in classes for one in node.decorator_list if isinstance(one, ast.Call))
+    return any(isinstance(call, ast.Name) and call.id == "register_adapter" for call in calls)
+
+
+def call() -> str:
+    """The picture of a call's way, left to right."""
+    columns = call_columns()
+    rows = max(len(names) for _, names in columns)
+    boxes: dict[str, Box] = {}
+    heads = []
+    for number, (title, names) in enumerate(columns):
+        x = 20 + number * COLUMN
+        heads.append(f'<text class="head" x="{x + CHIP_WIDTH / 2:g}" y="28">{escape(title)}</text>')
+        for place, name in enumerate(names):
+            y = 46 + (place + (rows - len(names)) / 2) * CHIP_STEP
+            kind = "box" if number in (0, 1, 3) else "small"
+            boxes[name] = Box(x, y, CHIP_WIDTH, CHIP_HEIGHT, short(name), (), kind)
+    shown = sorted((a, b) for a, b in file_arrows() if a in boxes and b in boxes)
+    forward = [across(arrow, boxes) for arrow in shown if boxes[arrow[0]].x < boxes[arrow[1]].x]
+    entered = {b for a, b in shown if boxes[a].x < boxes[b].x}
+    within = [beside((a, b), boxes) for a, b in shown if boxes[a].x == boxes[b].x and b not in entered]
+    title = "The way of a query from the hidden state to the kernel; an arrow is an import"
+    width, height = 20 + len(columns) * COLUMN - (COLUMN - CHIP_WIDTH) + 20, 46 + rows * CHIP_STEP + 8
+    drawn = [box.draw() for _, box in sorted(boxes.items())]
+    return svg(width, height, title, [*sorted(forward, reverse=True), *within, *heads, *drawn])
+
+
+def short(name: str) -> str:
+    """A module's name without the folders that its column stands for."""
+    words = name.split(".")
+    return ".".join(words[2:]) if words[1] in ("routes", "kernels") else "/".join(words[-2:])
+
+
+def across(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
+    """An arrow from the right edge of one box to the left edge of another; faint where it skips a column."""
+    a, b = boxes[arrow[0]], boxes[arrow[1]]
+    start, end = (a.x + a.width, a.middle[1]), (b.x, b.middle[1])
+    bend = (end[0] - start[0]) / 2
+    kind = "arrow" if end[0] - start[0] < COLUMN else "faint"
+    curve = f"C{start[0] + bend:g} {start[1]:g} {end[0] - bend:g} {end[1]:g} {end[0]:g} {end[1]:g}"
+    return path(kind, arrow, f"M{start[0]:g} {start[1]:g} {curve}")
+
+
+def beside(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
+    """An arrow between two boxes of one column; drawn only to a box that no other column reaches."""
+    a, b = boxes[arrow[0]], boxes[arrow[1]]
+    start, end, out = a.middle[1], b.middle[1] + (4 if a.y > b.y else -4), a.x - 8 - abs(b.y - a.y) / 8
+    return path("faint", arrow, f"M{a.x:g} {start:g} C{out:g} {start:g} {out:g} {end:g} {b.x:g} {end:g}")
+
+
+PICTURES = {"folders.svg": folders, "call.svg": call}
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file, draw in PICTURES.items():
+        (FOLDER / file).write_text(draw(), encoding="utf-8")

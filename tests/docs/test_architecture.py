@@ -1,0 +1,65 @@
+"""The pictures of the architecture are those of the present imports."""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+sys.path[:0] = [str(DOCS)]
+
+import draw_architecture as drawing  # noqa: E402
+
+IMPORT = re.compile(r'data-import="(\S+) (\S+)"')
+
+
+@pytest.mark.parametrize("file", drawing.PICTURES)
+def test_committed_pictures_are_current(file: str) -> None:
+    committed = (drawing.FOLDER / file).read_text(encoding="utf-8")
+    now = drawing.PICTURES[file]()
+    gone, new = (
+        sorted(set(IMPORT.findall(a)) - set(IMPORT.findall(b))) for a, b in ((committed, now), (now, committed))
+    )
+    message = f"Run: python docs/draw_architecture.py. Imports that ended: {gone}; new ones: {new}"
+    assert committed == now, message
+
+
+@pytest.mark.parametrize("draw", drawing.PICTURES.values(), ids=drawing.PICTURES)
+def test_pictures_are_well_formed(draw: Callable[[], str]) -> None:
+    root = ET.fromstring(draw())
+    titles = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text") if node.get("class") == "title"]
+    assert len(titles) == len(set(titles)) > 10
+
+
+def test_every_import_between_folders_is_drawn() -> None:
+    drawn = IMPORT.findall(drawing.folders())
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == drawing.folder_arrows()
+    assert {name for arrow in drawn for name in arrow} >= {"core", "attention", "schemes", "patches", "patching", "cli"}
+
+
+def test_every_arrow_points_downwards() -> None:
+    level = drawing.levels(drawing.folder_arrows())
+    assert all(level[a] > level[b] for a, b in drawing.folder_arrows())
+
+
+def test_a_circle_is_noticed() -> None:
+    with pytest.raises(ValueError, match=r"circle among \['a', 'b'\]"):
+        drawing.levels(frozenset({("a", "b"), ("b", "a"), ("b", "c")}))
+
+
+def test_implied_arrows() -> None:
+    assert drawing.reduced(frozenset({("a", "b"), ("b", "c"), ("a", "c")})) == {("a", "b"), ("b", "c")}
+
+
+def test_a_call_passes_every_route() -> None:
+    columns = dict(drawing.call_columns())
+    assert columns["a layer"], "no class of patches/ has a method `attend`"
+    assert {"patches.llama", "patches.gpt2", "patches.bert"} <= set(columns["a forward pass"])
+    routes = {file.stem for file in (DOCS.parent / "hf_posenc/attention/routes").glob("*.py")} - {"__init__"}
+    assert {name.rpartition(".")[2] for name in columns["routes"]} == routes

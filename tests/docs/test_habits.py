@@ -1,0 +1,94 @@
+"""The files that contributors start from are true: versions agree, commands exist, the example scheme works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+import hf_posenc
+from hf_posenc.checks import check_scheme
+from hf_posenc.cli.app import app
+from hf_posenc.schemes import registry
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+
+
+def parsed(file: str) -> Any:
+    return yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+
+
+def test_ruff_is_the_same_everywhere() -> None:
+    pinned = re.search(r"^ruff==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    revisions = {repo["repo"].rpartition("/")[2]: repo["rev"] for repo in parsed(".pre-commit-config.yaml")["repos"]}
+    assert pinned is not None
+    assert revisions["ruff-pre-commit"] == f"v{pinned[1]}"
+
+
+def test_hosted_ci_runs_what_everybody_can_run() -> None:
+    workflow = parsed(".github/workflows/ci.yml")
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert job["timeout-minutes"] <= 60
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_citation_is_of_this_version() -> None:
+    citation = parsed("CITATION.cff")
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == hf_posenc.__version__
+    assert {"message", "title", "authors"} <= citation.keys()
+
+
+def test_changelog_begins_with_what_is_unreleased() -> None:
+    assert re.findall(r"^## (.*)$", CHANGELOG, re.MULTILINE)[0].startswith("Unreleased")
+
+
+def test_new_names_in_the_changelog_exist() -> None:
+    table = CHANGELOG.partition("### Renamed")[2].partition("\n## ")[0]
+    new = re.findall(r"\| `(hf_posenc\.[\w.]+)`[^|]*\|\n", table)
+    assert len(new) > 20
+    missing = [name for name in new if ".KIND." not in name and not exists(name)]
+    assert not missing
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    module, _, attribute = name.rpartition(".")
+    parent = import_module(module)
+    return hasattr(parent, attribute) or (hasattr(parent, "__path__") and find_spec(name) is not None)
+
+
+def test_the_example_scheme_passes_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))  # what the block registers ends with it
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+    block = re.findall(r"^```python\n(.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)[0]
+    exec(compile(block, "CONTRIBUTING.md", "exec"), {"__name__": "hf_posenc"})
+    model, _ = hf_posenc.load_starter("llama")
+    found = check_scheme(model, "root_distance", factor=4, checks=("formula", "cache", "unpatch"))
+    assert found
+    assert not [str(deviation) for deviation in found if deviation.failed]
+
+
+@pytest.mark.parametrize("line", sorted(set(re.findall(r"^ *\$ hf-posenc (.*)$", CONTRIBUTING, re.MULTILINE))))
+def test_commands_exist(line: str) -> None:
+    name, *words = shlex.split(line)
+    COMMANDS[name].make_context(name, words)
+
+
+def test_scripts_exist() -> None:
+    scripts = set(re.findall(r"\bpython ((?:docs|tests)/[\w/]+\.py)", CONTRIBUTING))
+    modules = set(re.findall(r"python -m (hf_posenc[\w.]+)", CONTRIBUTING))
+    assert len(scripts) >= 3
+    assert all((ROOT / script).is_file() for script in scripts), scripts
+    assert all((ROOT / (module.replace(".", "/") + ".py")).is_file() for module in modules), modules
