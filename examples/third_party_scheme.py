@@ -69,13 +69,15 @@ def main() -> None:
     print(hf_posenc.describe(model))
     hf_posenc.unpatch_model(model)
 
-    gaps = checks.check_scheme(model, "plateau", factor=arguments.factor, **options)
-    for gap in gaps:
-        print(f"  {gap.check:<12}{gap.value:.1e}, limit {gap.limit:.0e}, at {gap.where}")
-    broken = [str(gap) for gap in gaps if gap.failed]  # with the command that measures each again
+    deviations = checks.check_scheme(model, "plateau", factor=arguments.factor, **options)
+    for deviation in deviations:
+        print(f"  {deviation.check:<12}{deviation.value:.1e}, limit {deviation.tolerance:.0e}, at {deviation.where}")
+    broken = [
+        str(deviation) for deviation in deviations if deviation.failed
+    ]  # with the command that measures each again
     if broken:
         raise SystemExit("\n".join(broken))
-    print(f"All {len(gaps)} checks hold.")
+    print(f"All {len(deviations)} checks hold.")
 
 
 if __name__ == "__main__":

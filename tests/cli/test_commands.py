@@ -12,7 +12,7 @@ import pytest
 from hf_posenc import checks
 
 
-def gap(value: float) -> checks.Deviation:
+def deviation(value: float) -> checks.Deviation:
     return checks.Deviation("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
 
 
@@ -20,7 +20,7 @@ def gap(value: float) -> checks.Deviation:
 def test_check_ends_with_4_where_a_law_is_broken(
     call: Callable, monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    monkeypatch.setattr(checks, "check_scheme", lambda *_, **__: [gap(0.0), gap(value)])
+    monkeypatch.setattr(checks, "check_scheme", lambda *_, **__: [deviation(0.0), deviation(value)])
     words = ("check", "-m", "starter:llama", "-s", "rerope", "-f", "4")
     assert call(*words).code == code
     answer = call(*words, "--json")

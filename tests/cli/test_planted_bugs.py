@@ -25,7 +25,7 @@ from hf_posenc.schemes import registry
 from hf_posenc.schemes.options import Positive
 from hf_posenc.schemes.rotary.rotary import RoPE
 
-QUICK = {"unpatch", "twice", "effect", "cache", "batch"}  # asked of each, whatever it breaks
+QUICK = {"unpatch", "second_patch", "effect", "cache", "batch"}  # asked of each, whatever it breaks
 
 
 class Slope(hf_posenc.Scheme):
@@ -161,7 +161,7 @@ class WrapsPlaces(RoPE):
 
 
 class Dense(Slope):
-    """A bias of every pair at once, whatever it was asked for."""
+    """A bias of every case at once, whatever it was asked for."""
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         pairs = -0.1 * (ctx.query_positions[:, :, None] - ctx.key_positions[:, None]).abs().float()
@@ -284,20 +284,20 @@ PLANTED: dict[type[hf_posenc.Scheme], str] = {
     RotatesColumns: "batch",
     WrongType: "precision",
     Detached: "gradients",
-    Remembers: "memoryless",
-    CoarseFarOut: "far",
-    Dense: "memory",
-    OneRowFails: "generation",
-    Draws: "memoryless",
+    Remembers: "stateless",
+    CoarseFarOut: "far_positions",
+    Dense: "memory_growth",
+    OneRowFails: "padded_decoding",
+    Draws: "stateless",
     KeptBesides: "saving",
     Settles: "isolation",
-    OtherwiseWhenLong: "long",
-    WrapsAround: "far",
-    WrapsPlaces: "far",
-    Hoards: "leaks",
-    SaysNothing: "says",
-    OneHeadLearns: "secant",
-    LearnsTwice: "secant",
+    OtherwiseWhenLong: "long_text",
+    WrapsAround: "far_positions",
+    WrapsPlaces: "far_positions",
+    Hoards: "memory_leaks",
+    SaysNothing: "position_effect",
+    OneHeadLearns: "finite_differences",
+    LearnsTwice: "finite_differences",
     ReadsTheFirst: "deepcopy",
     Forgets: "options",
     CountsOn: "cache",
@@ -341,7 +341,7 @@ def test_the_law_is_named(bug: type[hf_posenc.Scheme], call: Callable, checkpoin
     code, broken = check(call, checkpoint, registered(bug), {*QUICK, PLANTED[bug]})
     assert code == 4
     assert PLANTED[bug] in broken, broken
-    assert not broken & {"unpatch", "twice"}
+    assert not broken & {"unpatch", "second_patch"}
 
 
 @pytest.mark.parametrize("sound", [Slope, Learned, InDoublePrecision])

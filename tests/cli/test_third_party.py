@@ -67,9 +67,9 @@ def test_the_example_runs() -> None:
 
 @pytest.mark.parametrize("model", TINY_MODELS)
 def test_every_law_on_every_model(example: ModuleType, model: str) -> None:
-    pair = checks.longest_case(model, "plateau")
-    for check in checks.applicable_checks(pair):
-        checks.assert_passes(check.name, pair)
+    case = checks.longest_case(model, "plateau")
+    for check in checks.applicable_checks(case):
+        checks.assert_passes(check.name, case)
 
 
 def test_what_the_example_claims(example: ModuleType) -> None:
