@@ -27,7 +27,6 @@ import argparse
 from torch import Tensor
 
 import hf_posenc
-from hf_posenc import checks
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
@@ -69,14 +68,12 @@ def main() -> None:
     print(hf_posenc.describe(model))
     hf_posenc.unpatch_model(model)
 
-    deviations = checks.check_scheme(model, "plateau", factor=arguments.factor, **options)
-    for deviation in deviations:
-        print(f"  {deviation.check:<12}{deviation.value:.1e}, limit {deviation.tolerance:.0e}, at {deviation.where}")
-    broken = [
-        str(deviation) for deviation in deviations if deviation.failed
-    ]  # with the command that measures each again
-    if broken:
-        raise SystemExit("\n".join(broken))
+    deviations = hf_posenc.check_scheme(model, "plateau", factor=arguments.factor, **options)
+    for one in deviations:
+        print(f"  {one.check:<22}{one.value:.1e}, tolerance {one.tolerance:.0e}, at {one.where}")
+    failed = [str(one) for one in deviations if one.failed]  # each with the command that measures it again
+    if failed:
+        raise SystemExit("\n".join(failed))
     print(f"All {len(deviations)} checks hold.")
 
 
