@@ -54,10 +54,10 @@ def long_text_cached_equals_uncached(case: Case) -> Deviation:
     """
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(LONG_TEXT, model))
-        sizes = [size for size in NEAR_POWERS_OF_TWO if size <= tokens.shape[1]]
-        ends = [0, *sizes, tokens.shape[1]]
-        parts = [end - start for start, end in pairwise(ends) if end > start]
-        cached = forward_in_chunks(model, tokens, new_cache(DynamicCache, model, tokens.shape[1]), parts)
+        cuts = [size for size in NEAR_POWERS_OF_TWO if size <= tokens.shape[1]]
+        ends = [0, *cuts, tokens.shape[1]]
+        sizes = [end - start for start, end in pairwise(ends) if end > start]
+        cached = forward_in_chunks(model, tokens, new_cache(DynamicCache, model, tokens.shape[1]), sizes)
         value, where = max_deviation(cached, forward(model, tokens))
     return case.deviation("long_text", value, where)
 
@@ -70,12 +70,12 @@ def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCach
         tokens = random_tokens(model, length, rows=3)
         order = torch.tensor([2, 0, 0], device=tokens.device)
         half = length - 5
-        kept = new_cache(cache, model, length)
-        forward_in_chunks(model, tokens[:, :half], kept, [half])
-        kept.reorder_cache(order)
+        kv_cache = new_cache(cache, model, length)
+        forward_in_chunks(model, tokens[:, :half], kv_cache, [half])
+        kv_cache.reorder_cache(order)
         reordered = torch.cat((tokens[order, :half], tokens[:, half:]), dim=1)
         after = torch.cat(
-            [forward(model, reordered[:, t : t + 1], past_key_values=kept) for t in range(half, length)], dim=1
+            [forward(model, reordered[:, t : t + 1], past_key_values=kv_cache) for t in range(half, length)], dim=1
         )
         value, where = max_deviation(after, forward(model, reordered)[:, half:])
     return case.deviation("cache_reorder", value, f"{where} after reordering, {cache.__name__}")
@@ -110,21 +110,21 @@ def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
         tokens = random_tokens(model, length, rows=2)
         positions = positions_with_gaps(length).to(tokens.device)
         all_tokens = torch.ones_like(tokens)  # without it transformers takes gaps for borders of packed documents
-        whole = forward(model, tokens, position_ids=positions, attention_mask=all_tokens)
-        kept, parts, start, half = new_cache(cache, model, length), [], 0, length // 2
-        rows, exchanged = torch.arange(2, device=tokens.device), torch.tensor([1, 0], device=tokens.device)
+        expected = forward(model, tokens, position_ids=positions, attention_mask=all_tokens)
+        kv_cache, outputs, start, half = new_cache(cache, model, length), [], 0, length // 2
+        rows, swapped = torch.arange(2, device=tokens.device), torch.tensor([1, 0], device=tokens.device)
         for size in (half, 1, 1, 1, 1, 1, length - half - 5):
             if start == half + 2:
-                kept.reorder_cache(exchanged)
-                rows = exchanged
+                kv_cache.reorder_cache(swapped)
+                rows = swapped
             now = slice(start, start + size)
             part = forward(
-                model, tokens[rows, now], position_ids=positions[rows, now], past_key_values=kept,
+                model, tokens[rows, now], position_ids=positions[rows, now], past_key_values=kv_cache,
                 attention_mask=all_tokens[:, : now.stop],
             )  # fmt: skip
-            parts.append(part[rows])
+            outputs.append(part[rows])
             start += size
-        value, where = max_deviation(torch.cat(parts, dim=1), whole)
+        value, where = max_deviation(torch.cat(outputs, dim=1), expected)
     return case.deviation("position_ids", value, f"{where}, {cache.__name__}, position_ids with gaps")
 
 
@@ -135,18 +135,18 @@ def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
         length = case.clip_length(2 * case.trained_length + 6, model)
         tokens = random_tokens(model, length)
         hidden = torch.rand(1, 1, length, length, generator=torch.Generator().manual_seed(1)) < 0.3
-        seen = (~hidden).tril() | torch.eye(length, dtype=torch.bool)
+        visible = (~hidden).tril() | torch.eye(length, dtype=torch.bool)
         dtype = next(model.parameters()).dtype
-        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min).to(tokens.device)
-        whole = forward(model, tokens, attention_mask=mask)
-        kept, parts, start = new_cache(cache, model, length), [], 0
+        mask = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min).to(tokens.device)
+        expected = forward(model, tokens, attention_mask=mask)
+        kv_cache, outputs, start = new_cache(cache, model, length), [], 0
         width = length if cache is StaticCache else 0
         for size in _mixed_chunk_sizes(min(case.trained_length + 1, length // 2), length):
             now = slice(start, start + size)
             part = mask[:, :, now, : max(now.stop, width)]
-            parts.append(forward(model, tokens[:, now], past_key_values=kept, attention_mask=part))
+            outputs.append(forward(model, tokens[:, now], past_key_values=kv_cache, attention_mask=part))
             start += size
-        value, where = max_deviation(torch.cat(parts, dim=1), whole)
+        value, where = max_deviation(torch.cat(outputs, dim=1), expected)
     return case.deviation("custom_mask", value, f"{where}, {cache.__name__}, a 4-D attention mask")
 
 
