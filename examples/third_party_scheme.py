@@ -27,7 +27,6 @@ import argparse
 from torch import Tensor
 
 import hf_posenc
-from hf_posenc import checks
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
@@ -69,13 +68,13 @@ def main() -> None:
     print(hf_posenc.describe(model))
     hf_posenc.unpatch_model(model)
 
-    gaps = checks.check_scheme(model, "plateau", factor=arguments.factor, **options)
-    for gap in gaps:
-        print(f"  {gap.check:<12}{gap.value:.1e}, limit {gap.limit:.0e}, at {gap.where}")
-    broken = [str(gap) for gap in gaps if gap.failed]  # with the command that measures each again
-    if broken:
-        raise SystemExit("\n".join(broken))
-    print(f"All {len(gaps)} checks hold.")
+    deviations = hf_posenc.check_scheme(model, "plateau", factor=arguments.factor, **options)
+    for one in deviations:
+        print(f"  {one.check:<22}{one.value:.1e}, tolerance {one.tolerance:.0e}, at {one.where}")
+    failed = [str(one) for one in deviations if one.failed]  # each with the command that measures it again
+    if failed:
+        raise SystemExit("\n".join(failed))
+    print(f"All {len(deviations)} checks hold.")
 
 
 if __name__ == "__main__":

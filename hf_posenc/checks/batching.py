@@ -1,4 +1,4 @@
-"""Checks of company: other rows, padding and other documents must not show in a row's logits."""
+"""Checks of batching: other rows, padding and other packed documents do not change a text's outputs."""
 
 from __future__ import annotations
 
@@ -16,60 +16,63 @@ Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
 
 
-@register_check("batch", company=True)
-def alone_equals_batched(pair: Case, side: Side = "left") -> Deviation:
-    """A row alone equals the row in a batch with longer rows, padded on one side."""
-    with pair.patched() as model:
-        longest = pair.length(2 * pair.trained + 6, model)
-        lengths = sorted({longest, min(pair.trained + 1, longest), pair.trained // 2, 5, 1}, reverse=True)
+@register_check("batch", needs_determinism=True)
+def single_equals_batched(case: Case, side: Side = "left") -> Deviation:
+    """A text on its own equals the same text in a batch with longer ones, padded on one side."""
+    with case.patched() as model:
+        longest = case.clip_length(2 * case.trained_length + 6, model)
+        lengths = sorted({longest, min(case.trained_length + 1, longest), case.trained_length // 2, 5, 1}, reverse=True)
         rows = [random_tokens(model, n, seed=number) for number, n in enumerate(lengths)]
-        tokens, mask = padded(rows, longest, side)
-        together = forward(model, tokens, attention_mask=mask)
-        alone = torch.zeros_like(together)
+        tokens, mask = pad_batch(rows, longest, side)
+        batched = forward(model, tokens, attention_mask=mask)
+        single = torch.zeros_like(batched)
         for number, row in enumerate(rows):
-            alone[number, mask[number].bool()] = forward(model, row)[0]
-        value, where = max_deviation(together, alone, mask.bool())
-    return pair.gap("batch", value, f"{where}, padded on the {side}, rows of {lengths}")
+            single[number, mask[number].bool()] = forward(model, row)[0]
+        value, where = max_deviation(batched, single, mask.bool())
+    return case.deviation("batch", value, f"{where}, padded on the {side}, rows of {lengths}")
 
 
-@register_check("padding", company=True)
-def padding_is_invisible(pair: Case, side: Side = "left", width: int = 5) -> Deviation:
-    """A row with any number of pads on either side equals the row without."""
-    with pair.patched() as model:
-        row = random_tokens(model, pair.length(2 * pair.trained + 6, model) - width)
-        tokens, mask = padded([row], row.shape[1] + width, side)
-        with_pads = forward(model, tokens, attention_mask=mask)[:, mask[0].bool()]
-        value, where = max_deviation(with_pads, forward(model, row))
-    return pair.gap("padding", value, f"{where}, {width} pads on the {side}")
+@register_check("padding", needs_determinism=True)
+def padding_has_no_effect(case: Case, side: Side = "left", width: int = 5) -> Deviation:
+    """A text with ``width`` pad tokens on one side equals the text without padding."""
+    with case.patched() as model:
+        row = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model) - width)
+        tokens, mask = pad_batch([row], row.shape[1] + width, side)
+        padded_output = forward(model, tokens, attention_mask=mask)[:, mask[0].bool()]
+        value, where = max_deviation(padded_output, forward(model, row))
+    return case.deviation("padding", value, f"{where}, {width} pads on the {side}")
 
 
-@register_check("packed", causal=True, company=True)
-def packed_equals_separate(pair: Case) -> Deviation:
-    """Documents packed into one row, told apart by positions that start again, equal the documents read one by one."""
-    with pair.host() as model:
-        sizes = [pair.trained // 2, 1, pair.trained - 2, 7]
+@register_check("packed", causal_only=True, needs_determinism=True)
+def packed_equals_separate(case: Case) -> Deviation:
+    """Documents packed into one row, separated by ``position_ids`` that restart at 0, equal the separate documents.
+
+    Skipped if the unpatched model does not support packing.
+    """
+    with case.unpatched() as model:
+        sizes = [case.trained_length // 2, 1, case.trained_length - 2, 7]
         documents = [random_tokens(model, n, seed=number) for number, n in enumerate(sizes)]
         row = torch.cat(documents, dim=1)
-        places = torch.cat([torch.arange(n) for n in sizes])[None].to(row.device)
-        limit = pair.limit("packed")
+        positions = torch.cat([torch.arange(n) for n in sizes])[None].to(row.device)
+        tolerance = case.tolerance("packed")
 
-        def apart() -> tuple[float, str]:
+        def measure() -> tuple[float, str]:
             separate = torch.cat([forward(model, document) for document in documents], dim=1)
-            return max_deviation(forward(model, row, position_ids=places), separate)
+            return max_deviation(forward(model, row, position_ids=positions), separate)
 
-        if not apart()[0] <= limit:
-            return pair.gap("packed", 0.0, "no token: the unpatched model does not read packed documents")
-        pair.apply(model)
-        value, where = apart()
-    return pair.gap("packed", value, f"{where}, documents of {sizes}")
+        if not measure()[0] <= tolerance:
+            return case.deviation("packed", 0.0, "no token: the unpatched model does not support packed documents")
+        case.apply(model)
+        value, where = measure()
+    return case.deviation("packed", value, f"{where}, documents of {sizes}")
 
 
-def padded(rows: list[Tensor], width: int, side: Side) -> tuple[Tensor, Tensor]:
-    """Rows of one batch ``[row, width]``, and their mask."""
+def pad_batch(rows: list[Tensor], width: int, side: Side) -> tuple[Tensor, Tensor]:
+    """Pad texts ``[1, token]`` to a batch ``[row, width]``; returns tokens and attention mask."""
     tokens = rows[0].new_zeros(len(rows), width)
     mask = torch.zeros_like(tokens)
     for number, row in enumerate(rows):
         n = row.shape[1]
-        place = slice(width - n, width) if side == "left" else slice(0, n)
-        tokens[number, place], mask[number, place] = row[0], 1
+        columns = slice(width - n, width) if side == "left" else slice(0, n)
+        tokens[number, columns], mask[number, columns] = row[0], 1
     return tokens, mask

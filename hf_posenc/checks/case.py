@@ -1,4 +1,4 @@
-"""A scheme on a model: what a check is asked of."""
+"""A scheme on a model: the input of every check."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from torch import nn
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
 from hf_posenc.checks.tolerances import tolerance_of
-from hf_posenc.checks.torch_settings import restored
-from hf_posenc.errors import (
-    OptionOutOfRange,
-    PosEncError,
-    PositionOutOfTable,
-    SchemeNotDefined,
-)
+from hf_posenc.checks.torch_settings import restore_settings
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluating
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
@@ -33,18 +27,17 @@ from hf_posenc.schemes.spec import SchemeSpec, plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PATCH_WORDS = ("factor", "target_length", "trained_length", "layers")
+PATCH_KEYWORDS = ("factor", "target_length", "trained_length", "layers")
 
 
 class Case:
-    """A scheme on a contract model, or on a user's own.
+    """A scheme with its options on a tiny model or on a user's own model.
 
     Args:
-        model: name of a contract model (see `hf_posenc.checks.tiny_models`), or a live model; every check restores
-            that.
+        model: name of a tiny model (see `hf_posenc.checks.tiny_models`), or a live model, which every check restores.
         scheme: as `hf_posenc.patch_model` takes it.
-        dtype: what a contract model is cast to.
-        options: keywords of `hf_posenc.patch_model`.
+        dtype: dtype of a tiny model; a live model keeps its own.
+        options: keyword arguments of `hf_posenc.patch_model`.
     """
 
     def __init__(
@@ -54,55 +47,54 @@ class Case:
         self.options = {name: value for name, value in options.items() if value is not None}
         self.dtype = dtype if isinstance(model, str) else next(model.parameters()).dtype
         config, adapter = self._config_and_adapter()
-        self.trained: int = options.get("trained_length") or adapter.trained_length(config)
-        geometry = adapter.geometry(config, trained_length=self.trained, target_length=self.trained)
+        self.trained_length: int = options.get("trained_length") or adapter.trained_length(config)
+        geometry = adapter.geometry(config, trained_length=self.trained_length, target_length=self.trained_length)
         self.causal, self.table, self.rotary = geometry.causal, geometry.table, geometry.rotary
 
     @property
     def model_name(self) -> str:
-        """Name of the contract model, or the class of a live one."""
+        """Name of the tiny model, or class name of a live model."""
         return self.model if isinstance(self.model, str) else type(self.model).__name__
 
     @property
     def scheme_name(self) -> str:
-        """As a user writes it."""
-        named = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
-        return plan(self.scheme, named).name
+        """Name of the scheme as a user writes it, such as ``yarn+logn``."""
+        scheme_options = {k: v for k, v in self.options.items() if k not in PATCH_KEYWORDS}
+        return plan(self.scheme, scheme_options).name
 
     @cached_property
-    def named(self) -> bool:
-        """Whether all of the scheme is registered, so that its name says what it is."""
+    def is_registered(self) -> bool:
+        """Whether every part of the scheme is registered, so that its name identifies it."""
         known = {record.name for record in list_schemes()}
         return set(self.scheme_name.split("+")) <= known
 
     @cached_property
     def needs_whole_text(self) -> bool:
-        """Whether a text cannot be continued from a cache."""
-        return self._says("needs_whole_text")
+        """Whether the scheme refuses to continue a text from a KV cache."""
+        return self._scheme_trait("needs_whole_text")
 
     @cached_property
     def randomises(self) -> bool:
-        """Whether positions are drawn anew in every reading."""
-        return self._says("randomises")
+        """Whether the scheme draws new random positions in every forward pass."""
+        return self._scheme_trait("randomises")
 
-    def limit(self, check: str) -> float:
-        """The largest deviation that is rounding."""
+    def tolerance(self, check: str) -> float:
+        """Largest deviation of a check that counts as rounding, for this case's dtype, model and scheme."""
         return tolerance_of(check, self.dtype, self.model_name, self.scheme_name)
 
-    def gap(self, check: str, value: float, where: str, limit: float | None = None) -> Deviation:
-        """A measurement of this pair."""
-        return Deviation(
-            check, value, self.limit(check) if limit is None else limit, f"{self}, {where}", self._repeat(check)
-        )
+    def deviation(self, check: str, value: float, where: str, tolerance: float | None = None) -> Deviation:
+        """Wrap a measured value of this case in a `Deviation`."""
+        tolerance = self.tolerance(check) if tolerance is None else tolerance
+        return Deviation(check, value, tolerance, f"{self}, {where}", self._rerun_command(check))
 
     @contextmanager
-    def host(self) -> Iterator[PreTrainedModel]:
-        """The unpatched model in evaluation mode.
+    def unpatched(self) -> Iterator[PreTrainedModel]:
+        """Yield the unpatched model in evaluation mode.
 
-        Whatever happens in the block, a live model is unpatched afterwards, and torch set as it was.
+        On exit a live model is unpatched and torch's global settings are restored, even after an exception.
         """
         model = self.fresh()
-        with restored(), evaluating(model):
+        with restore_settings(), evaluating(model):
             try:
                 yield model
             finally:
@@ -111,38 +103,38 @@ class Case:
 
     @contextmanager
     def patched(self) -> Iterator[PreTrainedModel]:
-        """The patched model in evaluation mode, learned parameters stirred."""
-        with self.host() as model:
+        """Yield the patched model in evaluation mode, its learned parameters perturbed."""
+        with self.unpatched() as model:
             self.apply(model)
             yield model
 
     def fresh(self) -> PreTrainedModel:
-        """A copy of the contract model, or the live model itself."""
+        """Return a new copy of the tiny model, or the live model itself."""
         return tiny_model(self.model).to(self.dtype) if isinstance(self.model, str) else self.model
 
-    def copied(self) -> Case:
-        """The same of a copy of the live model, with which a check may do what it cannot undo."""
-        twin = copy.copy(self)
-        twin.model = copy.deepcopy(self.model)
-        return twin
+    def with_copied_model(self) -> Case:
+        """Return this case on a deep copy of the live model, for checks whose changes cannot be undone."""
+        case = copy.copy(self)
+        case.model = copy.deepcopy(self.model)
+        return case
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Patch ``model`` and stir what is learned: tables of zeros obey every check."""
+        """Patch ``model`` and perturb learned parameters: a table of zeros would pass every check."""
         patch_model(model, self.scheme, **self.options)
         perturb_parameters(model)
         return model
 
-    def length(self, wanted: int, model: nn.Module) -> int:
-        """``wanted`` tokens, or as many as the patched model can read."""
+    def clip_length(self, wanted: int, model: nn.Module) -> int:
+        """Clip a sequence length to the number of positions of the patched model."""
         end = position_limit(model)
         return wanted if end is None else min(wanted, end)
 
-    def host_length(self, wanted: int) -> int:
-        """``wanted`` tokens, or as many as the unpatched model can read."""
+    def clip_length_unpatched(self, wanted: int) -> int:
+        """Clip a sequence length to the position table of the unpatched model."""
         return wanted if self.table is None else min(wanted, self.table)
 
-    def _says(self, trait: str) -> bool:
-        """What the scheme says of itself; a live model may carry it just now."""
+    def _scheme_trait(self, trait: str) -> bool:
+        """Read an attribute of the scheme; a live model may be patched at the time of the call."""
         model = self.fresh()
         if is_patched(model):
             return getattr(scheme_of(model), trait)
@@ -151,25 +143,25 @@ class Case:
 
     def _config_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:
-            raise ValueError(f"No contract model is called {self.model!r}. There are {', '.join(TINY_MODELS)}.")
+            raise ValueError(f"No tiny model is called {self.model!r}. There are {', '.join(TINY_MODELS)}.")
         base, adapter = base_model_of(self.fresh())
         return base.config, adapter
 
-    def _repeat(self, check: str) -> str:
+    def _rerun_command(self, check: str) -> str:
         if isinstance(self.model, str):
             options = "".join(f", {name}={value!r}" for name, value in self.options.items())
             return (
-                f'python -c "from hf_posenc.checks import LAWS, Pair; '
-                f"print(LAWS['{check}'](Pair('{self.model}', '{self.scheme_name}'{options})))\""
+                f'python -c "from hf_posenc.checks import CHECKS, Case; '
+                f"print(CHECKS['{check}'](Case('{self.model}', '{self.scheme_name}'{options})))\""
             )
-        where = getattr(self.model.config, "_name_or_path", "") or "MODEL"
+        path = getattr(self.model.config, "_name_or_path", "") or "MODEL"
         options = "".join(map(_flag, self.options.items()))
-        return f"hf-posenc check --model {where} --scheme {self.scheme_name}{options} --check {check}"
+        return f"hf-posenc check --model {path} --scheme {self.scheme_name}{options} --check {check}"
 
     def __str__(self) -> str:
-        options = {k: v for k, v in self.options.items() if k not in PATCH_WORDS}
-        told = ",".join(f"{name}={value}" for name, value in options.items())
-        return f"{self.model_name}-{self.scheme_name}" + (f"({told})" if told else "")
+        options = {k: v for k, v in self.options.items() if k not in PATCH_KEYWORDS}
+        listed = ",".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.model_name}-{self.scheme_name}" + (f"({listed})" if listed else "")
 
     __repr__ = __str__
 
@@ -180,12 +172,12 @@ def _flag(option: tuple[str, Any]) -> str:
 
 
 def position_limit(model: nn.Module) -> int | None:
-    """Number of positions a patched model can read; None where there is no end."""
+    """Number of positions a patched model accepts; None if unlimited."""
     return reach_of(scheme_of(model))
 
 
 def perturb_parameters(model: nn.Module) -> None:
-    """Move every learned parameter of the scheme by seeded noise."""
+    """Add seeded Gaussian noise (standard deviation 0.3) to every learned parameter of the scheme."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
         if "posenc." in name:
@@ -195,49 +187,7 @@ def perturb_parameters(model: nn.Module) -> None:
 
 
 def reset_learned_parameters(model: nn.Module) -> None:
-    """Put every learned parameter of the scheme back to where it starts."""
+    """Reset every learned parameter of the scheme to its initial value."""
     for module in model.modules():
         if isinstance(module, Scheme):
             module.reset_parameters()
-
-
-def longest_case(model: str | PreTrainedModel, scheme: SchemeSpec, **options: Any) -> Case:
-    """The pair at four times the trained length, or at the trained length where the scheme has an end before that.
-
-    Raises:
-        PosEncError: the scheme cannot be had on this model, in either length.
-    """
-    pair = Case(model, scheme, factor=4, **options)
-    try:
-        with pair.patched():
-            return pair
-    except (OptionOutOfRange, PositionOutOfTable):
-        pair = Case(model, scheme, factor=1, **options)
-        with pair.patched():
-            return pair
-
-
-def cases(*schemes: SchemeSpec) -> list[Case]:
-    """Every pair of these schemes (by default all registered ones) and a contract model where the scheme is defined."""
-    return [pair for pair in _attempted(*schemes) if isinstance(pair, Case)]
-
-
-def refusals(*schemes: SchemeSpec) -> dict[tuple[str, str], PosEncError]:
-    """``(model, scheme)`` of the other pairs, and how they were refused."""
-    return {(one.model, one.scheme): one.error for one in _attempted(*schemes) if isinstance(one, Refusal)}
-
-
-class Refusal:
-    """A scheme that a contract model does not take."""
-
-    def __init__(self, model: str, scheme: str, error: PosEncError) -> None:
-        self.model, self.scheme, self.error = model, scheme, error
-
-
-def _attempted(*schemes: SchemeSpec) -> Iterator[Case | Refusal]:
-    for scheme in schemes or [record.name for record in list_schemes()]:
-        for model in TINY_MODELS:
-            try:
-                yield longest_case(model, scheme)
-            except SchemeNotDefined as error:
-                yield Refusal(model, plan(scheme).name, error)

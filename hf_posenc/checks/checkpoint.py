@@ -1,4 +1,4 @@
-"""Check of storage: what was saved is what is loaded, here and in a fresh process."""
+"""Check of checkpoints: a saved model equals the loaded one, in this process and in a fresh one."""
 
 from __future__ import annotations
 
@@ -17,53 +17,57 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 
-FRESH = """
+PROGRAM = """
 import sys
 from pathlib import Path
 from safetensors.torch import load_file, save_file
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checks.forward import forward
 for folder in map(Path, sys.argv[1:]):
-    tokens = load_file(folder / "asked.safetensors")["tokens"]
-    save_file({"read": forward(from_pretrained(folder), tokens)}, folder / "answered.safetensors")
+    tokens = load_file(folder / "input.safetensors")["tokens"]
+    save_file({"output": forward(from_pretrained(folder), tokens)}, folder / "output.safetensors")
 """
 
 
-@register_check("saving", copies=True, named=True)
-def saved_equals_loaded(pair: Case, fresh: bool = False) -> Deviation:
-    """A patched model, saved and loaded, reads bit-equally.
+@register_check("saving", needs_copy=True, needs_name=True)
+def saved_equals_loaded(case: Case, fresh: bool = False) -> Deviation:
+    """Outputs of a patched model are bit-equal after saving and loading.
 
     Args:
-        pair: scheme and model.
-        fresh: load in a process of its own, which shares nothing with this one.
+        case: scheme and model.
+        fresh: load in a new Python process.
     """
     with tempfile.TemporaryDirectory() as folder:
-        before, tokens = store(pair, folder)
+        before, tokens = save_case(case, folder)
         if fresh:
-            read_elsewhere([folder])
-        after = answer_in(folder) if fresh else forward(from_pretrained(folder), tokens)
+            load_in_fresh_process([folder])
+        after = fresh_process_output(folder) if fresh else forward(from_pretrained(folder), tokens)
     value, where = max_deviation(after, before)
-    return pair.gap("saving", value, f"{where}, loaded {'in a fresh process' if fresh else 'here'}")
+    return case.deviation("saving", value, f"{where}, loaded {'in a fresh process' if fresh else 'here'}")
 
 
-def store(pair: Case, folder: str) -> tuple[Tensor, Tensor]:
-    """Save a patched model and a text it is asked to read; what it read, and the text."""
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 9, model)).contiguous()
+def save_case(case: Case, folder: str) -> tuple[Tensor, Tensor]:
+    """Save a patched model and an input text to a folder; returns the model's output and the text."""
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 9, model)).contiguous()
         model.save_pretrained(folder)
-        save_file({"tokens": tokens.cpu()}, Path(folder, "asked.safetensors"))
+        save_file({"tokens": tokens.cpu()}, Path(folder, "input.safetensors"))
         return forward(model, tokens), tokens
 
 
-def read_elsewhere(folders: list[str]) -> None:
-    """Let a fresh process load the models stored in these folders and read their texts."""
+def load_in_fresh_process(folders: list[str]) -> None:
+    """Load the models saved in these folders in a new process, and store their outputs there.
+
+    Raises:
+        RuntimeError: the process failed; with the end of its stderr.
+    """
     offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", FRESH, *folders]
+    command = [sys.executable, "-c", PROGRAM, *folders]
     done = subprocess.run(command, env=offline, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"The fresh process failed. It said: {done.stderr[-2000:]}")
+        raise RuntimeError(f"Loading in a fresh process failed: {done.stderr[-2000:]}")
 
 
-def answer_in(folder: str) -> Tensor:
-    """What the fresh process read."""
-    return load_file(Path(folder, "answered.safetensors"))["read"]
+def fresh_process_output(folder: str) -> Tensor:
+    """Output that the new process stored."""
+    return load_file(Path(folder, "output.safetensors"))["output"]

@@ -1,4 +1,4 @@
-"""Checks of compilers: what is traced, and what flex attention computes, reads as it does eagerly."""
+"""Checks of compilers: a compiled model, and FlexAttention, equal eager mode."""
 
 from __future__ import annotations
 
@@ -22,46 +22,50 @@ from hf_posenc.errors import BackendCannotCarry
 FLEX = "flex_attention"
 
 
-@register_check("compiled", company=True, costly=True, copies=True)  # a compiled model keeps an attribute of dynamo's
-def compiled_equals_eager(pair: Case) -> Deviation:
-    """One graph of the whole model, traced and run without a code generator, equals the model that was traced.
+@register_check(
+    "torch_compile", needs_determinism=True, slow=True, needs_copy=True
+)  # torch.compile leaves an attribute on the model
+def compiled_equals_eager(case: Case) -> Deviation:
+    """``torch.compile(fullgraph=True)``, run without code generation, equals the eager model.
 
-    The value is infinite where there is no such graph.
+    The value is infinite if the model cannot be traced as one graph.
     """
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 5, model))
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 5, model))
         torch._dynamo.reset()
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
         try:
             with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of dynamo, about what it traces; the check says what came out
-                traced = forward_with_grad(compiled, tokens).float()  # type: ignore[arg-type]  # a module it is
-        except RuntimeError as error:  # of dynamo's own and of the tracer's: they have no other name in common
-            return pair.gap("compiled", math.inf, f"no graph: {str(error).partition(chr(10))[0]}")
+                warnings.simplefilter("ignore")  # from dynamo, about what it traces
+                traced = forward_with_grad(compiled, tokens).float()  # type: ignore[arg-type]
+        except RuntimeError as error:  # the common base class of the errors of dynamo and the tracers
+            return case.deviation("torch_compile", math.inf, f"no graph: {str(error).partition(chr(10))[0]}")
         finally:
             torch._dynamo.reset()
         value, where = max_deviation(traced, forward(model, tokens))
-    return pair.gap("compiled", value, f"{where}, traced")
+    return case.deviation("torch_compile", value, f"{where}, traced")
 
 
-@register_check("flex", company=True, costly=True)
-def flex_agrees(pair: Case) -> Deviation:
-    """Flex attention, uncompiled, equals the model's own backend; where it cannot carry a scheme it says so."""
-    with pair.patched() as model:
+@register_check("flex_attention", needs_determinism=True, slow=True)
+def flex_agrees(case: Case) -> Deviation:
+    """FlexAttention, uncompiled, equals the model's own attention backend, or refuses the scheme."""
+    with case.patched() as model:
         if not is_torch_flex_attn_available():
-            return pair.gap("flex", 0.0, "no token: torch has no flex attention")
-        tokens = random_tokens(model, pair.length(2 * pair.trained + 6, model))
-        wanted, before = forward(model, tokens), model.config._attn_implementation
+            return case.deviation("flex_attention", 0.0, "no token: torch has no flex attention")
+        tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
+        expected, before = forward(model, tokens), model.config._attn_implementation
         try:
             model.set_attn_implementation(FLEX)
-            # Uncompiled it is the same arithmetic without minutes of C++ compilation, and warns that it is slow.
+            # Uncompiled: the same arithmetic without minutes of compilation. It warns about speed.
             with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                value, where = max_deviation(forward(model, tokens), wanted)
+                value, where = max_deviation(forward(model, tokens), expected)
         except BackendCannotCarry as refusal:
-            return pair.gap("flex", 0.0, f"no token: refused, {str(refusal).partition('. ')[0]}")
+            return case.deviation("flex_attention", 0.0, f"no token: refused, {str(refusal).partition('. ')[0]}")
         except ValueError:
-            return pair.gap("flex", 0.0, f"no token: transformers has no {FLEX} for {type(model).__name__}")
+            return case.deviation(
+                "flex_attention", 0.0, f"no token: transformers has no {FLEX} for {type(model).__name__}"
+            )
         finally:
             model.set_attn_implementation(before)
-    return pair.gap("flex", value, f"{where}, {FLEX}")
+    return case.deviation("flex_attention", value, f"{where}, {FLEX}")

@@ -1,4 +1,4 @@
-"""Check of the configuration: a patched model computes with what it was built with, whatever becomes of the record."""
+"""Check of the configuration: later edits of ``model.config`` do not change a patched model's outputs."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ ENTRIES = (
     *("max_position_embeddings", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"),
     *("rope_parameters", "is_decoder"),
 )
-"""What positions, and the shapes a scheme is built for, are read from. Hosts read the number of layers live."""
+"""Entries from which positions and the shapes of a scheme are read."""
 
 
 @register_check("configuration")
-def changed_configuration_changes_nothing(pair: Case) -> Deviation:
-    """Logits are bit-equal after any entry that positions are read from was changed, at once and from a cache."""
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 6, model))
-        continues = pair.causal and not pair.needs_whole_text
+def config_edits_have_no_effect(case: Case) -> Deviation:
+    """Outputs are bit-equal after an edit of any entry that positions could be read from, with and without a cache."""
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 6, model))
+        continues = case.causal and not case.needs_whole_text
         sizes = [tokens.shape[1] - 2, 1, 1]
         before = forward(model, tokens)
         decoded = forward_in_chunks(model, tokens, DynamicCache(), sizes) if continues else None
         found = [(0.0, "no entry")]
         for name in ENTRIES:
-            with changed(config_of(model), name):
+            with edited_config(config_of(model), name):
                 found.append((max_deviation(forward(model, tokens), before)[0], name))
                 if decoded is not None:
                     again = forward_in_chunks(model, tokens, DynamicCache(), sizes)
-                    found.append((max_deviation(again, decoded)[0], f"{name}, from a cache"))
-    return pair.gap("configuration", *max(found))
+                    found.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
+    return case.deviation("configuration", *max(found))
 
 
 @contextmanager
-def changed(config: Any, name: str) -> Iterator[None]:
-    """Another value of an entry, where a configuration has it: numbers double, truths turn, a rotation gets a base."""
+def edited_config(config: Any, name: str) -> Iterator[None]:
+    """In the block, change an entry if present: double a number, negate a boolean, replace a RoPE base."""
     name = config.attribute_map.get(name, name)
     entries = vars(config)
     if entries.get(name) is None:

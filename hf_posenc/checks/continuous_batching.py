@@ -1,4 +1,4 @@
-"""The check of continuous batching: requests that share a batch and a paged cache choose what plain readings choose."""
+"""Check of continuous batching: requests that share a batch and a paged cache equal plain forward passes."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from hf_posenc.checks.registry import register_check
 from hf_posenc.errors import BackendCannotCarry
 
 NEW = 6
-AT_ONCE = 24  # tokens a batch: prompts are read in chunks, and beside tokens that others generate
+MAX_BATCH_TOKENS = 24  # so that prompts are split into chunks and batched with tokens of other requests
 
 
 @register_check(
-    "continuous", causal=True, continues=True, costly=True, needs="psutil"
+    "continuous_batching", causal_only=True, needs_cache=True, slow=True, package="psutil"
 )  # which transformers asks for memory
-def continuous_batches_choose_the_same(pair: Case) -> Deviation:
-    """Tokens of `generate_batch`, and their log-probabilities, are those of plain readings of each text alone."""
-    with pair.patched() as model:
+def continuous_batching_equals_forward(case: Case) -> Deviation:
+    """Tokens and log-probabilities of `generate_batch` equal those of a forward pass of each text on its own."""
+    with case.patched() as model:
         if not (hasattr(model, "can_generate") and model.can_generate()):
-            return pair.gap("continuous", 0.0, "no token: the model does not generate")
-        room = pair.length(pair.trained + NEW + 2, model) - NEW
-        if room < 2:
-            return pair.gap("continuous", 0.0, "no token: there is no room for any")
-        first, second = (random_tokens(model, room, seed=seed)[0].tolist() for seed in (0, 1))
-        prompts = [first, second[: max(1, room // 3)], first[: max(1, room - 3)], second[:1]]
+            return case.deviation("continuous_batching", 0.0, "no token: the model does not generate")
+        prompt_length = case.clip_length(case.trained_length + NEW + 2, model) - NEW
+        if prompt_length < 2:
+            return case.deviation("continuous_batching", 0.0, "no token: the scheme has too few positions")
+        first, second = (random_tokens(model, prompt_length, seed=seed)[0].tolist() for seed in (0, 1))
+        prompts = [first, second[: max(1, prompt_length // 3)], first[: max(1, prompt_length - 3)], second[:1]]
         try:
-            results = batched(model, prompts)
+            results = generate_batch(model, prompts)
         except BackendCannotCarry as error:
-            return pair.gap("continuous", 0.0, f"no token: refused, {error}")
-        found = [(missed_in_batch(model, prompt, result), f"request {i}") for i, (prompt, result) in
+            return case.deviation("continuous_batching", 0.0, f"no token: refused, {error}")
+        found = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
                  enumerate(zip(prompts, results, strict=True))]  # fmt: skip
-    return pair.gap("continuous", *max(found))
+    return case.deviation("continuous_batching", *max(found))
 
 
-def batched(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> list[Any]:
-    """Results of `generate_batch` without sampling, in the order of the prompts."""
+def generate_batch(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> list[Any]:
+    """Results of the model's `generate_batch` with greedy decoding, in the order of the prompts."""
     plain = GenerationConfig(
         do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW, eos_token_id=-1, pad_token_id=0, bos_token_id=0
     )
-    small = {"num_blocks": 4, "max_batch_tokens": AT_ONCE, "return_logprobs": True}
+    small = {"num_blocks": 4, "max_batch_tokens": MAX_BATCH_TOKENS, "return_logprobs": True}
     config = ContinuousBatchingConfig(**(small | settings))
-    with _little_garbage():
+    with _fewer_collected_objects():
         return list(model.generate_batch(prompts, generation_config=plain, continuous_batching_config=config).values())
 
 
-def missed_in_batch(model: PreTrainedModel, prompt: list[int], result: Any) -> float:
-    """By how much a token of a result falls short of the best one, or its log-probability is off, in plain readings.
+def request_error(model: PreTrainedModel, prompt: list[int], result: Any) -> float:
+    """Largest shortfall of a chosen token's logit from the best one, or error of its reported log-probability.
 
-    Deviations of log-probabilities are in units of the spread of logits, at least 1.
+    Both relative to the standard deviation of the logits, at least 1. Infinite if the request failed.
     """
     tokens = result.generated_tokens
     if result.error is not None or len(tokens) != NEW:
@@ -66,14 +66,16 @@ def missed_in_batch(model: PreTrainedModel, prompt: list[int], result: Any) -> f
     whole = torch.tensor([prompt + tokens], device=model.device)
     logits = forward(model, whole)[0, len(prompt) - 1 : -1]
     chosen = logits.gather(-1, whole[0, len(prompt) :, None])[:, 0]
-    said = torch.tensor(result.logprobs, device=model.device)
-    known = logits.log_softmax(-1).gather(-1, whole[0, len(prompt) :, None])[:, 0]
-    return float(torch.maximum(logits.amax(-1) - chosen, (said - known).abs()).max() / logits.std().clamp(min=1.0))
+    reported = torch.tensor(result.logprobs, device=model.device)
+    expected = logits.log_softmax(-1).gather(-1, whole[0, len(prompt) :, None])[:, 0]
+    return float(
+        torch.maximum(logits.amax(-1) - chosen, (reported - expected).abs()).max() / logits.std().clamp(min=1.0)
+    )
 
 
 @contextmanager
-def _little_garbage() -> Iterator[None]:
-    """Keep transformers, which collects garbage three times a batch, from going through all that is loaded."""
+def _fewer_collected_objects() -> Iterator[None]:
+    """Exempt existing objects from the three garbage collections a batch that transformers runs."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a check measures: how far two things that must agree are apart, where, and how to see it again."""
+"""Result of a check: the largest deviation from what is required, its location, and the command to reproduce it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a pair of scheme and model is from obeying a check.
+    """Largest deviation that a check measured for a case.
 
-    Compares with numbers, and with other gaps, by its value: ``assert gap <= pair.limit("cache"), gap``.
+    Compares by value with numbers and other deviations: ``assert deviation <= case.tolerance("cache"), deviation``.
 
     Attributes:
         check: name of the check.
-        value: the largest deviation, in units of the check; not a number where a result was not finite.
-        limit: the largest deviation that is rounding.
-        where: the worst place, in words.
-        repeat: the command that measures it again.
+        value: the largest deviation, in units of the check; NaN if a result was not finite.
+        tolerance: the largest value that counts as rounding.
+        where: location of the largest deviation, in words.
+        command: shell command that measures it again.
     """
 
     check: str
     value: float
-    limit: float
+    tolerance: float
     where: str
-    repeat: str
+    command: str
 
     @property
     def failed(self) -> bool:
-        """Whether the check does not hold; a value that is no number breaks every check."""
-        return not self.value <= self.limit
+        """Whether the value exceeds the tolerance; NaN always fails."""
+        return not self.value <= self.tolerance
 
     def __float__(self) -> float:
         return self.value
@@ -48,5 +48,6 @@ class Deviation:
     def __str__(self) -> str:
         verdict = "failed" if self.failed else "passed"
         return (
-            f"{self.check} {verdict}: {self.value:.2g}, limit {self.limit:.2g}, at {self.where}\n  again: {self.repeat}"
+            f"{self.check} {verdict}: deviation {self.value:.2g}, tolerance {self.tolerance:.2g}, at {self.where}\n"
+            f"  measure again: {self.command}"
         )

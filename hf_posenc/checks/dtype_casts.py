@@ -1,4 +1,4 @@
-"""Check of casts: a model that was half precision for a while has lost digits of its weights, and of nothing else."""
+"""Check of dtype casts: casting a model to half precision and back rounds its weights and nothing else."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 
 
-@register_check("cast", copies=True)
-def cast_and_back_keeps_tables(pair: Case, narrow: torch.dtype = torch.bfloat16) -> Deviation:
-    """A model read, cast to ``narrow``, read and cast back equals, bit by bit, one newly patched with those weights.
+@register_check("dtype_cast", needs_copy=True)
+def dtype_round_trip_keeps_tables(case: Case, narrow: torch.dtype = torch.bfloat16) -> Deviation:
+    """A model cast to ``narrow`` and back is bit-equal to a newly patched model with the rounded weights.
 
-    Angles, slopes and other tables are computed from Python numbers, and not from what a cast has rounded.
+    Angles, slopes and other tables must be computed from Python numbers, not from values that a cast rounds.
     """
-    with pair.patched() as model:
-        tokens, wide = random_tokens(model, pair.length(pair.trained + 6, model)), model.dtype
+    with case.patched() as model:
+        tokens, dtype = random_tokens(model, case.clip_length(case.trained_length + 6, model)), model.dtype
         forward(model, tokens)
         forward(model.to(narrow), tokens)
-        after = forward(model.to(wide), tokens)
-        rounded = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    with pair.host() as model:
-        pair.apply(model)
+        after = forward(model.to(dtype), tokens)
+        rounded_weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    with case.unpatched() as model:
+        case.apply(model)
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                weight.copy_(rounded[name])
+                weight.copy_(rounded_weights[name])
         value, where = max_deviation(after, forward(model, tokens))
-    return pair.gap("cast", value, f"{where}, after {narrow}")
+    return case.deviation("dtype_cast", value, f"{where}, after a cast to {narrow}")

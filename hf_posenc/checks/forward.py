@@ -1,4 +1,4 @@
-"""Reading a model: the text it gets, the numbers it gives, and how far two readings are apart."""
+"""Forward passes of checks: random inputs, outputs with and without a cache, and the deviation between two outputs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hf_posenc.patching.state import base_model_of
 
 
 def random_tokens(model: nn.Module, length: int, rows: int = 1, seed: int = 0) -> Tensor:
-    """Tokens ``[row, token]``, the same for the same arguments."""
+    """Random token ids ``[row, token]``, equal for equal arguments."""
     generator = torch.Generator().manual_seed(seed)
-    words = config_of(model).vocab_size
-    return torch.randint(3, words, (rows, length), generator=generator).to(next(model.parameters()).device)
+    vocabulary = config_of(model).vocab_size
+    return torch.randint(3, vocabulary, (rows, length), generator=generator).to(next(model.parameters()).device)
 
 
 def positions_from(model: nn.Module, length: int, start: int = 0) -> Tensor:
-    """Positions of a text that begins at ``start``, ``[1, token]``."""
+    """Positions ``[1, token]`` of a text whose first token has position ``start``."""
     return torch.arange(start, start + length, device=next(model.parameters()).device)[None]
 
 
@@ -30,14 +30,14 @@ def config_of(model: nn.Module) -> PreTrainedConfig:
 
 
 def output_module(model: nn.Module) -> nn.Module:
-    """What answers for every token: a language model itself, the base model inside any other."""
-    return model if _speaks(model) else base_model_of(model)[0]
+    """The module whose output has a vector for every token: a language model itself, otherwise its base model."""
+    return model if _has_output_embeddings(model) else base_model_of(model)[0]
 
 
 def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> Tensor:
-    """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``, float32, no gradient.
+    """Logits, or hidden states without a vocabulary head: ``[row, token, width]``, float32, without gradient.
 
-    Every reading starts from one seed, so that schemes which draw positions draw the same again.
+    Seeds torch in a forked random state, so that schemes which draw positions draw the same in every call.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -45,36 +45,36 @@ def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> 
 
 
 def forward_with_grad(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
-    """The same with gradient, in the dtype of the model."""
+    """The same with gradient, unseeded, in the dtype of the model."""
     return token_states(output_module(model)(input_ids=tokens, use_cache="past_key_values" in call, **call))
 
 
 def token_states(out: Any) -> Tensor:
-    """What a model's output says of every token, ``[row, token, width]``."""
+    """The first three-dimensional tensor of a model's output, ``[row, token, width]``."""
     return next(value for value in out.values() if isinstance(value, Tensor) and value.ndim == 3)
 
 
 def forward_in_chunks(
     model: nn.Module, tokens: Tensor, cache: Cache, sizes: list[int], mask: Tensor | None = None
 ) -> Tensor:
-    """Logits of a text handed over piece by piece, ``[row, token, width]``; ``mask`` covers all of it."""
+    """Outputs ``[row, token, width]`` of a text passed in chunks with a KV cache; ``mask`` covers the whole text."""
     parts, start = [], 0
     for size in sizes:
         end = start + size
-        seen: dict[str, Any] = {} if mask is None else {"attention_mask": mask[:, :end]}
-        parts.append(forward(model, tokens[:, start:end], past_key_values=cache, **seen))
+        keywords: dict[str, Any] = {} if mask is None else {"attention_mask": mask[:, :end]}
+        parts.append(forward(model, tokens[:, start:end], past_key_values=cache, **keywords))
         start = end
     return torch.cat(parts, dim=1)
 
 
 def chunk_sizes(cut: int, step: int, length: int) -> list[int]:
-    """Sizes: the first ``cut`` tokens at once, the others ``step`` at a time."""
+    """Chunk lengths of a text: first ``cut`` tokens, then ``step`` at a time."""
     rest = length - cut
     return [cut, *[step] * (rest // step), *([rest % step] if rest % step else [])]
 
 
 def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:
-    """An empty cache for a text of that length."""
+    """An empty cache with capacity for a text of that length."""
     config = config_of(model)
     if kind is DynamicCache:
         return DynamicCache(config=config)
@@ -82,22 +82,22 @@ def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:
 
 
 def max_deviation(one: Tensor, two: Tensor, real: Tensor | None = None) -> tuple[float, str]:
-    """Largest deviation of two readings ``[row, token, width]`` in units of their spread, and the token it is at.
+    """Largest deviation between two outputs ``[row, token, width]`` in standard deviations, and the token it is at.
 
     Args:
-        one: the reading under test.
-        two: what it should be.
-        real: ``[row, token]`` bool, the tokens that count; all by default.
+        one: output under test.
+        two: expected output, whose standard deviation, at least 1, is the unit.
+        real: ``[row, token]`` bool, the tokens to compare; all by default.
     """
-    apart = (one - two).abs().amax(-1)
+    deviation = (one - two).abs().amax(-1)
     if real is not None:
-        apart = apart.masked_fill(~real, 0.0)
+        deviation = deviation.masked_fill(~real, 0.0)
     spread = float(two.float().std().clamp(min=1.0))
-    worst = int(apart.nan_to_num(nan=torch.inf).argmax())
-    row, token = divmod(worst, apart.shape[1])
-    return float(apart.flatten()[worst]) / spread, f"token {token} of row {row}"
+    worst = int(deviation.nan_to_num(nan=torch.inf).argmax())
+    row, token = divmod(worst, deviation.shape[1])
+    return float(deviation.flatten()[worst]) / spread, f"token {token} of row {row}"
 
 
-def _speaks(model: nn.Module) -> bool:
+def _has_output_embeddings(model: nn.Module) -> bool:
     head = getattr(model, "get_output_embeddings", lambda: None)()
     return head is not None

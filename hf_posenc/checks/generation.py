@@ -1,4 +1,4 @@
-"""Checks of generation: helpers, beams and taken-back tokens choose what plain readings choose."""
+"""Checks of generation: greedy, beam and assisted decoding choose the tokens of plain forward passes."""
 
 from __future__ import annotations
 
@@ -26,71 +26,79 @@ NEW = 8
 BEAMS = 3
 
 
-@register_check("crop", causal=True, continues=True, costly=True)
-def cropped_cache_goes_on(pair: Case) -> Deviation:
-    """A cache that is cut back and continued with other tokens reads as if the cut ones had never been there."""
-    with pair.patched() as model:
-        length = pair.length(pair.trained + 9, model)
+@register_check("cache_crop", causal_only=True, needs_cache=True, slow=True)
+def cropped_cache_equals_uncached(case: Case) -> Deviation:
+    """After `Cache.crop`, decoding other tokens equals a forward pass of the edited text."""
+    with case.patched() as model:
+        length = case.clip_length(case.trained_length + 9, model)
         tokens, other = random_tokens(model, length), random_tokens(model, length, seed=1)
         kept = max(1, length - 7)
         cache = new_cache(DynamicCache, model, length)
         forward_in_chunks(model, tokens, cache, [length])
         try:
-            cache.crop(kept - length)  # a negative number is how many to take back
+            cache.crop(kept - length)  # a negative number is the number of tokens to remove
         except BackendCannotCarry:
-            return pair.gap("crop", 0.0, "no token: refused, the cache forgets")
-        now = torch.cat((tokens[:, :kept], other[:, kept:]), dim=1)
-        after = [forward(model, now[:, t : t + 1], past_key_values=cache) for t in range(kept, length)]
+            return case.deviation("cache_crop", 0.0, "no token: refused, the cache evicts keys")
+        edited = torch.cat((tokens[:, :kept], other[:, kept:]), dim=1)
+        after = [forward(model, edited[:, t : t + 1], past_key_values=cache) for t in range(kept, length)]
         value, where = (
-            max_deviation(torch.cat(after, dim=1), forward(model, now)[:, kept:]) if after else (0.0, "no token")
+            max_deviation(torch.cat(after, dim=1), forward(model, edited)[:, kept:]) if after else (0.0, "no token")
         )
-    return pair.gap("crop", value, f"{where} after the cut")
+    return case.deviation("cache_crop", value, f"{where} after cropping")
 
 
-@register_check("assisted", causal=True, continues=True, costly=True)
-def helpers_choose_the_same(pair: Case) -> Deviation:
-    """Tokens of greedy and of assisted decoding are the best of plain readings, and beams score what these give them.
+@register_check("generate", causal_only=True, needs_cache=True, slow=True)
+def generate_chooses_best_tokens(case: Case) -> Deviation:
+    """Tokens of greedy and assisted decoding have the best logits of a plain forward pass; beams have the right scores.
 
-    The value is by how much a chosen token misses the best one, or a beam's score the sum of its tokens': two choices
-    that are as good up to rounding are both right.
+    The value is the largest shortfall of a chosen token's logit from the best one, or error of a beam's score, so that
+    ties up to rounding pass.
     """
-    with pair.patched() as model:
+    with case.patched() as model:
         if not (hasattr(model, "can_generate") and model.can_generate()):
-            return pair.gap("assisted", 0.0, "no token: the model does not generate")
-        room = pair.length(pair.trained + NEW + 2, model) - NEW
-        if room < 2:
-            return pair.gap("assisted", 0.0, "no token: there is no room for any")
-        prompt = random_tokens(model, 5).repeat(1, room // 5 + 1)[:, :room]
-        found = [(missed(model, generated(model, prompt), room), "greedy"), (misscored(model, prompt), "beams")]
+            return case.deviation("generate", 0.0, "no token: the model does not generate")
+        prompt_length = case.clip_length(case.trained_length + NEW + 2, model) - NEW
+        if prompt_length < 2:
+            return case.deviation("generate", 0.0, "no token: the scheme has too few positions")
+        prompt = random_tokens(model, 5).repeat(1, prompt_length // 5 + 1)[:, :prompt_length]
+        found = [
+            (logit_shortfall(model, generate_tokens(model, prompt), prompt_length), "greedy"),
+            (beam_score_error(model, prompt), "beam search"),
+        ]
         try:
-            found.append((missed(model, generated(model, prompt, prompt_lookup_num_tokens=3), room), "assisted"))
+            found.append(
+                (
+                    logit_shortfall(model, generate_tokens(model, prompt, prompt_lookup_num_tokens=3), prompt_length),
+                    "assisted decoding",
+                )
+            )
         except BackendCannotCarry:
-            found.append((0.0, "assisted, refused: the cache forgets"))
+            found.append((0.0, "assisted decoding: refused, the cache evicts keys"))
     value, how = max(found)
-    return pair.gap("assisted", value, how)
+    return case.deviation("generate", value, how)
 
 
-def generated(model: PreTrainedModel, prompt: Tensor, **how: Any) -> Any:
-    """Prompt and `NEW` tokens without sampling; with all that ``generate`` knows of them where it is asked for."""
+def generate_tokens(model: PreTrainedModel, prompt: Tensor, **how: Any) -> Any:
+    """Call `generate` for `NEW` tokens without sampling; ``how`` adds keywords such as ``num_beams``."""
     plain: dict[str, Any] = {"do_sample": False, "max_new_tokens": NEW, "min_new_tokens": NEW}
-    # An end that no model says: without any, prompt lookup of transformers 5.4 raises a TypeError.
+    # An id outside the vocabulary: with None, prompt lookup of transformers 5.4 raises a TypeError.
     ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": config_of(model).vocab_size, "bos_token_id": 0}
     with torch.no_grad():
         return model.generate(prompt, attention_mask=torch.ones_like(prompt), **plain, **ends, **how)
 
 
-def missed(model: PreTrainedModel, tokens: Tensor, start: int) -> float:
-    """By how much a token from ``start`` on falls short of the best a plain reading knows, in deviations of logits."""
+def logit_shortfall(model: PreTrainedModel, tokens: Tensor, start: int) -> float:
+    """Largest shortfall of a token from ``start`` on behind the best logit, in standard deviations of the logits."""
     logits = forward(model, tokens)[:, start - 1 : -1]
     chosen = logits.gather(-1, tokens[:, start:, None])[..., 0]
     return float((logits.amax(-1) - chosen).max() / logits.std().clamp(min=1.0))
 
 
-def misscored(model: PreTrainedModel, prompt: Tensor) -> float:
-    """Largest deviation of a beam's score from the mean of its tokens' log-probabilities, in plain readings."""
+def beam_score_error(model: PreTrainedModel, prompt: Tensor) -> float:
+    """Largest error of a beam's score: the mean log-probability of its tokens in a plain forward pass is expected."""
     start = prompt.shape[1]
-    asked: dict[str, Any] = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "length_penalty": 1.0}
-    out = generated(model, prompt, return_dict_in_generate=True, output_scores=True, **asked)
+    keywords: dict[str, Any] = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "length_penalty": 1.0}
+    out = generate_tokens(model, prompt, return_dict_in_generate=True, output_scores=True, **keywords)
     logs = forward(model, out.sequences)[:, start - 1 : -1].log_softmax(-1)
     sums = logs.gather(-1, out.sequences[:, start:, None])[..., 0].sum(-1)
     return float((sums / NEW - out.sequences_scores.float()).abs().max())

@@ -1,4 +1,4 @@
-"""Checks of graphs that hold for any length: one is made of a patched model, and reads texts it was not made of."""
+"""Checks of graphs with dynamic lengths: one exported or compiled graph gives the outputs of texts of any length."""
 
 from __future__ import annotations
 
@@ -22,39 +22,41 @@ from hf_posenc.checks.forward import (
 )
 from hf_posenc.checks.registry import register_check
 
-LONGEST = 1024  # tokens of an exported program; xpos has one for each chunk of about 2,000
-GRAPHS = 2  # a compiler fixes the first length it meets, and leaves it open when it meets another
+LONGEST = 1024  # tokens; xpos computes in chunks of about 2,000 tokens, and needs a graph for each number of chunks
+MAX_GRAPHS = 2  # torch.compile specialises on the first length, and makes it dynamic at the second
 
 Graph = Callable[[Tensor], Tensor]
 
 
-@register_check("exported", company=True, costly=True, copies=True)
-def exported_equals_eager(pair: Case, strict: bool = False) -> Deviation:
-    """`torch.export` gives one program for every length, and it reads as the model does."""
+@register_check("torch_export", needs_determinism=True, slow=True, needs_copy=True)
+def exported_equals_eager(case: Case, strict: bool = False) -> Deviation:
+    """One program of `torch.export` with a dynamic length equals the eager model on several lengths."""
 
     def export(logits: nn.Module, model: PreTrainedModel) -> Graph:
-        shapes = {"tokens": {1: torch.export.Dim("length", min=2, max=pair.length(LONGEST, model))}}
-        example = (random_tokens(model, pair.length(pair.trained - 3, model)),)
+        shapes = {"tokens": {1: torch.export.Dim("length", min=2, max=case.clip_length(LONGEST, model))}}
+        example = (random_tokens(model, case.clip_length(case.trained_length - 3, model)),)
         return torch.export.export(logits, example, dynamic_shapes=shapes, strict=strict).module()
 
-    return _held(pair, "exported", export)
+    return _graph_deviation(case, "torch_export", export)
 
 
-@register_check("scripted", company=True, costly=True, copies=True)
-def scripted_equals_eager(pair: Case) -> Deviation:
-    """What `torch.jit.trace` writes down of one text reads other texts, of that length and of others."""
+@register_check("jit_trace", needs_determinism=True, slow=True, needs_copy=True)
+def traced_equals_eager(case: Case) -> Deviation:
+    """`torch.jit.trace` of one text equals the eager model on other texts of the same and of other lengths."""
 
     def trace(logits: nn.Module, model: PreTrainedModel) -> Graph:
-        return torch.jit.trace(logits, (random_tokens(model, pair.length(pair.trained - 3, model)),), check_trace=False)
+        return torch.jit.trace(
+            logits, (random_tokens(model, case.clip_length(case.trained_length - 3, model)),), check_trace=False
+        )
 
-    return _held(pair, "scripted", trace)
+    return _graph_deviation(case, "jit_trace", trace)
 
 
-@register_check("lengths", company=True, costly=True, copies=True)
-def lengths_share_a_graph(pair: Case, lengths: Iterable[int] = ()) -> Deviation:
-    """Texts of many lengths, read compiled, take no more graphs than those of two lengths.
+@register_check("recompilation", needs_determinism=True, slow=True, needs_copy=True)
+def lengths_share_graphs(case: Case, lengths: Iterable[int] = ()) -> Deviation:
+    """`torch.compile` compiles at most two graphs for texts of many lengths.
 
-    The value is infinite where there are more.
+    The value is infinite if there are more.
     """
     graphs = []
 
@@ -65,40 +67,48 @@ def lengths_share_a_graph(pair: Case, lengths: Iterable[int] = ()) -> Deviation:
     def compiled(logits: nn.Module, model: PreTrainedModel) -> Graph:
         return torch.compile(logits, fullgraph=True, backend=counted)  # type: ignore[return-value]
 
-    gap = _held(pair, "lengths", compiled, lengths)
-    if len(graphs) > GRAPHS:
-        return pair.gap("lengths", math.inf, f"{len(graphs)} graphs")
-    return gap
+    deviation = _graph_deviation(case, "recompilation", compiled, lengths)
+    if len(graphs) > MAX_GRAPHS:
+        return case.deviation("recompilation", math.inf, f"{len(graphs)} graphs")
+    return deviation
 
 
 class Logits(nn.Module):
-    """A model as a function of tokens alone."""
+    """A model as a function of token ids alone."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = output_module(model)  # found here, where nothing is written down
+        self.model = output_module(model)  # resolved outside the traced function
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits, or hidden states where there is no vocabulary head: ``[row, token, width]``."""
         return token_states(self.model(input_ids=tokens, use_cache=False))
 
 
-def _held(pair: Case, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Deviation:
-    """The largest deviation of a graph from its model over texts of some lengths; infinite where there is no graph."""
+def _graph_deviation(
+    case: Case, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()
+) -> Deviation:
+    """Largest deviation of a graph from its eager model over several lengths; infinite if it cannot be made."""
     worst, place = 0.0, "no token"
-    with pair.patched() as model, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of compilers, about what they trace; the check says what came out
+    with case.patched() as model, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from compilers, about what they trace
         torch.compiler.reset()
-        wanted = [*lengths] or [pair.trained - 3, 5, pair.trained, pair.trained + 1, 2 * pair.trained + 6]
+        requested = [*lengths] or [
+            case.trained_length - 3,
+            5,
+            case.trained_length,
+            case.trained_length + 1,
+            2 * case.trained_length + 6,
+        ]
         try:
             graph = make(Logits(model).eval(), model)
-            for length in dict.fromkeys(pair.length(n, model) for n in wanted):
+            for length in dict.fromkeys(case.clip_length(n, model) for n in requested):
                 tokens = random_tokens(model, length, seed=length)
                 value, where = max_deviation(graph(tokens).float(), forward(model, tokens))
                 if not value <= worst:
                     worst, place = value, f"{where}, of {length}"
-        except RuntimeError as error:  # of every tracer's own
-            return pair.gap(name, math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}")
+        except RuntimeError as error:  # the common base class of the tracers' errors
+            return case.deviation(name, math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}")
         finally:
             torch.compiler.reset()
-    return pair.gap(name, worst, place)
+    return case.deviation(name, worst, place)

@@ -1,4 +1,4 @@
-"""Check of what stays alive: reading the same again keeps nothing more."""
+"""Check of memory leaks: repeated forward passes keep no additional Python objects."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.registry import register_check
 
-WARM, ROUNDS = 2, 5  # tables are made once; what is kept of every reading shows in most rounds
+WARM_UP, ROUNDS = 2, 5  # forward passes; the first ones build tables
 
 
-@register_check("leaks", costly=True)
-def forward_passes_free_memory(pair: Case) -> Deviation:
-    """The objects alive are as many after a text was read again.
+@register_check("memory_leaks", slow=True)
+def forward_leaks_no_objects(case: Case) -> Deviation:
+    """The number of live objects does not grow from one forward pass to the next.
 
-    The value is how many more there are after a reading, the median of rounds: what another thread makes or
-    drops meanwhile shows in one of them.
+    The value is the median growth over five passes, so that objects of other threads do not count.
     """
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 1, model))
-        for _ in range(WARM):
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
+        for _ in range(WARM_UP):
             forward(model, tokens)
-        counts = [alive()]
+        counts = [count_objects()]
         for _ in range(ROUNDS):
             forward(model, tokens)
-            counts.append(alive())
+            counts.append(count_objects())
         more = median_low(after - before for before, after in pairwise(counts))
-    return pair.gap("leaks", float(max(0, more)), f"objects kept of every reading: {more}")
+    return case.deviation("memory_leaks", float(max(0, more)), f"objects kept by each forward pass: {more}")
 
 
-def alive() -> int:
-    """How many objects Python's garbage collector knows of."""
+def count_objects() -> int:
+    """Number of objects that Python's garbage collector tracks."""
     gc.collect()
     return len(gc.get_objects())

@@ -1,4 +1,4 @@
-"""Check of length: a scheme runs as far as it says, and says clearly where it ends."""
+"""Check of lengths: a scheme runs up to its last position, and raises past it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from hf_posenc.errors import PositionOutOfTable
 
 
 @register_check("length")
-def runs_or_raises(pair: Case) -> Deviation:
-    """Texts of the trained length, one more, and four times that are read; past its end a scheme raises.
+def runs_or_raises(case: Case) -> Deviation:
+    """Texts of the trained length, one more and four times that give finite outputs; past its end a scheme raises.
 
-    The value is the number of lengths at which neither happened, or the numbers were not finite.
+    The value is the number of lengths at which neither happened.
     """
-    with pair.patched() as model:
+    with case.patched() as model:
         end = position_limit(model)
-        wanted = {pair.trained, pair.trained + 1, 4 * pair.trained, *(() if end is None else (end, end + 1))}
-        wrong = []
-        for length in sorted(wanted):
-            beyond = end is not None and length > end
+        lengths = {
+            case.trained_length,
+            case.trained_length + 1,
+            4 * case.trained_length,
+            *(() if end is None else (end, end + 1)),
+        }
+        invalid = []
+        for length in sorted(lengths):
+            past_end = end is not None and length > end
             try:
-                fine = bool(forward(model, random_tokens(model, length)).isfinite().all()) and not beyond
+                valid = bool(forward(model, random_tokens(model, length)).isfinite().all()) and not past_end
             except PositionOutOfTable:
-                fine = beyond
-            if not fine:
-                wrong.append(length)
-    return pair.gap("length", float(len(wrong)), f"lengths {wrong}" if wrong else "no length")
+                valid = past_end
+            if not valid:
+                invalid.append(length)
+    return case.deviation("length", float(len(invalid)), f"lengths {invalid}" if invalid else "no length")

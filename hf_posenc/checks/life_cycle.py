@@ -1,4 +1,4 @@
-"""Checks of the life cycle: patch and unpatch leave no trace, copies are independent, nobody else is touched."""
+"""Checks of the life cycle: unpatching restores the model, copies are independent, other models are unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hf_posenc.checks.forward import (
 )
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.checks.torch_settings import settings
+from hf_posenc.checks.torch_settings import current_settings
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
@@ -42,74 +42,74 @@ SHARED_MODULES = (
 
 
 @register_check("unpatch")
-def unpatch_leaves_no_trace(pair: Case) -> Deviation:
-    """After patch, use and unpatch everything is bit-equal: logits, weights, attributes, hooks, classes, configuration.
+def unpatch_restores_everything(case: Case) -> Deviation:
+    """After patch, forward and unpatch the model is bit-equal: outputs, weights, attributes, hooks, classes, config.
 
     The value is the number of differences.
     """
-    with pair.host() as model:
-        tokens = random_tokens(model, pair.host_length(pair.trained + 1))
-        before = traces(model, tokens)
-        pair.apply(model)
-        forward(model, random_tokens(model, pair.length(pair.trained + 1, model)))
+    with case.unpatched() as model:
+        tokens = random_tokens(model, case.clip_length_unpatched(case.trained_length + 1))
+        before = snapshot(model, tokens)
+        case.apply(model)
+        forward(model, random_tokens(model, case.clip_length(case.trained_length + 1, model)))
         unpatch_model(model)
-        return pair.gap("unpatch", *differences(before, traces(model, tokens)))
+        return case.deviation("unpatch", *differences(before, snapshot(model, tokens)))
 
 
-@register_check("twice")
-def second_patch_is_refused(pair: Case) -> Deviation:
-    """A patched model refuses another patch, and stays as it is. The value is the number of differences."""
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 1, model))
-        before = traces(model, tokens)
+@register_check("second_patch")
+def second_patch_is_refused(case: Case) -> Deviation:
+    """A patched model refuses another patch and stays unchanged. The value is the number of differences."""
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
+        before = snapshot(model, tokens)
         try:
-            pair.apply(model)
+            case.apply(model)
         except AlreadyPatched:
-            return pair.gap("twice", *differences(before, traces(model, tokens)))
-    return pair.gap("twice", 1.0, "the second patch, which was accepted")
+            return case.deviation("second_patch", *differences(before, snapshot(model, tokens)))
+    return case.deviation("second_patch", 1.0, "the second patch was accepted")
 
 
-@register_check("deepcopy", copies=True)
-def copies_are_equal_and_apart(pair: Case) -> Deviation:
-    """A deep copy reads bit-equally, learns on its own, and leaves the original as it was when it is unpatched.
+@register_check("deepcopy", needs_copy=True)
+def copies_are_equal_and_independent(case: Case) -> Deviation:
+    """A deep copy is bit-equal; changing its parameters or unpatching it does not change the original.
 
-    The value is the deviation.
+    The value is the largest deviation.
     """
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 1, model))
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
         before = forward(model, tokens)
-        twin = copy.deepcopy(model)
-        found = [(*max_deviation(forward(twin, tokens), before), "of the copy")]
-        perturb_parameters(twin)
-        stirred = forward(twin, tokens)
-        found.append((*max_deviation(forward(model, tokens), before), "of the original, whose copy was trained"))
-        unpatch_model(twin)
-        found.append((*max_deviation(forward(model, tokens), before), "of the original, whose copy was unpatched"))
-        found.append((float(is_patched(twin) or not is_patched(model)), "no token", "in what is patched"))
+        copied = copy.deepcopy(model)
+        found = [(*max_deviation(forward(copied, tokens), before), "of the copy")]
+        perturb_parameters(copied)
+        trained = forward(copied, tokens)
+        found.append((*max_deviation(forward(model, tokens), before), "of the original after the copy was trained"))
+        unpatch_model(copied)
+        found.append((*max_deviation(forward(model, tokens), before), "of the original after the copy was unpatched"))
+        found.append((float(is_patched(copied) or not is_patched(model)), "no token", "is_patched is wrong"))
         perturb_parameters(model)
-        found.append((*max_deviation(stirred, forward(model, tokens)), "of the trained copy"))
-    value, where, whose = max(found)
-    return pair.gap("deepcopy", value, f"{where} {whose}")
+        found.append((*max_deviation(trained, forward(model, tokens)), "of the trained copy"))
+    value, where, which = max(found)
+    return case.deviation("deepcopy", value, f"{where} {which}")
 
 
 @register_check("isolation")
-def nobody_else_is_touched(pair: Case) -> Deviation:
-    """While one model is patched, another reads bit-equally and no module or class of torch or transformers changes.
+def other_models_are_unchanged(case: Case) -> Deviation:
+    """While one model is patched, another is bit-equal, and no module or class of torch or transformers changes.
 
     The value is the number of differences.
     """
-    name = pair.model if isinstance(pair.model, str) else base_model_of(pair.model)[1].name
+    name = case.model if isinstance(case.model, str) else base_model_of(case.model)[1].name
     other = tiny_model(name)
-    tokens = random_tokens(other, pair.host_length(9))
-    before = {**surroundings(), "another model": forward(other, tokens)}
-    with pair.patched() as model:
-        forward(model, random_tokens(model, pair.length(9, model)))
-        during = {**surroundings(), "another model": forward(other, tokens)}
-    return pair.gap("isolation", *differences(before, during))
+    tokens = random_tokens(other, case.clip_length_unpatched(9))
+    before = {**global_snapshot(), "another model": forward(other, tokens)}
+    with case.patched() as model:
+        forward(model, random_tokens(model, case.clip_length(9, model)))
+        during = {**global_snapshot(), "another model": forward(other, tokens)}
+    return case.deviation("isolation", *differences(before, during))
 
 
-def traces(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
-    """Everything a patch could leave behind, by name."""
+def snapshot(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
+    """Record everything of a model that a patch could change, by name."""
     found: dict[str, Any] = {"logits": forward(model, tokens)}
     for name, module in model.named_modules():
         found[f"class of {name}"] = type(module)
@@ -125,9 +125,9 @@ def traces(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
     return found
 
 
-def surroundings() -> dict[str, Any]:
-    """What all models share: torch's settings, and the identity of every name in the modules and classes."""
-    found: dict[str, Any] = {f"torch's {name}": value for name, value in settings().items()}
+def global_snapshot() -> dict[str, Any]:
+    """Record what all models share: torch's settings, and the identity of every name in shared modules and classes."""
+    found: dict[str, Any] = {f"torch's {name}": value for name, value in current_settings().items()}
     for module in map(importlib.import_module, SHARED_MODULES):
         for name, value in vars(module).items():
             if name.startswith("__"):
@@ -135,14 +135,14 @@ def surroundings() -> dict[str, Any]:
             found[f"{module.__name__}.{name}"] = id(value)
             if isinstance(value, type) and value.__module__ == module.__name__:
                 found |= {
-                    f"{module.__name__}.{name}.{own}": id(what) for own, what in vars(value).items() if _kept(own)
+                    f"{module.__name__}.{name}.{own}": id(what) for own, what in vars(value).items() if _is_stable(own)
                 }
             elif hasattr(value, "keys") and not isinstance(value, type):
                 found[f"keys of {module.__name__}.{name}"] = sorted(map(str, value.keys()))
     return found
 
 
-def _kept(attribute: str) -> bool:
+def _is_stable(attribute: str) -> bool:
     return attribute not in ("__dict__", "__weakref__", "__doc__", "__annotations__", "_abc_impl")
 
 
@@ -157,7 +157,7 @@ def _checksum(value: Tensor) -> int:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, str]:
-    """Number of names under which two such records differ, and the first of them."""
+    """Number of differing entries of two snapshots, and the names of the first five."""
     names = [name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name))]
     return float(len(names)), ", ".join(sorted(names)[:5]) or "nothing"
 

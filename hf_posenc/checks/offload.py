@@ -1,4 +1,4 @@
-"""Check of offloading: where accelerate keeps the weights between calls must not show in what a model reads."""
+"""Check of offloading: weights that accelerate moves between devices give the same outputs."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from hf_posenc.checks.registry import register_check
 from hf_posenc.patching.patch import patch_model
 
 
-@register_check("offload", copies=True, costly=True, needs="accelerate")
-def offloaded_equals_whole(pair: Case) -> Deviation:
-    """A model offloaded after or before it is patched reads as the whole one, twice, and from a cache where it has one.
+@register_check("offload", needs_copy=True, slow=True, package="accelerate")
+def offloaded_equals_resident(case: Case) -> Deviation:
+    """A model offloaded before or after the patch equals the resident model, in two calls and in cached decoding.
 
-    Before the patch the scheme's parameters are drawn from one seed, and have to have their values all the same.
+    If it is offloaded first, the scheme's parameters must still be initialised from torch's seed.
     """
     found = []
-    with pair.patched() as model:
-        tokens = random_tokens(model, pair.length(pair.trained + 5, model))
+    with case.patched() as model:
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 5, model))
         offloaded = offload(copy.deepcopy(model))
-        for time in ("once", "twice"):
+        for call in ("first call", "second call"):
             found.append(
-                (*max_deviation(forward(offloaded, tokens), forward(model, tokens)), f"patched, then offloaded, {time}")
+                (*max_deviation(forward(offloaded, tokens), forward(model, tokens)), f"patched, then offloaded, {call}")
             )
-        if pair.causal and not pair.needs_whole_text:
-            found.append((*max_deviation(decoded(offloaded, tokens), decoded(model, tokens)), "decoding"))
-    with pair.host() as model:
+        if case.causal and not case.needs_whole_text:
+            found.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
+    with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
         for one in (model, offloaded):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                patch_model(one, pair.scheme, **pair.options)
+                patch_model(one, case.scheme, **case.options)
         found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
-    value, where, when = max(found)
-    return pair.gap("offload", value, f"{where}, {when}")
+    value, where, how = max(found)
+    return case.deviation("offload", value, f"{where}, {how}")
 
 
 def offload(model: nn.Module) -> nn.Module:
-    """The model with its weights in memory of the CPU, to be brought to where they are now when they are used."""
+    """Move the model's weights to CPU memory, from where accelerate loads them for each call."""
     device = next(model.parameters()).device
     return import_module("accelerate").cpu_offload(model, execution_device=device)
 
 
-def decoded(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Logits of a text whose last tokens come one by one."""
+def decode(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Outputs of a text whose last three tokens are decoded one by one."""
     length = tokens.shape[1]
     sizes = [length - 3, 1, 1, 1]
     return forward_in_chunks(model, tokens, new_cache(DynamicCache, model, length), sizes)

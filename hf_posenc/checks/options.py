@@ -1,4 +1,4 @@
-"""Check of options: each one that a scheme takes moves something, or is refused."""
+"""Check of options: every option of a scheme has an effect or is refused."""
 
 from __future__ import annotations
 
@@ -13,96 +13,96 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.definition import forward_at
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.reference_model import forward_from
 from hf_posenc.checks.registry import register_check
 from hf_posenc.errors import PosEncError, PositionOutOfTable
 from hf_posenc.schemes.spec import plan
 
-FAR, FEW = 2**14 - 8, 16  # a text across a power of two, where what goes in steps has one
-TIMES = (2, 8, 0.5, 0.125)  # values to try, of what an option is
-INSTEAD_OF_NONE = (1, 2, 3, 8, 0.5, 0.25)
+FAR_START, FAR_LENGTH = 2**14 - 8, 16  # across a power of two, where schemes that change in steps change
+MULTIPLES = (2, 8, 0.5, 0.125)  # of an option's default
+NUMBERS = (1, 2, 3, 8, 0.5, 0.25)  # for options whose default is None
 
 
-@register_check("options", costly=True)
-def every_option_counts(pair: Case) -> Deviation:
-    """For each option, one of a few other values at least moves what is read or learned, or is refused.
+@register_check("options", slow=True)
+def every_option_has_effect(case: Case) -> Deviation:
+    """For each option, at least one other value changes an output or a parameter's shape, or is refused.
 
-    Read are texts of half the trained length, of that and of four times that, one far out, and two in training. Lists
-    are not tried: their form is the scheme's own. The value is the number of options of which every value is taken and
-    none counts.
+    Outputs are those of texts of half the trained length, the trained length and four times that, of a text at
+    position 16,376, and of two texts in training mode. Options that are lists are skipped. The value is the number of
+    options without effect.
     """
-    usual = list(heard(pair))
-    idle = [
+    baseline = list(observations(case))
+    without_effect = [
         name
-        for name, tried in others(pair).items()
-        if tried and not any(counts(usual, other(pair, name, value)) for value in tried)
+        for name, tried in options_to_try(case).items()
+        if tried and not any(has_effect(baseline, with_option(case, name, value)) for value in tried)
     ]
-    return pair.gap("options", float(len(idle)), ", ".join(idle) or "no option")
+    return case.deviation("options", float(len(without_effect)), ", ".join(without_effect) or "no option")
 
 
-def others(pair: Case) -> dict[str, list[Any]]:
-    """Values to try, by option of the parts of a scheme; none of those that were given."""
+def options_to_try(case: Case) -> dict[str, list[Any]]:
+    """Values to try for each option of a scheme's parts, without the options that were given."""
     found: dict[str, list[Any]] = {}
-    for cls, given in plan(pair.scheme).parts:
+    for cls, given in plan(case.scheme).parts:
         hints = get_type_hints(cls.__init__, include_extras=True)
         for option in list(signature(cls.__init__).parameters.values())[2:]:  # after self and geometry
-            if option.name not in given and option.name not in pair.options and option.default is not Parameter.empty:
-                found[option.name] = list(values(hints[option.name], option.default))
+            if option.name not in given and option.name not in case.options and option.default is not Parameter.empty:
+                found[option.name] = list(alternative_values(hints[option.name], option.default))
     return found
 
 
-def values(hint: Any, default: Any) -> Iterator[Any]:
-    """Values of a type that are not the default."""
+def alternative_values(hint: Any, default: Any) -> Iterator[Any]:
+    """Values of a type hint that differ from the default."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         yield from (choice for choice in parts if choice != default)
     elif origin is Annotated:
-        yield from values(parts[0], default)
+        yield from alternative_values(parts[0], default)
     elif parts:
-        yield from (value for part in parts for value in values(part, default))
+        yield from (value for part in parts for value in alternative_values(part, default))
     elif hint is bool:
         yield not default
     elif hint in (int, float):
         number = isinstance(default, (int, float))
-        tried = [hint(default * by) for by in TIMES] if number else map(hint, INSTEAD_OF_NONE)
+        tried = [hint(default * factor) for factor in MULTIPLES] if number else map(hint, NUMBERS)
         yield from (value for value in tried if value != default)
 
 
-def other(pair: Case, name: str, value: Any) -> Case:
-    """The pair with one option more."""
-    twin = copy.copy(pair)
-    twin.options = {**pair.options, name: value}
-    return twin
+def with_option(case: Case, name: str, value: Any) -> Case:
+    """The case with one more option."""
+    changed = copy.copy(case)
+    changed.options = {**case.options, name: value}
+    return changed
 
 
-def counts(usual: list[Any], pair: Case) -> bool:
-    """Whether a pair differs from what is usual in anything that is heard of it, or is refused."""
+def has_effect(baseline: list[Any], case: Case) -> bool:
+    """Whether a case's observations differ from the baseline's, or the case is refused."""
     try:
-        return any(not _same(one, two) for one, two in zip(usual, heard(pair), strict=True))
+        return any(not _same(one, two) for one, two in zip(baseline, observations(case), strict=True))
     except PosEncError:
         return True
 
 
-def heard(pair: Case) -> Iterator[Any]:
-    """Shapes of what is learned, and readings ``[1, token, width]``; None where a text is refused."""
-    with pair.patched() as model:
+def observations(case: Case) -> Iterator[Any]:
+    """Shapes of learned parameters, then outputs ``[1, token, width]`` of several texts; None for a refused text."""
+    with case.patched() as model:
         yield {name: weight.shape for name, weight in model.named_parameters() if "posenc." in name}
-        for length in (pair.trained // 2, pair.trained, 4 * pair.trained):
-            yield _read(model, length)
-        yield _read(model, FEW, start=FAR)
+        for length in (case.trained_length // 2, case.trained_length, 4 * case.trained_length):
+            yield _forward_or_none(model, length)
+        yield _forward_or_none(model, FAR_LENGTH, start=FAR_START)
         model.train()
         try:
-            for length in (pair.trained // 2, 4 * pair.trained):
-                yield _read(model, length)
+            for length in (case.trained_length // 2, 4 * case.trained_length):
+                yield _forward_or_none(model, length)
         finally:
             model.eval()
 
 
-def _read(model: PreTrainedModel, length: int, start: int = 0) -> Tensor | None:
+def _forward_or_none(model: PreTrainedModel, length: int, start: int = 0) -> Tensor | None:
     with suppress(PositionOutOfTable):
-        return forward_at(model, random_tokens(model, length), start)
+        return forward_from(model, random_tokens(model, length), start)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Check of adapters: LoRA before or after the patch, merged, taken off, saved and loaded is one and the same model."""
+"""Check of PEFT: LoRA added before or after the patch, merged, unloaded, saved and loaded gives the same model."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 
-@register_check("adapters", copies=True, costly=True, named=True, needs="peft")
-def adapters_go_with_the_scheme(pair: Case) -> Deviation:
-    """A tiny LoRA put on before the patch reads as one put on after it, merged, and from its own folder.
+@register_check("lora", needs_copy=True, slow=True, needs_name=True, package="peft")
+def lora_works_with_scheme(case: Case) -> Deviation:
+    """LoRA added before the patch equals LoRA added after it, merged, and loaded from its folder.
 
-    Taken off, it leaves the patched model. The value is the largest deviation; infinite where the adapter did nothing.
+    Unloaded, it leaves the patched model. The value is the largest deviation; infinite if LoRA has no effect.
     """
-    with pair.host() as model:
+    with case.unpatched() as model:
         base = copy.deepcopy(model)
-        after = wrapped(_patched(pair, copy.deepcopy(base)))
-        before = _patched(pair, wrapped(copy.deepcopy(base)))  # type: ignore[arg-type]
-        alone = _patched(pair, copy.deepcopy(base))
-        tokens = random_tokens(alone, pair.length(pair.trained + 5, alone))
-        plain, wanted = forward(alone, tokens), forward(after, tokens)
-        if not max_deviation(wanted, plain)[0] > EFFECT_FACTOR * NOISE_FLOOR:
-            return pair.gap("adapters", math.inf, "an adapter without effect")
+        after = add_lora(_patch(case, copy.deepcopy(base)))
+        before = _patch(case, add_lora(copy.deepcopy(base)))  # type: ignore[arg-type]
+        patched = _patch(case, copy.deepcopy(base))
+        tokens = random_tokens(patched, case.clip_length(case.trained_length + 5, patched))
+        without_lora, expected = forward(patched, tokens), forward(after, tokens)
+        if not max_deviation(expected, without_lora)[0] > EFFECT_FACTOR * NOISE_FLOOR:
+            return case.deviation("lora", math.inf, "the LoRA adapter has no effect")
         with tempfile.TemporaryDirectory() as folder:
             save_peft_adapter(after, folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
         found = [
-            (*max_deviation(forward(before, tokens), wanted), "put on before the patch"),
-            (*max_deviation(forward(loaded, tokens), wanted), "loaded"),
-            (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), wanted), "merged"),
-            (*max_deviation(forward(after.unload(), tokens), plain), "taken off"),
+            (*max_deviation(forward(before, tokens), expected), "added before the patch"),
+            (*max_deviation(forward(loaded, tokens), expected), "loaded"),
+            (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), expected), "merged"),
+            (*max_deviation(forward(after.unload(), tokens), without_lora), "unloaded"),
         ]
-    value, where, how = max(found, key=lambda gap: gap[0])
-    return pair.gap("adapters", value, f"{where}, {how}")
+    value, where, how = max(found, key=lambda one: one[0])
+    return case.deviation("lora", value, f"{where}, {how}")
 
 
-def wrapped(model: PreTrainedModel) -> PeftModel:
-    """The model in a LoRA of rank 2 on its attention projections, away from where it starts."""
+def add_lora(model: PreTrainedModel) -> PeftModel:
+    """Wrap the model in a LoRA of rank 2 on its attention projections, with random weights."""
     import peft
 
-    config = peft.LoraConfig(r=2, target_modules=projections(model), fan_in_fan_out=_transposed(model))
+    config = peft.LoraConfig(r=2, target_modules=attention_projections(model), fan_in_fan_out=_has_conv1d(model))
     adapted = get_peft_model(model, config).eval()
     generator = torch.Generator().manual_seed(0)
     for name, weight in adapted.named_parameters():
@@ -67,15 +67,15 @@ def wrapped(model: PreTrainedModel) -> PeftModel:
     return adapted
 
 
-def _patched(pair: Case, model: PreTrainedModel) -> PreTrainedModel:
+def _patch(case: Case, model: PreTrainedModel) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what a scheme learns starts alike each time
-        return pair.apply(model)
+        torch.manual_seed(0)  # equal initial parameters of the scheme
+        return case.apply(model)
 
 
-def projections(model: nn.Module) -> list[str]:
-    """Names of the linear maps inside the model's attention modules."""
-    return sorted({name for layer in _attentions(model) for name, part in layer.named_children() if _linear(part)})
+def attention_projections(model: nn.Module) -> list[str]:
+    """Names of the linear layers of the model's attention modules."""
+    return sorted({name for layer in _attentions(model) for name, part in layer.named_children() if _is_linear(part)})
 
 
 def _attentions(model: nn.Module) -> Any:
@@ -84,9 +84,9 @@ def _attentions(model: nn.Module) -> Any:
     return (module for module in base.modules() if type(module) in known)
 
 
-def _linear(part: nn.Module) -> bool:
+def _is_linear(part: nn.Module) -> bool:
     return isinstance(part, (nn.Linear, Conv1D))
 
 
-def _transposed(model: nn.Module) -> bool:
+def _has_conv1d(model: nn.Module) -> bool:
     return any(isinstance(part, Conv1D) for part in model.modules())

@@ -1,7 +1,7 @@
-"""Check of rounding: attention loses no more digits than torch does where it is written out in the same numbers.
+"""Check of precision: attention rounds no worse than the same formula written in torch in the same dtype.
 
-An absolute tolerance for bfloat16 would have to be wide enough for the worst text; the yardstick of flash attention's
-own tests is relative: error(model, float64) ≤ 1.5 · error(written out, float64), on the very queries, keys and values.
+An absolute tolerance for bfloat16 would have to be wide enough for the worst text. As in the tests of FlashAttention,
+the tolerance is relative: error(model, float64) ≤ 1.5 · error(torch, float64), on the same queries, keys and values.
 """
 
 from __future__ import annotations
@@ -15,71 +15,68 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
-from hf_posenc.checks.definition import forward_at
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import positions_from, random_tokens
-from hf_posenc.checks.reference_attention import (
-    ReferenceTerms,
-    attentions,
-    mix,
-    reference_terms,
-    replaced,
-)
+from hf_posenc.checks.reference_attention import ReferenceTerms, attention_output, reference_terms
+from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
 from hf_posenc.checks.registry import register_check
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 
-STARTS = (0, 7_000)  # and where bfloat16 knows every 32nd position only
-FLOOR = 0.25  # of one rounding of the largest value: an error below it is none
+STARTS = (0, 7_000)  # the second where consecutive bfloat16 numbers are 32 apart
+FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of the largest output
 
 
-@register_check("precision", company=True, costly=True)
-def rounds_as_torch(pair: Case, dtype: torch.dtype = torch.bfloat16) -> Deviation:
-    """The error of every layer's attention over that of the same written out in torch, both against float64.
+@register_check("precision", needs_determinism=True, slow=True)
+def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Deviation:
+    """RMS error of every layer's attention relative to that of the formula in torch, both against float64.
 
-    A contract model is cast to ``dtype``; a live one is measured in the type it has.
+    A tiny model is cast to ``dtype``; a live model is measured in its own dtype.
     """
-    low = copy.copy(pair)
-    low.dtype = dtype if isinstance(pair.model, str) else pair.dtype
-    with low.patched() as model:
-        length, end = low.length(2 * low.trained + 6, model), position_limit(model)
+    cast = copy.copy(case)
+    cast.dtype = dtype if isinstance(case.model, str) else case.dtype
+    with cast.patched() as model:
+        length, end = cast.clip_length(2 * cast.trained_length + 6, model), position_limit(model)
         tokens = random_tokens(model, length)
         found = [(0.0, "no layer")]
         for start in STARTS:
             if start == 0 or end is None:
-                found += [(value, f"{layer} of a text at {start}") for value, layer in errors(model, tokens, start)]
-    return pair.gap("precision", *max(found))
+                found += [
+                    (value, f"{layer} at position {start}") for value, layer in layer_errors(model, tokens, start)
+                ]
+    return case.deviation("precision", *max(found))
 
 
-def tables(said: ReferenceTerms) -> list[Tensor]:
-    """What a scheme adds and multiplies with, as tensors: at least float32, whatever the model's type."""
-    terms = said.terms
+def term_tensors(ref: ReferenceTerms) -> list[Tensor]:
+    """Scales and biases of a scheme, which must be at least float32 whatever the model's dtype."""
+    terms = ref.terms
     scales = [x for x in (terms.query_scale, terms.row_scale) if x is not None]
     keys = [bias.values for bias in terms.bias if isinstance(bias, KeyBias)]
-    near = said.ctx.query_positions[0]
-    return [*scales, *keys, *(bias.of_distance(near) for bias in terms.bias if isinstance(bias, ToeplitzBias))]
+    distances = ref.ctx.query_positions[0]
+    return [*scales, *keys, *(bias.of_distance(distances) for bias in terms.bias if isinstance(bias, ToeplitzBias))]
 
 
-def errors(model: PreTrainedModel, tokens: Tensor, start: int) -> list[tuple[float, str]]:
-    """Error of each layer, in errors of torch, on one text that begins at ``start``."""
+def layer_errors(model: PreTrainedModel, tokens: Tensor, start: int) -> list[tuple[float, str]]:
+    """Error of each layer relative to torch's, for one text from position ``start`` on."""
     found: list[tuple[float, str]] = []
 
     def attend(
         own: Any, layer: PatchedAttention, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, **call: Any
     ) -> AttentionOutput:
-        mixed, weights = own(q, k, v, hidden=hidden, **call)
-        said = reference_terms(layer, stand, hidden)
-        narrow = [str(x.dtype) for x in tables(said) if x.dtype in (torch.bfloat16, torch.float16)]
+        output, weights = own(q, k, v, hidden=hidden, **call)
+        ref = reference_terms(layer, positions, hidden)
+        narrow = [str(x.dtype) for x in term_tensors(ref) if x.dtype in (torch.bfloat16, torch.float16)]
         found.extend((math.inf, f"terms in {dtype} of layer {layer.layer_idx}") for dtype in narrow)
-        exact = mix(said, q, k, v)
-        written = mix(said, q, k, v, q.dtype).double()
+        exact = attention_output(ref, q, k, v)
+        in_dtype = attention_output(ref, q, k, v, q.dtype).double()
         floor = FLOOR * torch.finfo(q.dtype).eps * max(float(exact.abs().max()), 1e-3)
-        error, usual = (float((x - exact).pow(2).mean().sqrt()) for x in (mixed.transpose(1, 2).double(), written))
-        found.append((error / max(usual, floor), f"layer {layer.layer_idx}"))
-        return mixed, weights
+        own_output = output.transpose(1, 2).double()
+        error, torch_error = (float((x - exact).pow(2).mean().sqrt()) for x in (own_output, in_dtype))
+        found.append((error / max(torch_error, floor), f"layer {layer.layer_idx}"))
+        return output, weights
 
-    layers = attentions(model)
-    stand = layers[0].scheme.reposition(positions_from(model, tokens.shape[1], start), training=False)
-    with replaced(layers, attend):
-        forward_at(model, tokens, start)
+    layers = patched_layers(model)
+    positions = layers[0].scheme.reposition(positions_from(model, tokens.shape[1], start), training=False)
+    with replace_attend(layers, attend):
+        forward_from(model, tokens, start)
     return found

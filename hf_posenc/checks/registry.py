@@ -1,4 +1,4 @@
-"""The checks by name, with what each needs of a case; `CHECKS` is what test suites and `check_scheme` run."""
+"""Registry of the checks: each check by name, with the properties a case must have for it to apply."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
 
 P = ParamSpec("P")
-Measure = Callable[Concatenate[Case, P], Deviation]
+CheckFunction = Callable[Concatenate[Case, P], Deviation]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One promise.
+    """A named function that measures one property of a patched model.
 
     Attributes:
-        name: short, as in the table of limits.
-        measure: the function that measures a pair; its defaults are the case that `check_scheme` runs.
-        causal: whether it is about decoders only.
-        copies: whether it needs a second copy of the model, which `check_scheme` does not make.
-        continues: whether it goes on with a text from a cache, which schemes that need the whole text refuse.
-        company: whether it compares a row alone with the row among others, where schemes that draw draw anew.
-        costly: whether the default test run measures it on one scheme of each kind only, and the full one on all.
-        named: whether it writes the scheme's name down, which one that is not registered does not have.
-        needs: a package without which the check says nothing.
+        name: name for ``hf-posenc check --check NAME`` and for the tables in `hf_posenc.checks.tolerances`.
+        function: measures a case; the defaults of its other parameters are what `check_scheme` measures.
+        causal_only: applies to decoders only.
+        needs_copy: changes the model beyond repair, so `check_scheme` runs it on a deep copy.
+        needs_cache: continues a text from a KV cache, which schemes that need the whole text refuse.
+        needs_determinism: compares forward passes of different batches, which draw different random positions.
+        slow: the default test run measures it on one scheme for each set of hooks only; the full run on all.
+        needs_name: stores the scheme's name, so the scheme must be registered.
+        package: name of an optional package without which the check cannot run.
     """
 
     name: str
-    measure: Callable[..., Deviation]
-    causal: bool = False
-    copies: bool = False
-    continues: bool = False
-    company: bool = False
-    costly: bool = False
-    named: bool = False
-    needs: str | None = None
+    function: Callable[..., Deviation]
+    causal_only: bool = False
+    needs_copy: bool = False
+    needs_cache: bool = False
+    needs_determinism: bool = False
+    slow: bool = False
+    needs_name: bool = False
+    package: str | None = None
 
-    def applies(self, pair: Case) -> bool:
-        """Whether the check says anything about this pair."""
-        if (self.causal and not pair.causal) or (self.named and not pair.named):
+    def applies_to(self, case: Case) -> bool:
+        """Whether the check is defined for this case and its optional package is installed."""
+        if (self.causal_only and not case.causal) or (self.needs_name and not case.is_registered):
             return False
-        if self.needs is not None and find_spec(self.needs) is None:
+        if self.package is not None and find_spec(self.package) is None:
             return False
-        return not (self.continues and pair.needs_whole_text) and not (self.company and pair.randomises)
+        return not (self.needs_cache and case.needs_whole_text) and not (self.needs_determinism and case.randomises)
 
-    def __call__(self, pair: Case) -> Deviation:
-        """Measure a pair in the check's default case."""
-        return self.measure(pair)
+    def __call__(self, case: Case) -> Deviation:
+        """Measure a case with the default parameters of the function."""
+        return self.function(case)
 
     def __str__(self) -> str:
         return self.name
@@ -59,29 +59,35 @@ class Check:
 CHECKS: dict[str, Check] = {}
 
 
-def register_check(name: str, **needs: Any) -> Callable[[Measure[P]], Measure[P]]:
-    """Enter a function into the book; see `Check` for the arguments."""
+def register_check(name: str, **properties: Any) -> Callable[[CheckFunction[P]], CheckFunction[P]]:
+    """Add the decorated function to `CHECKS`; ``properties`` are attributes of `Check`."""
 
-    def decorate(measure: Measure[P]) -> Measure[P]:
-        CHECKS[name] = Check(name, measure, **needs)
-        return measure
+    def decorate(function: CheckFunction[P]) -> CheckFunction[P]:
+        CHECKS[name] = Check(name, function, **properties)
+        return function
 
     return decorate
 
 
-def applicable_checks(pair: Case, *, copies: bool = True, names: Iterable[str] | None = None) -> list[Check]:
-    """The checks that say something about a pair, in the order of the book."""
+def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] | None = None) -> list[Check]:
+    """List the checks that apply to a case, in order of registration.
+
+    Args:
+        case: scheme and model.
+        copies: include checks that need a copy of the model.
+        names: only these checks; all by default.
+    """
     chosen = [CHECKS[name] for name in (CHECKS if names is None else names)]
-    return [one for one in chosen if one.applies(pair) and (copies or not one.copies)]
+    return [check for check in chosen if check.applies_to(case) and (copies or not check.needs_copy)]
 
 
-def assert_passes(name: str, pair: Case) -> None:
-    """Measure a check and raise where it is broken; a check that says nothing about the pair holds.
+def assert_passes(name: str, case: Case) -> None:
+    """Measure a check and raise if it fails. A check that does not apply to the case passes.
 
     Raises:
-        AssertionError: the gap, with the place and the command that repeats it.
+        AssertionError: the deviation, where it is largest, and the command that measures it again.
     """
-    if CHECKS[name].applies(pair):
-        gap = CHECKS[name](pair)
-        if gap.failed:
-            raise AssertionError(str(gap))
+    if CHECKS[name].applies_to(case):
+        deviation = CHECKS[name](case)
+        if deviation.failed:
+            raise AssertionError(str(deviation))

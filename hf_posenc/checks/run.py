@@ -1,4 +1,4 @@
-"""The checks on a user's own model, as ``hf-posenc check`` runs them."""
+"""Run all checks on a user's own model: `check_scheme`, after scikit-learn's ``check_estimator``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hf_posenc.schemes.spec import SchemeSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SHORT = 16  # taken for the trained length, it brings every boundary of a scheme within a few dozen tokens
+SHORT_TRAINED_LENGTH = 16  # brings every boundary of a scheme within a few dozen tokens
 
-SMALL = 50_000_000  # parameters, of which a second copy costs nobody anything
+MAX_PARAMETERS_TO_COPY = 50_000_000
 
-AS_ASKED = ("unpatch", "twice")  # about the very patch the user will make
+EXACT_OPTIONS = ("unpatch", "second_patch")  # measured with the lengths asked for, not with a short trained length
 
 
 def check_scheme(
@@ -33,56 +33,55 @@ def check_scheme(
     progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> list[Deviation]:
-    """Measure every check that applies to a scheme on a live model, and give the model back as it was.
+    """Measure every check that applies to a scheme on a model, and restore the model.
 
-    The patch is first made exactly as asked, so that what `hf_posenc.patch_model` refuses is refused. Most checks are
-    about boundaries, not about the number where these stand: they read a few dozen tokens, with the scheme built for a
-    trained length of 16 and the same factor. Where its options do not allow that, they use the lengths asked for.
+    The patch is first applied exactly as asked, so that whatever `hf_posenc.patch_model` refuses is refused here. Most
+    checks test the boundaries of a scheme, wherever these are: they run on a few dozen tokens, with the scheme built
+    for a trained length of 16 and the same factor, or for the lengths asked for if its options do not allow 16.
 
     Args:
-        model: any supported model, on any device; or what `hf_posenc.from_pretrained` loads.
+        model: a supported model on any device, or anything that `hf_posenc.from_pretrained` loads.
         scheme: as `hf_posenc.patch_model` takes it.
-        checks: names from `CHECKS`; by default all, of a model of more than `SMALL` parameters those that need no copy.
-        progress: called with the name of each check before it is measured.
+        checks: names from `CHECKS`. Default: all; without those that need a copy of the model if it has more than
+            `MAX_PARAMETERS_TO_COPY` parameters.
+        progress: called with the name of each check before it runs.
         options: as `hf_posenc.patch_model` takes them.
 
     Returns:
-        One `Deviation` a check; the check is broken where ``gap.failed``, which it also is where an exception came in
-        its way.
+        One `Deviation` a check. Its ``failed`` is true if the value exceeds the tolerance, or if the check raised.
 
     Raises:
-        PosEncError: the patch is refused.
+        PosEncError: `hf_posenc.patch_model` refuses the patch.
     """
     if isinstance(model, (str, os.PathLike)):
         model = from_pretrained(model)
     asked = Case(model, scheme, **options)
-    short = _short(asked)
-    copies = checks is not None or sum(weight.numel() for weight in model.parameters()) <= SMALL
-    found = []
+    short = _with_short_trained_length(asked)
+    copies = checks is not None or sum(weight.numel() for weight in model.parameters()) <= MAX_PARAMETERS_TO_COPY
+    deviations = []
     for check in applicable_checks(asked, copies=copies, names=checks):
         if progress is not None:
             progress(check.name)
-        pair = asked if check.name in AS_ASKED else short
-        found.append(_measured(check, pair.copied() if check.copies else pair))
-    return found
+        case = asked if check.name in EXACT_OPTIONS else short
+        deviations.append(_measure(check, case.with_copied_model() if check.needs_copy else case))
+    return deviations
 
 
-def _measured(check: Check, pair: Case) -> Deviation:
-    """The gap; infinite where the scheme raised on the way, since it was accepted for all that checks ask of it."""
+def _measure(check: Check, case: Case) -> Deviation:
+    """Run a check; an exception is an infinite deviation, since the patch itself was accepted."""
     try:
-        return check(pair)
+        return check(case)
     except Exception as error:
-        return pair.gap(check.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
+        return case.deviation(check.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
-def _short(asked: Case) -> Case:
-    """The pair with a short trained length and the same factor, or as it was asked for."""
+def _with_short_trained_length(asked: Case) -> Case:
+    """The case with a trained length of 16 and the same factor, or unchanged if the scheme refuses that."""
     with asked.patched() as model:
         factor = describe(model).factor
     options = {name: value for name, value in asked.options.items() if name != "target_length"}
-    short = Case(
-        asked.model, asked.scheme, **{**options, "factor": factor, "trained_length": min(SHORT, asked.trained)}
-    )
+    options |= {"factor": factor, "trained_length": min(SHORT_TRAINED_LENGTH, asked.trained_length)}
+    short = Case(asked.model, asked.scheme, **options)
     try:
         with short.patched():
             return short

@@ -1,8 +1,8 @@
-"""Small models on which a broken check shows.
+"""Tiny models on which a failing check shows.
 
-A freshly initialised transformer attends almost evenly: even frequencies that go stale in the cache move its logits by
-a thousandth only. Here weights are scaled so that attention scores have a standard deviation of about 3 and logits of
-about 1, which is what trained models have.
+A freshly initialised transformer attends almost uniformly: even rotation frequencies that are wrong in the cache move
+its logits by only a thousandth. Here weights are scaled so that attention scores have a standard deviation of about 3
+and logits of about 1, as in trained models.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from transformers import (
 TRAINED_LENGTH = 32
 WIDTH, HEADS, KV_HEADS, LAYERS, VOCABULARY = 64, 4, 2, 2, 96
 SCORE_DEVIATION = 3.0
-SHARP = ("q_proj.weight", "k_proj.weight", "query.weight", "key.weight")
-FUSED = ".attn.c_attn.weight"  # query, key and value side by side
-UNIT = (
+QUERY_KEY_WEIGHTS = ("q_proj.weight", "k_proj.weight", "query.weight", "key.weight")
+FUSED_QKV_WEIGHT = ".attn.c_attn.weight"  # query, key and value in one matrix
+UNIT_VARIANCE_WEIGHTS = (
     *("embed_tokens.weight", "v_proj.weight", "o_proj.weight", "lm_head.weight"),
     *("wte.weight", "wpe.weight", "attn.c_proj.weight"),
     *("word_embeddings.weight", "position_embeddings.weight", "value.weight", "attention.output.dense.weight"),
@@ -38,12 +38,12 @@ UNIT = (
 
 
 def tiny_model(name: str) -> PreTrainedModel:
-    """A fresh copy of a contract model, in evaluation mode: ``llama``, ``gpt2``, ``bert`` or ``bert_decoder``."""
-    return copy.deepcopy(_original(name))
+    """A new copy of a tiny model in evaluation mode: ``llama``, ``gpt2``, ``bert`` or ``bert_decoder``."""
+    return copy.deepcopy(_template(name))
 
 
 def llama() -> LlamaForCausalLM:
-    """A Llama whose keys and values are shared by two query heads each."""
+    """A Llama with grouped-query attention, two query heads to a key head."""
     config = LlamaConfig(
         hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, num_hidden_layers=LAYERS,
         intermediate_size=2 * WIDTH, vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH,
@@ -66,7 +66,7 @@ def bert() -> BertForMaskedLM:
 
 
 def bert_decoder() -> BertLMHeadModel:
-    """A BERT that reads from left to right and has a cache."""
+    """A causal BERT decoder with a KV cache."""
     return BertLMHeadModel(_bert_config(is_decoder=True))
 
 
@@ -78,16 +78,16 @@ TINY_MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 }
 
 
-def sharpen(model: nn.Module) -> None:
-    """Draw the projections anew: scores of `SCORE_DEVIATION` where inputs have unit variance, everything else of 1."""
+def sharpen_attention(model: nn.Module) -> None:
+    """Redraw the weights so that attention scores have a standard deviation of `SCORE_DEVIATION`, the rest of 1."""
     for name, weight in model.named_parameters():
-        if name.endswith(FUSED):
+        if name.endswith(FUSED_QKV_WEIGHT):
             query, key, value = weight.data.split(weight.shape[1] // 3, dim=1)
             for part, deviation in ((query, SCORE_DEVIATION), (key, SCORE_DEVIATION), (value, 1.0)):
                 _draw(part, math.sqrt(deviation))
-        elif name.endswith(SHARP):
+        elif name.endswith(QUERY_KEY_WEIGHTS):
             _draw(weight, math.sqrt(SCORE_DEVIATION))
-        elif name.endswith(UNIT):
+        elif name.endswith(UNIT_VARIANCE_WEIGHTS):
             _draw(weight, 1.0)
 
 
@@ -96,11 +96,11 @@ def _draw(weight: Tensor, deviation: float) -> None:
 
 
 @lru_cache(maxsize=16)
-def _original(name: str) -> PreTrainedModel:
+def _template(name: str) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = TINY_MODELS[name]().eval()
-        sharpen(model)
+        sharpen_attention(model)
         return model
 
 

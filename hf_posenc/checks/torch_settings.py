@@ -1,4 +1,4 @@
-"""torch's settings, which belong to everybody: read, and put back."""
+"""Read and restore torch's process-wide settings."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
-def settings() -> dict[str, Any]:
-    """What they are, by name."""
-    return {name: read() for name, (read, _) in SETTINGS.items()}
+def current_settings() -> dict[str, Any]:
+    """Values of all settings, by name."""
+    return {name: getter() for name, (getter, _) in SETTINGS.items()}
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """Whatever is set in the block is set back after it."""
-    before = settings()
+def restore_settings() -> Iterator[None]:
+    """Restore on exit every setting that was changed in the block."""
+    before = current_settings()
     try:
         yield
     finally:
-        for name, (read, write) in SETTINGS.items():
-            if read() != before[name]:
-                write(before[name])
+        for name, (getter, setter) in SETTINGS.items():
+            if getter() != before[name]:
+                setter(before[name])

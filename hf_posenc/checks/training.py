@@ -1,4 +1,4 @@
-"""Checks of training: gradients arrive where something is learned, and recomputing activations changes none of them."""
+"""Checks of training: learned parameters get gradients, and gradient checkpointing does not change them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ from hf_posenc.checks.registry import register_check
 
 
 @register_check("gradients")
-def gradients_arrive(pair: Case) -> Deviation:
-    """Every gradient is finite, and those of the scheme's own parameters are not all zero.
+def learned_parameters_get_gradients(case: Case) -> Deviation:
+    """Every gradient is finite, and the scheme's own parameters have gradients that are not all zero.
 
-    The value is the number of parameters of which that is not true.
+    The value is the number of parameters for which that is not true.
     """
-    with pair.patched() as model:
-        grads = gradients(model, pair.length(2 * pair.trained + 6, model))
-    wrong = [name for name, grad in grads.items() if not _arrived(name, grad)]
-    return pair.gap("gradients", float(len(wrong)), ", ".join(wrong[:5]) or "no parameter")
+    with case.patched() as model:
+        grads = gradients(model, case.clip_length(2 * case.trained_length + 6, model))
+    wrong = [name for name, grad in grads.items() if not _is_valid(name, grad)]
+    return case.deviation("gradients", float(len(wrong)), ", ".join(wrong[:5]) or "no parameter")
 
 
-@register_check("checkpointing", copies=True)
-def checkpointing_changes_no_gradient(pair: Case, reentrant: bool = False) -> Deviation:
-    """Gradients with and without gradient checkpointing are equal, relative to the largest of each parameter.
+@register_check("gradient_checkpointing", needs_copy=True)
+def checkpointing_changes_no_gradient(case: Case, reentrant: bool = False) -> Deviation:
+    """Gradients with and without gradient checkpointing are equal, relative to each gradient's largest entry.
 
-    A parameter on which nothing depends, such as the bias of the keys, to which softmax is blind, has a gradient of
-    roundings alone; it is measured by a thousandth of the largest of all.
+    See `max_gradient_deviation` for parameters without influence.
     """
-    with pair.patched() as model:
-        length = pair.length(2 * pair.trained + 6, model)
-        model.train()  # transformers recomputes in training mode only
+    with case.patched() as model:
+        length = case.clip_length(2 * case.trained_length + 6, model)
+        model.train()  # transformers checkpoints in training mode only
         plain = gradients(model, length)
         enable_checkpointing(model, reentrant)
-        again = gradients(model, length, backward=True)
-    return pair.gap("checkpointing", *apart(plain, again))
+        recomputed = gradients(model, length, backward=True)
+    return case.deviation("gradient_checkpointing", *max_gradient_deviation(plain, recomputed))
 
 
-def apart(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> tuple[float, str]:
-    """Largest deviation of two sets of gradients by parameter, in units of the largest of each, and the parameter."""
+def max_gradient_deviation(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> tuple[float, str]:
+    """Largest deviation between two sets of gradients, and the parameter it is in.
+
+    Relative to the largest entry of each gradient, or to 1/1000 of the largest of all: parameters without influence,
+    such as the bias of the keys, which cancels in softmax, have gradients of rounding errors only.
+    """
     least = 1e-3 * max((float(grad.abs().max()) for grad in one.values() if grad is not None), default=1.0)
     worst, place = 0.0, "no parameter"
     for name, grad in one.items():
@@ -56,17 +59,17 @@ def apart(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> tuple
 
 
 def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = False) -> dict[str, Tensor | None]:
-    """Gradients of a bounded function of all logits, by parameter; ``.grad`` of a user's model is left alone.
+    """Gradients of a bounded function of all outputs, by parameter name; ``.grad`` of a user's model is not changed.
 
     Args:
         model: patched or not.
-        length: tokens of the text.
-        rows: texts of the batch.
-        backward: go through ``.grad`` after all: re-entrant checkpointing knows no other way.
+        length: tokens of each text.
+        rows: texts in the batch.
+        backward: use ``.backward()`` and ``.grad``, which re-entrant checkpointing needs.
     """
     names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what is drawn in training is drawn alike every time
+        torch.manual_seed(0)  # equal random draws in every call
         out = forward_with_grad(model, random_tokens(model, length, rows=rows)).float()
         loss = (out.log_softmax(-1)[..., :8]).mean()
     if not backward:
@@ -76,7 +79,7 @@ def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = 
 
 
 def enable_checkpointing(model: PreTrainedModel, reentrant: bool) -> None:
-    """Switch gradient checkpointing on, under the name the installed transformers has for it."""
+    """Enable gradient checkpointing under the name that the installed transformers has for it."""
     mode = {"use_reentrant": reentrant}
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=mode)
@@ -84,7 +87,7 @@ def enable_checkpointing(model: PreTrainedModel, reentrant: bool) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=mode)
 
 
-def _arrived(name: str, grad: Tensor | None) -> bool:
+def _is_valid(name: str, grad: Tensor | None) -> bool:
     if "posenc." not in name:
-        return grad is None or bool(grad.isfinite().all())  # a pooler, or another head, has no share in the logits
+        return grad is None or bool(grad.isfinite().all())  # a pooler or another head does not affect the logits
     return grad is not None and bool(grad.isfinite().all()) and bool(grad.any())

@@ -148,7 +148,7 @@ def test_what_a_scheme_learns(pair: Case) -> None:
     """Past the trained length where the scheme goes there; of two texts, some rows and words."""
     with pair.patched() as model:
         own = {name: weight for name, weight in model.named_parameters() if "posenc." in name}
-        words = random_tokens(model, pair.length(pair.trained + 6, model), rows=2)
+        words = random_tokens(model, pair.clip_length(pair.trained_length + 6, model), rows=2)
 
         def said(*values: Tensor) -> Tensor:
             read = functional_call(model, dict(zip(own, values, strict=True)), (words,), {"use_cache": False})

@@ -9,7 +9,7 @@ import pytest
 
 from hf_posenc import errors
 from hf_posenc.checks.forward import random_tokens
-from hf_posenc.checks.life_cycle import differences, traces
+from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.cli.errors import FAILED, USAGE, end
 
@@ -48,9 +48,9 @@ def test_model_is_as_it_was(
     row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = row.model()
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     refused(row, Scene(tmp_path / "out", saved, tmp_path, model), capsys)
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("row", parameters(asking.rows()))
@@ -65,9 +65,9 @@ def test_measuring_and_training_are_refused(
     pytest.importorskip("lm_eval")
     monkeypatch.chdir(tmp_path)
     model = row.model()
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     refused(row, Scene(tmp_path / "out", saved, tmp_path, model), capsys)
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("row", parameters([*config.rows(), *weights.rows()]))
@@ -82,6 +82,6 @@ def test_adapter_is_refused(
     row: Row, with_adapter: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = row.model()
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     refused(row, Scene(tmp_path / "out", with_adapter, tmp_path, model), capsys)
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")

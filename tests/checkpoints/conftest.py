@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hf_posenc.checks.case import Case, longest_case
+from hf_posenc.checks import Case, longest_case
 
 TRAINED, FACTOR = 16, 4
 WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions

@@ -69,7 +69,7 @@ def test_numbers_are_equal(pairs, elsewhere, tmp_path) -> None:
         model = pair.apply(pair.fresh()).to(dtype)
         folder = f"{pair.model_name}-{pair.scheme_name}"
         model.save_pretrained(tmp_path / folder, **({"max_shard_size": "40KB"} if number % 2 else {}))
-        tokens = random_tokens(model, pair.length(pair.trained + 9, model)).contiguous()
+        tokens = random_tokens(model, pair.clip_length(pair.trained_length + 9, model)).contiguous()
         save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
         load = [{}, {"device_map": "cpu"}, {"device_map": "auto"}][number % 3]
         auto = heads[pair.model_name][: 3 if number % 4 == 0 else 1]
@@ -144,7 +144,7 @@ def test_adapters_saved_by_others_are_equal(pairs, elsewhere, tmp_path) -> None:
                         weight += 0.1 * torch.randn(weight.shape, generator=generator)
             folder = f"{pair}-{order.__name__}"
             model.save_pretrained(tmp_path / folder)
-            tokens = random_tokens(model, pair.length(pair.trained + 9, model)).contiguous()
+            tokens = random_tokens(model, pair.clip_length(pair.trained_length + 9, model)).contiguous()
             save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
             jobs.append({"folder": folder, "kind": pair.model_name, "scheme": pair.scheme, "options": pair.options})
             with pytest.raises(KeyError, match="hf_posenc"):

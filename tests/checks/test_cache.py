@@ -1,4 +1,4 @@
-"""Check: where a text was cut into cached pieces must not show in its logits."""
+"""A text in cached chunks equals one forward pass, for every length of the first chunk and every cache class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hf_posenc import checks
 from hf_posenc.checks import Case
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 
-from .matrix import CONTINUED, CONTINUED_BY_HOOK
+from .case_lists import CACHEABLE, CACHEABLE_ONE_PER_HOOKS
 
 CUTS = {
     "one token": 1,
@@ -18,42 +18,42 @@ CUTS = {
     "just past": TRAINED_LENGTH + 1,
     "twice": 2 * TRAINED_LENGTH,
 }
-CUTTING = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+EVERY_CUT = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 
 
-@CUTTING
-@pytest.mark.parametrize("pair", CONTINUED, ids=str)
-def test_cut_is_invisible(pair: Case, cut: int) -> None:
-    """Token by token after the cut."""
-    gap = checks.cached_equals_uncached(pair, DynamicCache, cut, step=1)
-    assert gap <= pair.limit("cache"), gap
+@EVERY_CUT
+@pytest.mark.parametrize("case", CACHEABLE, ids=str)
+def test_decoding_after_a_prefill(case: Case, cut: int) -> None:
+    """Token by token after the first chunk."""
+    deviation = checks.cached_equals_uncached(case, DynamicCache, cut, step=1)
+    assert deviation <= case.tolerance("cache"), deviation
 
 
-@pytest.mark.parametrize("pair", CONTINUED, ids=str)
-def test_chunks_are_invisible(pair: Case) -> None:
-    gap = checks.cached_equals_uncached(pair, DynamicCache, cut=7, step=7)
-    assert gap <= pair.limit("cache"), gap
+@pytest.mark.parametrize("case", CACHEABLE, ids=str)
+def test_chunks(case: Case) -> None:
+    deviation = checks.cached_equals_uncached(case, DynamicCache, cut=7, step=7)
+    assert deviation <= case.tolerance("cache"), deviation
 
 
-@CUTTING
-@pytest.mark.parametrize("pair", CONTINUED_BY_HOOK, ids=str)
-def test_cut_is_invisible_in_a_static_cache(pair: Case, cut: int) -> None:
-    gap = checks.cached_equals_uncached(pair, StaticCache, cut)
-    assert gap <= pair.limit("cache"), gap
+@EVERY_CUT
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
+def test_static_cache(case: Case, cut: int) -> None:
+    deviation = checks.cached_equals_uncached(case, StaticCache, cut)
+    assert deviation <= case.tolerance("cache"), deviation
 
 
-@pytest.mark.parametrize("pair", CONTINUED_BY_HOOK, ids=str)
-def test_static_cache_in_company(pair: Case) -> None:
-    for check in (checks.padded_decoding_equals_alone, checks.cache_can_be_reordered):
-        gap = check(pair, StaticCache)
-        assert gap <= pair.limit(gap.check), gap
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
+def test_batches_in_a_static_cache(case: Case) -> None:
+    for check in (checks.padded_decoding_equals_unpadded, checks.reordered_cache_equals_uncached):
+        deviation = check(case, StaticCache)
+        assert deviation <= case.tolerance(deviation.check), deviation
 
 
 @pytest.mark.full
-@CUTTING
+@EVERY_CUT
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
 @pytest.mark.parametrize("step", [1, 2, 7, 40])
-@pytest.mark.parametrize("pair", CONTINUED, ids=str)
-def test_every_cut_step_and_cache(pair: Case, cache: type[Cache], cut: int, step: int) -> None:
-    gap = checks.cached_equals_uncached(pair, cache, cut, step)
-    assert gap <= pair.limit("cache"), gap
+@pytest.mark.parametrize("case", CACHEABLE, ids=str)
+def test_every_cut_step_and_cache(case: Case, cache: type[Cache], cut: int, step: int) -> None:
+    deviation = checks.cached_equals_uncached(case, cache, cut, step)
+    assert deviation <= case.tolerance("cache"), deviation

@@ -1,6 +1,6 @@
-"""Every cache class of the installed transformers is in one of two lists: read right, or refused in words.
+"""Every cache class of the installed transformers is listed as supported or as refused.
 
-The classes come from `transformers.cache_utils` itself, so that a new one fails here until somebody has decided it.
+The classes come from `transformers.cache_utils`, so a new one fails here until it is added to a list.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hf_posenc.checks.forward import (
     max_deviation,
     random_tokens,
 )
-from hf_posenc.checks.generation import generated, missed
+from hf_posenc.checks.generation import generate_tokens, logit_shortfall
 from hf_posenc.checks.tiny_models import LAYERS, TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, UnknownKeys
 
 LENGTH = TRAINED_LENGTH + 9
 SIZES = [TRAINED_LENGTH // 2, 1, 1, 7, 1, 1, TRAINED_LENGTH // 2 - 2]
-SHORT = 8  # a window that the text outgrows
+SHORT = 8  # a window shorter than the text
 
 CORE = [("llama", scheme) for scheme in ("yarn", "alibi", "rerope", "dynamic_ntk", "sinks", "fox")]
 OTHERS = [
@@ -42,7 +42,7 @@ OTHERS = [
 ]
 BY_HOOK = [pytest.param(CORE, id="core"), pytest.param(OTHERS, id="others", marks=pytest.mark.full)]
 Maker = Callable[[Any], Cache]
-Pairs = list[tuple[str, str]]
+SchemeCases = list[tuple[str, str]]
 
 
 def layered(name: str, **settings: Any) -> Maker:
@@ -51,7 +51,7 @@ def layered(name: str, **settings: Any) -> Maker:
 
 
 class LosslessLayer(cache_utils.QuantizedLayer):
-    """A quantised layer as its backends have it, but for the rounding."""
+    """A quantised layer without rounding."""
 
     def __init__(self) -> None:
         super().__init__(residual_length=6)
@@ -64,7 +64,7 @@ class LosslessLayer(cache_utils.QuantizedLayer):
 
 
 STATIC, WIDE = {"max_cache_len": LENGTH}, {"sliding_window": LENGTH + 1}
-RIGHT: dict[str, Maker] = {
+SUPPORTED: dict[str, Maker] = {
     "Cache": layered("DynamicLayer"),
     "DynamicCache": lambda config: DynamicCache(config=config),
     "StaticCache": lambda config: StaticCache(config=config, max_cache_len=LENGTH),
@@ -89,10 +89,10 @@ REFUSED: dict[str, Maker] = {
     "LinearAttentionLayer": layered("LinearAttentionLayer"),
     "DummyLayer": layered("DummyLayer"),
 }
-ROUNDED = {"QuantizedCache", "Fp8QuantizedLayer"}  # right up to their own rounding, see the test of it
+ROUNDED = {"QuantizedCache", "Fp8QuantizedLayer"}  # supported up to their own rounding, tested below
 BACKENDS = {"QuantoQuantizedLayer": "optimum", "HQQQuantizedLayer": "hqq"}
 ABSTRACT = {"CacheLayerMixin", "LinearAttentionCacheLayerMixin", "BaseQuantizedLayer"}
-NO_CACHE = {"KVSharingDict"}  # what layers of some models share within one forward pass
+NO_CACHE = {"KVSharingDict"}  # shared by layers within one forward pass
 
 INSTALLED = {
     cls.__name__
@@ -103,68 +103,70 @@ INSTALLED = {
 
 @lru_cache(maxsize=len(CORE + OTHERS))
 def patched(family: str, scheme: str) -> tuple[Case, PreTrainedModel, Tensor, Tensor]:
-    """A patched model, a text and what is read of it without a cache."""
-    pair = Case(family, scheme, factor=4)
-    model = pair.apply(pair.fresh())
-    tokens = random_tokens(model, pair.length(LENGTH, model))
-    return pair, model, tokens, forward(model, tokens)
+    """A patched model, a text and its uncached outputs."""
+    case = Case(family, scheme, factor=4)
+    model = case.apply(case.fresh())
+    tokens = random_tokens(model, case.clip_length(LENGTH, model))
+    return case, model, tokens, forward(model, tokens)
 
 
-def gap(family: str, scheme: str, make: Maker) -> tuple[float, float]:
-    """How far a text read in pieces is from the text read at once, and how far it may be."""
-    pair, model, tokens, whole = patched(family, scheme)
-    return max_deviation(forward_in_chunks(model, tokens, make(model.config), SIZES), whole)[0], pair.limit("cache")
+def deviation(family: str, scheme: str, make: Maker) -> tuple[float, float]:
+    """Deviation of cached chunks from one forward pass, and its tolerance."""
+    case, model, tokens, expected = patched(family, scheme)
+    return max_deviation(forward_in_chunks(model, tokens, make(model.config), SIZES), expected)[0], case.tolerance(
+        "cache"
+    )
 
 
-def test_every_class_is_decided() -> None:
-    lists = [set(RIGHT), set(WITHIN_THE_WINDOW), set(REFUSED), ROUNDED, set(BACKENDS)]
+def test_every_class_is_listed() -> None:
+    lists = [set(SUPPORTED), set(WITHIN_THE_WINDOW), set(REFUSED), ROUNDED, set(BACKENDS)]
     assert set().union(*lists) >= INSTALLED, INSTALLED - set().union(*lists)
     assert sum(map(len, lists)) == len(set().union(*lists)), "a class is in two lists"
 
 
-@pytest.mark.parametrize("pairs", BY_HOOK)
-@pytest.mark.parametrize("name", sorted(set(RIGHT) & INSTALLED))
-def test_right(name: str, pairs: Pairs) -> None:
-    for family, scheme in pairs:
+@pytest.mark.parametrize("cases", BY_HOOK)
+@pytest.mark.parametrize("name", sorted(set(SUPPORTED) & INSTALLED))
+def test_supported(name: str, cases: SchemeCases) -> None:
+    for family, scheme in cases:
         if (name, scheme) == ("QuantizedLayer", "fox"):
             continue  # refused below
-        value, limit = gap(family, scheme, RIGHT[name])
-        assert value <= limit, (family, scheme, value)
+        value, tolerance = deviation(family, scheme, SUPPORTED[name])
+        assert value <= tolerance, (family, scheme, value)
 
 
-@pytest.mark.parametrize("pairs", BY_HOOK)
+@pytest.mark.parametrize("cases", BY_HOOK)
 @pytest.mark.parametrize("name", sorted(set(WITHIN_THE_WINDOW) & INSTALLED))
-def test_sliding_layers_are_right_until_they_drop_keys(name: str, pairs: Pairs) -> None:
+def test_sliding_layers_are_supported_until_they_drop_keys(name: str, cases: SchemeCases) -> None:
     wide = layered(name, **WIDE, **WITHIN_THE_WINDOW[name] and {"max_cache_len": LENGTH + 1})
     narrow = layered(name, sliding_window=SHORT, **WITHIN_THE_WINDOW[name])
-    for family, scheme in pairs:
-        value, limit = gap(family, scheme, wide)
-        assert value <= limit, (family, scheme, value)
+    for family, scheme in cases:
+        value, tolerance = deviation(family, scheme, wide)
+        assert value <= tolerance, (family, scheme, value)
         with pytest.raises(InvalidInput, match=f"is a {name} that has dropped keys"):
-            gap(family, scheme, narrow)
+            deviation(family, scheme, narrow)
 
 
 @torch.no_grad()
-def test_dropped_keys_show() -> None:
-    """Control: the host itself goes on, and reads another text."""
+def test_dropped_keys_change_outputs() -> None:
+    """Control: the unpatched model continues without the dropped keys."""
     model = tiny_model("llama")
     tokens = random_tokens(model, LENGTH)
     narrow = layered("DynamicSlidingWindowLayer", sliding_window=SHORT)(model.config)
     assert max_deviation(forward_in_chunks(model, tokens, narrow, SIZES), forward(model, tokens))[0] > 0.1
 
 
-@pytest.mark.parametrize("pairs", BY_HOOK)
+@pytest.mark.parametrize("cases", BY_HOOK)
 @pytest.mark.parametrize("name", sorted(set(REFUSED) & INSTALLED))
-def test_refused(name: str, pairs: Pairs) -> None:
-    for family, scheme in pairs:
+def test_refused(name: str, cases: SchemeCases) -> None:
+    for family, scheme in cases:
         with pytest.raises(InvalidInput, match=f"is a {name}, which holds no keys"):
-            gap(family, scheme, REFUSED[name])
+            deviation(family, scheme, REFUSED[name])
 
 
 @pytest.mark.skipif("Fp8QuantizedLayer" not in INSTALLED, reason="this transformers has no quantised cache of its own")
-@pytest.mark.parametrize("pairs", BY_HOOK)
-def test_quantised_caches_lose_no_more_than_without_a_patch(pairs: Pairs) -> None:
-    """Keys of eight bits: a scheme's bias, or the several rotations of a key, must not make it worse."""
+@pytest.mark.parametrize("cases", BY_HOOK)
+def test_quantised_caches_lose_no_more_than_without_a_patch(cases: SchemeCases) -> None:
+    """Eight-bit keys: a bias or several rotations of a key must not add to the rounding error."""
 
     def fp8(config: Any) -> Cache:
         return cache_utils.QuantizedCache("fp8", config)
@@ -173,54 +175,54 @@ def test_quantised_caches_lose_no_more_than_without_a_patch(pairs: Pairs) -> Non
     tokens = random_tokens(model, LENGTH)
     stock, _ = max_deviation(forward_in_chunks(model, tokens, fp8(model.config), SIZES), forward(model, tokens))
     assert stock > 0.01  # it does round
-    for family, scheme in pairs:
+    for family, scheme in cases:
         if scheme in ("fox", "cope"):
-            continue  # the one is refused below; the other's places are sums over the keys, and of their rounding
-        value, _ = gap(family, scheme, fp8)
+            continue  # fox is refused below; cope sums rounded gates over all keys
+        value, _ = deviation(family, scheme, fp8)
         assert value < 3 * stock, (family, scheme, value)
 
 
 @pytest.mark.parametrize("scheme", ["fox", "cable"])
 def test_gates_in_a_quantised_cache_are_refused(scheme: str) -> None:
     with pytest.raises(BackendCannotCarry, match=f"'{scheme}' stores gates beside the keys"):
-        gap("llama", scheme, RIGHT["QuantizedLayer"])
+        deviation("llama", scheme, SUPPORTED["QuantizedLayer"])
 
 
 @pytest.mark.parametrize("name", sorted(set(BACKENDS) & INSTALLED))
 def test_quantised_by_a_package(name: str) -> None:
-    """Their own storage; the layer that both build on is tested above with one that loses nothing."""
+    """Their own storage; their common base class is tested above without rounding."""
     if find_spec(BACKENDS[name]) is None:
         pytest.skip(f"{BACKENDS[name]} is not installed")
-    value, _ = gap("llama", "alibi", layered(name))
+    value, _ = deviation("llama", "alibi", layered(name))
     assert value < 1.0
 
 
 @pytest.mark.parametrize(("family", "scheme"), CORE)
-def test_made_from_tensors(family: str, scheme: str) -> None:
-    """As data parallelism gathers caches: nobody notes whose keys they are, which is said; all of them are there."""
-    pair, model, tokens, whole = patched(family, scheme)
-    half = 6  # fewer than any scheme drops
+def test_cache_from_tensors(family: str, scheme: str) -> None:
+    """A cache made from tensors, as in data parallelism, has no provenance: outputs are right, with a warning."""
+    case, model, tokens, expected = patched(family, scheme)
+    half = 6  # fewer than any scheme evicts
     with torch.no_grad():
         first = model(tokens[:, :half], use_cache=True).past_key_values
     gathered = DynamicCache([(layer.keys, layer.values) for layer in first.layers])
     with pytest.warns(UnknownKeys, match=f"{half} tokens"):
         rest = forward(model, tokens[:, half:], past_key_values=gathered)
-    assert max_deviation(rest, whole[:, half:])[0] <= pair.limit("cache")
+    assert max_deviation(rest, expected[:, half:])[0] <= case.tolerance("cache")
 
 
 @pytest.mark.parametrize("cache", [((torch.zeros(1), torch.zeros(1)),), "dynamic", {}], ids=["tuple", "text", "dict"])
-def test_what_is_no_cache(cache: Any) -> None:
+def test_other_objects_are_refused(cache: Any) -> None:
     _, model, tokens, _ = patched("llama", "alibi")
     with pytest.raises(InvalidInput, match="past_key_values must be a Cache of transformers"):
         forward(model, tokens, past_key_values=cache)
 
 
-def test_rows_and_room() -> None:
+def test_batch_size_and_capacity() -> None:
     _, model, tokens, _ = patched("llama", "alibi")
-    held = RIGHT["DynamicCache"](model.config)
-    forward(model, tokens[:, :5].repeat(3, 1), past_key_values=held)
+    cache = SUPPORTED["DynamicCache"](model.config)
+    forward(model, tokens[:, :5].repeat(3, 1), past_key_values=cache)
     with pytest.raises(InvalidInput, match="holds 3 rows, and the call has 1"):
-        forward(model, tokens[:, 5:6], past_key_values=held)
+        forward(model, tokens[:, 5:6], past_key_values=cache)
     small = StaticCache(config=model.config, max_cache_len=10)
     forward(model, tokens[:, :8], past_key_values=small)
     with pytest.raises(InvalidInput, match="room for 10 tokens, and holds 8 before 3 new ones"):
@@ -229,10 +231,10 @@ def test_rows_and_room() -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL_CACHE_IMPLEMENTATIONS, "paged"])
-def test_names_that_generate_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_implementations_of_generate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TQDM_DISABLE", "1")
     if name == "paged":
-        pytest.skip("it is generate_batch, which tests/checks/test_continuous.py measures")
+        pytest.skip("it is generate_batch, which tests/checks/test_continuous_batching.py measures")
     if "offloaded" in name and not torch.cuda.is_available():
         pytest.skip("transformers offloads from a GPU")
     settings: dict[str, Any] = {"cache_implementation": name}
@@ -241,15 +243,15 @@ def test_names_that_generate_takes(name: str, monkeypatch: pytest.MonkeyPatch) -
     for scheme in ("yarn", "alibi", "rerope", "dynamic_ntk", "sinks"):
         _, model, tokens, _ = patched("llama", scheme)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of names that are no longer in use
-            found = generated(model, tokens[:, :TRAINED_LENGTH], **settings, disable_compile=True)
-        assert missed(model, found, TRAINED_LENGTH) <= 1e-4, scheme
+            warnings.simplefilter("ignore")  # deprecated names
+            found = generate_tokens(model, tokens[:, :TRAINED_LENGTH], **settings, disable_compile=True)
+        assert logit_shortfall(model, found, TRAINED_LENGTH) <= 1e-4, scheme
 
 
 def test_the_table_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
     rows = [line for line in page.partition("## Caches")[2].partition("\n## ")[0].splitlines() if line.startswith("|")]
     said = {name: row.split("|")[2].strip() for row in rows for name in INSTALLED if f"`{name}`" in row.split("|")[1]}
-    assert {name for name, verdict in said.items() if verdict.startswith("right")} >= set(RIGHT) & INSTALLED
+    assert {name for name, verdict in said.items() if verdict.startswith("right")} >= set(SUPPORTED) & INSTALLED
     assert {name for name, verdict in said.items() if verdict.startswith("refused")} == set(REFUSED) & INSTALLED
     assert set(said) == INSTALLED

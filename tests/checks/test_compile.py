@@ -1,4 +1,4 @@
-"""`torch.compile(fullgraph=True)` reads what eager mode reads."""
+"""`torch.compile(fullgraph=True)` equals eager mode."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from hf_posenc import checks
 from hf_posenc.checks import Case
 
-from .matrix import BY_HOOK, EVERY
+from .case_lists import ALL_CASES, ONE_PER_HOOKS
 
 
-def check(pair: Case) -> None:
-    if math.isinf(pair.limit("compiled")):
-        pytest.xfail("an exception of hf_posenc.checks.tolerances")
-    gap = checks.compiled_equals_eager(pair)
-    assert not gap.failed, gap
+def check(case: Case) -> None:
+    if math.isinf(case.tolerance("torch_compile")):
+        pytest.xfail("a known deviation of hf_posenc.checks.tolerances")
+    deviation = checks.compiled_equals_eager(case)
+    assert not deviation.failed, deviation
 
 
-@pytest.mark.parametrize("pair", [pair for pair in BY_HOOK if pair.model_name != "bert_decoder"], ids=str)
-def test_compiled_equals_eager(pair: Case) -> None:
+@pytest.mark.parametrize("case", [case for case in ONE_PER_HOOKS if case.model_name != "bert_decoder"], ids=str)
+def test_compiled_equals_eager(case: Case) -> None:
     """A BERT decoder shares its modules with BERT and its masks with GPT-2: left to the full matrix."""
-    check(pair)
+    check(case)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pair", EVERY, ids=str)
-def test_every_pair_compiles(pair: Case) -> None:
-    check(pair)
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+def test_every_case_compiles(case: Case) -> None:
+    check(case)

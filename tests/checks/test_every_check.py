@@ -1,4 +1,4 @@
-"""Every registered scheme, on every model where it is defined, obeys every check in the check's own case."""
+"""Every registered scheme passes every check, on every tiny model for which it is defined."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import pytest
 from hf_posenc import checks
 from hf_posenc.checks import CHECKS, Case
 
-from .matrix import BY_HOOK, EVERY
+from .case_lists import ALL_CASES, ONE_PER_HOOKS
 
-COSTLY = [name for name, check in CHECKS.items() if check.costly and name != "compiled"]  # which has a file of its own
-THIN = ("continuous", "exported", "leaks", "lengths", "options", "secant")  # many readings, or a compiler, each
-CHOSEN = [(check, pair) for check in COSTLY for pair in (BY_HOOK[::4] if check in THIN else BY_HOOK)]
-REST = [(check, pair) for check in COSTLY for pair in EVERY if (check, pair) not in CHOSEN]
-
-
-@pytest.mark.parametrize("pair", EVERY, ids=str)
-@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.costly])
-def test_check(check: str, pair: Case) -> None:
-    checks.assert_passes(check, pair)
+SLOW = [name for name, check in CHECKS.items() if check.slow and name != "torch_compile"]  # see test_compile.py
+SLOWEST = (  # many forward passes, or a compiler
+    *("continuous_batching", "torch_export", "memory_leaks", "recompilation", "options", "finite_differences"),
+)
+CHOSEN = [(check, case) for check in SLOW for case in (ONE_PER_HOOKS[::4] if check in SLOWEST else ONE_PER_HOOKS)]
+REST = [(check, case) for check in SLOW for case in ALL_CASES if (check, case) not in CHOSEN]
 
 
-@pytest.mark.parametrize(("check", "pair"), CHOSEN, ids=str)
-def test_costly_law(check: str, pair: Case) -> None:
-    """On one scheme of every combination of hooks, or on every fourth of these."""
-    checks.assert_passes(check, pair)
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.slow])
+def test_check(check: str, case: Case) -> None:
+    checks.assert_passes(check, case)
+
+
+@pytest.mark.parametrize(("check", "case"), CHOSEN, ids=str)
+def test_slow_check(check: str, case: Case) -> None:
+    """On one scheme of each combination of hooks, or on every fourth of these."""
+    checks.assert_passes(check, case)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("check", "pair"), REST, ids=str)
-def test_costly_law_of_all(check: str, pair: Case) -> None:
-    checks.assert_passes(check, pair)
+@pytest.mark.parametrize(("check", "case"), REST, ids=str)
+def test_slow_check_of_all(check: str, case: Case) -> None:
+    checks.assert_passes(check, case)

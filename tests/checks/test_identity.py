@@ -1,4 +1,4 @@
-"""Options under which a scheme is, by its definition, the host itself; and options next to them: they must move it."""
+"""Options with which a scheme equals the unpatched model by definition, and nearby options, which must differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.patching.state import describe
 
-# scheme, options that make it the host, options that do not; all on a text within the trained length.
+# scheme: options that make it an identity, options that do not; on a text of the trained length.
 LLAMA = {
     "rope": ({}, {"base": 10_100.0}),
     "pi": ({"factor": 1}, {"factor": 1.1}),
@@ -26,42 +26,42 @@ LLAMA = {
 TABLES = ["gpt2", "bert", "bert_decoder"]
 
 
-def moved(pair: Case) -> float:
-    """By how much a text of the trained length reads otherwise than unpatched."""
+def moved(case: Case) -> float:
+    """Deviation from the unpatched model on a text of the trained length."""
 
-    def reading() -> Tensor:
+    def outputs() -> Tensor:
         return forward(model, random_tokens(model, TRAINED_LENGTH))
 
-    with pair.patched() as model:
-        after = reading()
-    with pair.host() as model:
-        return max_deviation(after, reading())[0]
+    with case.patched() as model:
+        after = outputs()
+    with case.unpatched() as model:
+        return max_deviation(after, outputs())[0]
 
 
 @pytest.mark.parametrize("scheme", LLAMA)
-def test_neutral_options_are_the_host(scheme: str) -> None:
+def test_neutral_options_are_an_identity(scheme: str) -> None:
     neutral, other = LLAMA[scheme]
-    pair = Case("llama", scheme, **neutral)
-    assert moved(pair) <= pair.limit("identity")
+    case = Case("llama", scheme, **neutral)
+    assert moved(case) <= case.tolerance("identity")
     if other is not None:
-        assert moved(Case("llama", scheme, **other)) > 10 * pair.limit("identity")
+        assert moved(Case("llama", scheme, **other)) > 10 * case.tolerance("identity")
 
 
 @pytest.mark.parametrize("model", TABLES)
-def test_learned_is_what_hosts_with_a_table_do_already(model: str) -> None:
-    pair = Case(model, "learned", factor=1)
-    assert moved(pair) <= pair.limit("identity")
-    with pair.patched() as patched:
+def test_learned_is_an_identity_on_models_with_a_table(model: str) -> None:
+    case = Case(model, "learned", factor=1)
+    assert moved(case) <= case.tolerance("identity")
+    with case.patched() as patched:
         assert describe(patched).proof.verdict == "identity"
 
 
 @pytest.mark.parametrize("model", TABLES)
-def test_temperature_and_mask_keep_the_table(model: str) -> None:
+def test_scales_and_masks_keep_the_table(model: str) -> None:
     for scheme in ("logn", "window"):
-        pair = Case(model, scheme, factor=1)
-        assert moved(pair) <= pair.limit("identity")
+        case = Case(model, scheme, factor=1)
+        assert moved(case) <= case.tolerance("identity")
 
 
 @pytest.mark.parametrize("model", TABLES)
-def test_no_position_is_not_what_hosts_with_a_table_do(model: str) -> None:
+def test_none_removes_the_table(model: str) -> None:
     assert moved(Case(model, "none", factor=1)) > 0.1

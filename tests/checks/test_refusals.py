@@ -1,4 +1,4 @@
-"""Where a scheme is not defined, it is refused with the right error, and the model stays as it was."""
+"""A scheme that is not defined for a model is refused with `SchemeNotDefined`, and the model is unchanged."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import pytest
 from hf_posenc import checks, list_schemes
 from hf_posenc.checks import Case
 from hf_posenc.checks.forward import random_tokens
-from hf_posenc.checks.life_cycle import differences, traces
+from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import SchemeNotDefined
 from hf_posenc.schemes.registry import scheme_class
 
-from .matrix import PAIRS
+from .case_lists import CASES
 
 REFUSALS = checks.refusals()
 
 
 @pytest.mark.parametrize(("model", "scheme"), REFUSALS, ids="-".join)
-def test_undefined_pair_is_refused(model: str, scheme: str) -> None:
+def test_undefined_case_is_refused(model: str, scheme: str) -> None:
     patched = tiny_model(model)
-    before = traces(patched, random_tokens(patched, TRAINED_LENGTH))
+    before = snapshot(patched, random_tokens(patched, TRAINED_LENGTH))
     with pytest.raises(SchemeNotDefined, match=r"is not defined for .*\. .*It is defined for"):
         Case(patched, scheme, factor=1).apply(patched)
-    assert differences(before, traces(patched, random_tokens(patched, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(patched, random_tokens(patched, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-def test_every_pair_is_defined_or_refused() -> None:
-    defined = {(pair.model_name, pair.scheme_name) for pair in PAIRS}
+def test_every_case_is_defined_or_refused() -> None:
+    defined = {(case.model_name, case.scheme_name) for case in CASES}
     everything = {(model, record.name) for model in TINY_MODELS for record in list_schemes()}
     assert defined | set(REFUSALS) == everything
     assert not defined & set(REFUSALS)
 
 
-def test_records_say_where_schemes_are_defined() -> None:
-    """What `hf-posenc list` prints, against what a patch does. Of BERT it means the encoder; a decoder takes more."""
+def test_records_list_where_schemes_are_defined() -> None:
+    """`hf-posenc list` agrees with `patch_model`. For BERT it means the encoder; a decoder supports more."""
     for record in list_schemes():
         cls = scheme_class(record.name)
         for model in TINY_MODELS:

@@ -12,15 +12,15 @@ import pytest
 from hf_posenc import checks
 
 
-def gap(value: float) -> checks.Deviation:
-    return checks.Deviation("cache", value, limit=1e-4, where="token 7", repeat="hf-posenc check …")
+def deviation(value: float) -> checks.Deviation:
+    return checks.Deviation("cache", value, tolerance=1e-4, where="token 7", command="hf-posenc check …")
 
 
 @pytest.mark.parametrize(("value", "code"), [(1e-6, 0), (1e-2, 4), (float("nan"), 4)])
-def test_check_ends_with_4_where_a_law_is_broken(
+def test_check_exits_with_4_if_a_check_fails(
     call: Callable, monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
-    monkeypatch.setattr(checks, "check_scheme", lambda *_, **__: [gap(0.0), gap(value)])
+    monkeypatch.setattr(checks, "check_scheme", lambda *_, **__: [deviation(0.0), deviation(value)])
     words = ("check", "-m", "starter:llama", "-s", "rerope", "-f", "4")
     assert call(*words).code == code
     answer = call(*words, "--json")
@@ -28,7 +28,7 @@ def test_check_ends_with_4_where_a_law_is_broken(
     assert [row["failed"] for row in answer.data] == [False, code == 4]
 
 
-def test_check_on_a_model_of_ones_own(call: Callable) -> None:
+def test_check_on_a_live_model(call: Callable) -> None:
     answer = call("check", "-m", "starter:llama", "-s", "rerope", "-f", "4", "--json")
     assert answer.code == 0, answer.out
     assert {"cache", "batch", "effect"} <= {row["check"] for row in answer.data}

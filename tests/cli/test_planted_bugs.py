@@ -1,4 +1,4 @@
-"""Third-party schemes with one bug each: `hf-posenc check` ends with 4 and names the check that finds the bug."""
+"""Third-party schemes with one bug each: `hf-posenc check` exits with 4 and names the check that finds the bug."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hf_posenc.schemes import registry
 from hf_posenc.schemes.options import Positive
 from hf_posenc.schemes.rotary.rotary import RoPE
 
-QUICK = {"unpatch", "twice", "effect", "cache", "batch"}  # asked of each, whatever it breaks
+QUICK = {"unpatch", "second_patch", "effect", "cache", "batch"}  # measured for every bug
 
 
 class Slope(hf_posenc.Scheme):
-    """−distance / 10 for every head: what each bug is planted in, and no bug."""
+    """Bias −distance / 10 in every head, without a bug; the other schemes derive from it."""
 
     def bias(self, ctx: PositionContext) -> Any:
         heads = self.geometry.heads
@@ -37,7 +37,7 @@ class Slope(hf_posenc.Scheme):
 
 
 class OffByOne(Slope):
-    """A key is weighed by what the next one says: the mask's edge is one too far."""
+    """The bias of a key depends on the next key."""
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         def of_block(block: Block) -> Tensor:
@@ -49,24 +49,24 @@ class OffByOne(Slope):
         return BlockBias(of_block)
 
 
-class KnowsItsPlace(Slope):
-    """A bias of distance that is steeper further on."""
+class SlopeByPosition(Slope):
+    """A bias of distance whose slope grows with the first position."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, steep = self.geometry.heads, 0.01 * (1 + float(ctx.key_positions.min()))
-        return ToeplitzBias(lambda d: -steep * d.abs().float().expand(heads, *d.shape))
+        heads, slope = self.geometry.heads, 0.01 * (1 + float(ctx.key_positions.min()))
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
 
 
-class CountsTheCall(Slope):
-    """A bias by the number of queries at hand, which a cache changes."""
+class SlopeByQueryCount(Slope):
+    """A slope by the number of queries, which differs with a cache."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, steep = self.geometry.heads, 1 / ctx.query_positions.shape[1]
-        return ToeplitzBias(lambda d: -steep * d.abs().float().expand(heads, *d.shape))
+        heads, slope = self.geometry.heads, 1 / ctx.query_positions.shape[1]
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
 
 
 class IgnoresPadding(Slope):
-    """Keys counted by column, pads and all."""
+    """A bias by column, padding included."""
 
     def bias(self, ctx: PositionContext) -> KeyBias:
         columns = torch.arange(ctx.key_positions.shape[1], dtype=torch.float64) ** 0.5
@@ -74,14 +74,14 @@ class IgnoresPadding(Slope):
 
 
 class RotatesColumns(RoPE):
-    """RoPE of the column a key stands in."""
+    """RoPE by column instead of position."""
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         return (Region(key_at=lambda places: torch.arange(places.shape[-1])[None].expand_as(places)),)
 
 
-class WrongType(Slope):
-    """A bias in bfloat16, whose steps are as large as what it tells apart."""
+class HalfPrecisionBias(Slope):
+    """A bias in bfloat16, whose rounding errors exceed the differences between distances."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         heads = self.geometry.heads
@@ -89,7 +89,7 @@ class WrongType(Slope):
 
 
 class Detached(Slope):
-    """A learned slope that learns nothing."""
+    """A learned slope without a gradient."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
@@ -103,88 +103,88 @@ class Detached(Slope):
         return ToeplitzBias(lambda d: -slopes.view(-1, *(1,) * d.ndim) * d.abs())
 
 
-class Remembers(Slope):
-    """A slope of the longest text it has ever met."""
+class SlopeByLongestText(Slope):
+    """A slope by the longest text seen so far."""
 
-    most = 1
+    longest = 1
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        self.most = max(self.most, ctx.key_positions.shape[1])
-        heads, steep = self.geometry.heads, 1 / self.most
-        return ToeplitzBias(lambda d: -steep * d.abs().float().expand(heads, *d.shape))
+        self.longest = max(self.longest, ctx.key_positions.shape[1])
+        heads, slope = self.geometry.heads, 1 / self.longest
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
 
 
-class CoarseFarOut(RoPE):
-    """RoPE of positions in float16, which are whole up to 2048 and end at 65,504."""
+class HalfPrecisionPositions(RoPE):
+    """RoPE by positions in float16, exact up to 2,048 and finite up to 65,504."""
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        return (Region(query_at=self.place, key_at=self.place),)
+        return (Region(query_at=self.convert, key_at=self.convert),)
 
     @staticmethod
-    def place(positions: Tensor) -> Tensor:
+    def convert(positions: Tensor) -> Tensor:
         return positions.half().float()
 
 
-class OtherwiseWhenLong(Slope):
+class SlopeByKeyCount(Slope):
     """Another slope from 100 keys on."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, steep = self.geometry.heads, 0.1 if ctx.key_positions.shape[1] < 100 else 0.08
-        return ToeplitzBias(lambda d: -steep * d.abs().float().expand(heads, *d.shape))
+        heads, slope = self.geometry.heads, 0.1 if ctx.key_positions.shape[1] < 100 else 0.08
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
 
 
-class InDoublePrecision(Slope):
-    """No bug: float64, which every route takes."""
+class DoublePrecisionBias(Slope):
+    """No bug: a bias in float64."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         heads = self.geometry.heads
         return ToeplitzBias(lambda d: -0.1 * d.abs().double().expand(heads, *d.shape))
 
 
-class WrapsAround(Slope):
-    """Distances in 16 bits, which begin anew after 32,767."""
+class OverflowingDistance(Slope):
+    """16-bit distances, which overflow at 32,767."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         heads = self.geometry.heads
         return ToeplitzBias(lambda d: -0.1 * d.short().abs().float().expand(heads, *d.shape))
 
 
-class WrapsPlaces(RoPE):
-    """RoPE of positions in 8 bits."""
+class OverflowingPosition(RoPE):
+    """RoPE by 8-bit positions."""
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        return (Region(query_at=self.place, key_at=self.place),)
+        return (Region(query_at=self.convert, key_at=self.convert),)
 
     @staticmethod
-    def place(positions: Tensor) -> Tensor:
+    def convert(positions: Tensor) -> Tensor:
         return positions.to(torch.int8).float()
 
 
 class Dense(Slope):
-    """A bias of every pair at once, whatever it was asked for."""
+    """A bias for all pairs of query and key at once."""
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        pairs = -0.1 * (ctx.query_positions[:, :, None] - ctx.key_positions[:, None]).abs().float()
-        return BlockBias(lambda block: pairs[:, None, block.rows].expand_as(block.scores))
+        bias = -0.1 * (ctx.query_positions[:, :, None] - ctx.key_positions[:, None]).abs().float()
+        return BlockBias(lambda block: bias[:, None, block.rows].expand_as(block.scores))
 
 
-class OneRowFails(Slope):
-    """An index that no one-token call has."""
+class FailsOnOneQuery(Slope):
+    """Raises an IndexError for a single query."""
 
     def bias(self, ctx: PositionContext) -> Any:
         return super().bias(ctx) if ctx.query_positions[0, 1] >= 0 else None
 
 
-class Draws(Slope):
-    """A slope by the throw of a die."""
+class RandomSlope(Slope):
+    """A random slope in every forward pass."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, steep = self.geometry.heads, 0.1 + float(torch.rand(()))
-        return ToeplitzBias(lambda d: -steep * d.abs().float().expand(heads, *d.shape))
+        heads, slope = self.geometry.heads, 0.1 + float(torch.rand(()))
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
 
 
-class KeptBesides(Slope):
-    """Slopes drawn at birth, where no checkpoint finds them."""
+class UnsavedParameter(Slope):
+    """Random slopes that are not a parameter, and so not saved."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
@@ -194,16 +194,16 @@ class KeptBesides(Slope):
         return ToeplitzBias(lambda d: -self.slopes.view(-1, *(1,) * d.ndim) * d.abs())
 
 
-class Settles(Slope):
-    """Whoever comes later computes in float64."""
+class SetsDefaultDtype(Slope):
+    """Changes torch's default dtype."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
         torch.set_default_dtype(torch.float64)
 
 
-class Hoards(Slope):
-    """Every context is kept."""
+class KeepsContexts(Slope):
+    """Keeps the context of every forward pass."""
 
     kept: ClassVar[list[PositionContext]] = []
 
@@ -212,15 +212,15 @@ class Hoards(Slope):
         return super().bias(ctx)
 
 
-class SaysNothing(Slope):
-    """A bias of zeros: the host without positions, under another name."""
+class ZeroBias(Slope):
+    """A bias of zeros: the same as `none`."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         return ToeplitzBias(lambda d: torch.zeros(self.geometry.heads, *d.shape))
 
 
 class Learned(Slope):
-    """A learned slope a head, and no bug."""
+    """A learned slope for each head, without a bug."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
@@ -237,21 +237,21 @@ class Learned(Slope):
 
 
 class OneHeadLearns(Learned):
-    """The gradient ends in the first head."""
+    """Only the first head has a gradient."""
 
     def of_heads(self) -> Tensor:
         return torch.cat((self.slopes[:1], self.slopes[1:].detach()))
 
 
-class LearnsTwice(Learned):
-    """A gradient that counts double."""
+class DoubleGradient(Learned):
+    """Twice the right gradient."""
 
     def of_heads(self) -> Tensor:
         return 2 * self.slopes - self.slopes.detach()
 
 
-class ReadsTheFirst(Learned):
-    """A closure made at birth: in a copy of the model it reads the original's slopes."""
+class SharedByCopies(Learned):
+    """A closure that reads the original's slopes in a copy of the model."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
@@ -261,15 +261,15 @@ class ReadsTheFirst(Learned):
         return self.of
 
 
-class Forgets(Slope):
-    """An option that is checked and never used."""
+class IgnoresOption(Slope):
+    """An option that is validated and never used."""
 
     def __init__(self, geometry: Geometry, *, slope: Positive = 0.1) -> None:
         super().__init__(geometry)
 
 
-class CountsOn(Slope):
-    """Positions changed in place, for whoever reads them next."""
+class ChangesPositions(Slope):
+    """Changes the positions in place."""
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         ctx.key_positions.add_(1)
@@ -278,35 +278,35 @@ class CountsOn(Slope):
 
 PLANTED: dict[type[hf_posenc.Scheme], str] = {
     OffByOne: "causality",
-    KnowsItsPlace: "shift",
-    CountsTheCall: "cache",
+    SlopeByPosition: "shift",
+    SlopeByQueryCount: "cache",
     IgnoresPadding: "padding",
     RotatesColumns: "batch",
-    WrongType: "precision",
+    HalfPrecisionBias: "precision",
     Detached: "gradients",
-    Remembers: "memoryless",
-    CoarseFarOut: "far",
-    Dense: "memory",
-    OneRowFails: "generation",
-    Draws: "memoryless",
-    KeptBesides: "saving",
-    Settles: "isolation",
-    OtherwiseWhenLong: "long",
-    WrapsAround: "far",
-    WrapsPlaces: "far",
-    Hoards: "leaks",
-    SaysNothing: "says",
-    OneHeadLearns: "secant",
-    LearnsTwice: "secant",
-    ReadsTheFirst: "deepcopy",
-    Forgets: "options",
-    CountsOn: "cache",
+    SlopeByLongestText: "stateless",
+    HalfPrecisionPositions: "far_positions",
+    Dense: "memory_growth",
+    FailsOnOneQuery: "padded_decoding",
+    RandomSlope: "stateless",
+    UnsavedParameter: "saving",
+    SetsDefaultDtype: "isolation",
+    SlopeByKeyCount: "long_text",
+    OverflowingDistance: "far_positions",
+    OverflowingPosition: "far_positions",
+    KeepsContexts: "memory_leaks",
+    ZeroBias: "position_effect",
+    OneHeadLearns: "finite_differences",
+    DoubleGradient: "finite_differences",
+    SharedByCopies: "deepcopy",
+    IgnoresOption: "options",
+    ChangesPositions: "cache",
 }
 
 
 @pytest.fixture
 def registered() -> Iterator[Callable[[type[hf_posenc.Scheme]], str]]:
-    """Registers a scheme as its author would; forgotten again, so that no other test meets it."""
+    """Register a scheme as its author would, and remove it after the test."""
     names: list[str] = []
 
     def register(scheme: type[hf_posenc.Scheme]) -> str:
@@ -322,14 +322,14 @@ def registered() -> Iterator[Callable[[type[hf_posenc.Scheme]], str]]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own model, in a folder."""
+    """A saved model."""
     folder = tmp_path_factory.mktemp("model")
     tiny_model("llama").save_pretrained(folder)
     return folder
 
 
 def check(call: Callable, checkpoint: Path, name: str, chosen: set[str]) -> tuple[int, set[str]]:
-    """Exit code, and the checks that are broken."""
+    """Exit code, and the names of the failed checks."""
     words = [word for check in chosen for word in ("--check", check)]
     answer = call("check", "-m", str(checkpoint), "-s", name, "-f", "4", "--json", *words)
     assert answer.out, answer.err
@@ -337,20 +337,24 @@ def check(call: Callable, checkpoint: Path, name: str, chosen: set[str]) -> tupl
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda scheme: scheme.__name__)
-def test_the_law_is_named(bug: type[hf_posenc.Scheme], call: Callable, checkpoint: Path, registered: Callable) -> None:
-    code, broken = check(call, checkpoint, registered(bug), {*QUICK, PLANTED[bug]})
+def test_the_check_is_named(
+    bug: type[hf_posenc.Scheme], call: Callable, checkpoint: Path, registered: Callable
+) -> None:
+    code, failed = check(call, checkpoint, registered(bug), {*QUICK, PLANTED[bug]})
     assert code == 4
-    assert PLANTED[bug] in broken, broken
-    assert not broken & {"unpatch", "twice"}
+    assert PLANTED[bug] in failed, failed
+    assert not failed & {"unpatch", "second_patch"}
 
 
-@pytest.mark.parametrize("sound", [Slope, Learned, InDoublePrecision])
-def test_without_a_bug_all_laws_hold(sound: type, call: Callable, checkpoint: Path, registered: Callable) -> None:
-    """Control, with every check there is."""
-    assert check(call, checkpoint, registered(sound), set()) == (0, set())
+@pytest.mark.parametrize("correct", [Slope, Learned, DoublePrecisionBias])
+def test_every_check_passes_without_a_bug(
+    correct: type, call: Callable, checkpoint: Path, registered: Callable
+) -> None:
+    """Control, with all checks."""
+    assert check(call, checkpoint, registered(correct), set()) == (0, set())
 
 
-def test_a_law_that_is_none(call: Callable, checkpoint: Path) -> None:
+def test_an_unknown_check(call: Callable, checkpoint: Path) -> None:
     answer = call("check", "-m", str(checkpoint), "-s", "alibi", "--check", "cach")
     assert answer.code == 2
     assert "There is no check 'cach'" in answer.err

@@ -1,4 +1,4 @@
-"""A scheme from outside: the example runs, obeys the contract, and an entry point is all it takes to be found."""
+"""A third-party scheme: the example runs, passes every check, and is found through an entry point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture
 def example() -> Iterator[ModuleType]:
-    """The example, imported as its author's own module; forgotten again, so that no other test meets its scheme."""
+    """The example as an imported module; its scheme is removed after the test."""
     name = "third_party_scheme"
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -43,7 +43,7 @@ def example() -> Iterator[ModuleType]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """An environment in which a distribution is installed that names the example as its entry point."""
+    """Environment variables with an installed distribution that has the example as its entry point."""
     info = tmp_path / "plateau-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plateau\nVersion: 1.0\n")
@@ -55,25 +55,25 @@ def installed(tmp_path: Path) -> dict[str, str]:
 def run(*words: str, env: dict[str, str] | None = None) -> str:
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
-    assert "cannot be loaded" not in done.stderr  # nor is a plugin met half imported
+    assert "cannot be loaded" not in done.stderr  # the plugin is not imported while it is being imported
     return done.stdout
 
 
 def test_the_example_runs() -> None:
-    said = run(str(EXAMPLES / "third_party_scheme.py"), "--model", "llama", "--reach", "64")
-    assert "LlamaModel patched with plateau" in said
-    assert "checks hold." in said
+    printed = run(str(EXAMPLES / "third_party_scheme.py"), "--model", "llama", "--reach", "64")
+    assert "LlamaModel patched with plateau" in printed
+    assert "checks hold." in printed
 
 
 @pytest.mark.parametrize("model", TINY_MODELS)
-def test_every_law_on_every_model(example: ModuleType, model: str) -> None:
-    pair = checks.longest_case(model, "plateau")
-    for check in checks.applicable_checks(pair):
-        checks.assert_passes(check.name, pair)
+def test_every_check_on_every_model(example: ModuleType, model: str) -> None:
+    case = checks.longest_case(model, "plateau")
+    for check in checks.applicable_checks(case):
+        checks.assert_passes(check.name, case)
 
 
-def test_what_the_example_claims(example: ModuleType) -> None:
-    """Linear up to the reach, flat beyond; ALiBi itself where no text is that long."""
+def test_the_bias_of_the_example(example: ModuleType) -> None:
+    """Linear up to the reach, constant beyond; equal to ALiBi for texts shorter than the reach."""
     scheme = scheme_of(patch_model(tiny_model("bert"), "capped_alibi", reach=5))
     positions = torch.arange(9)[None]
     bias = scheme.bias(PositionContext(positions, positions, causal=False, contiguous=True)).of_distance(positions[0])
@@ -85,8 +85,8 @@ def test_what_the_example_claims(example: ModuleType) -> None:
     assert (near - far).abs().max() > 1e-2
 
 
-def test_an_entry_point_is_enough(installed: dict[str, str]) -> None:
-    """Nobody imports the module: listing and patching find it, by name and by alias."""
+def test_entry_point(installed: dict[str, str]) -> None:
+    """Without an import of the module, `list` and `patch_model` find the scheme by name and alias."""
     code = """if True:
         import hf_posenc
         from hf_posenc.cli import main
@@ -94,12 +94,12 @@ def test_an_entry_point_is_enough(installed: dict[str, str]) -> None:
         print(hf_posenc.describe(hf_posenc.patch_model(model, "capped_alibi", reach=8)).scheme)
         main(["info", "plateau"])
     """
-    said = run("-c", code, env=installed)
-    assert said.startswith("plateau\n")
-    assert "stops growing" in said
+    printed = run("-c", code, env=installed)
+    assert printed.startswith("plateau\n")
+    assert "stops growing" in printed
 
 
-def test_without_it_the_name_is_unknown() -> None:
-    """Control of the above."""
+def test_unknown_without_the_entry_point() -> None:
+    """Control of the test above."""
     listed = json.loads(run("-m", "hf_posenc.cli", "list", "--json"))
     assert "plateau" not in {row["name"] for row in listed}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import is_patched, patch_model, unpatch_model
-from hf_posenc.checks.case import Case, longest_case
+from hf_posenc.checks import Case, longest_case
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import ModelInUse, NoEffect, SchemeNotDefined
 from hf_posenc.patching import call_stacks, forward_gate, patch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import describe, patch_model, unpatch_model
-from hf_posenc.checks.case import Case, longest_case
+from hf_posenc.checks import Case, longest_case
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import AlreadyPatched, NotPatched
 

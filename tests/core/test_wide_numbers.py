@@ -8,7 +8,7 @@ import torch
 import hf_posenc
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.forward import forward, random_tokens
-from hf_posenc.checks.reference_attention import by_definition
+from hf_posenc.checks.reference_model import use_reference_attention
 from hf_posenc.checks.tiny_models import tiny_model
 
 LENGTH = 24
@@ -24,7 +24,7 @@ def test_float64(scheme: str, backend: str) -> None:
     perturb_parameters(hf_posenc.patch_model(model, scheme, factor=4))
     tokens = random_tokens(model, LENGTH)
     wide = forward(model, tokens)
-    with by_definition(model, torch.arange(LENGTH)[None]):
+    with use_reference_attention(model, torch.arange(LENGTH)[None]):
         torch.testing.assert_close(wide, forward(model, tokens), rtol=0, atol=1e-5)
     assert model(tokens).logits.dtype is torch.float64
     model.train()(tokens, labels=tokens).loss.backward()

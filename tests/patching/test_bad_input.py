@@ -15,7 +15,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.forward import forward, random_tokens
-from hf_posenc.checks.life_cycle import differences, traces
+from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 TWO_SENTENCES = re.compile(r"^\S.+[.?!)] \S.+[.?!)…]$", re.DOTALL)
@@ -83,21 +83,21 @@ BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
 def test_refused_and_unchanged(name: str) -> None:
     kind, error, says, do = BAD[name]
     model = tiny_model(kind)
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(error, match=says) as caught:
         do(model)
     assert TWO_SENTENCES.match(str(caught.value)), caught.value
     assert isinstance(caught.value, errors.PosEncError)
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi"])
 def test_second_patch(scheme: str) -> None:
     model = hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2)
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.AlreadyPatched, match=r"'yarn' already\. .+"):
         hf_posenc.patch_model(model, scheme, factor=4)
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_foreign_forward() -> None:
     model = tiny_model("llama")
     attention = model.model.layers[1].self_attn
     attention.forward = partial(attention.forward)
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.ForeignPatch, match="forward of its own") as caught:
         hf_posenc.patch_model(model, "yarn", factor=2)
     assert TWO_SENTENCES.match(str(caught.value))
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 def test_backend_that_cannot_carry_a_bias() -> None:
@@ -161,8 +161,8 @@ def test_backend_that_cannot_carry_a_bias() -> None:
 def test_host_that_is_scaled_already() -> None:
     model = tiny_model("llama")
     model.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
-    before = traces(model, random_tokens(model, TRAINED_LENGTH))
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.AlreadyScaled, match="linear") as caught:
         hf_posenc.patch_model(model, "yarn", factor=4)
     assert TWO_SENTENCES.match(str(caught.value))
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")

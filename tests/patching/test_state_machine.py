@@ -32,8 +32,8 @@ from hf_posenc.checks.forward import (
     new_cache,
     random_tokens,
 )
-from hf_posenc.checks.life_cycle import differences, surroundings, traces
-from hf_posenc.checks.peft import wrapped
+from hf_posenc.checks.life_cycle import differences, global_snapshot, snapshot
+from hf_posenc.checks.peft import add_lora
 from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
 from hf_posenc.checks.tolerances import LOGITS
 from hf_posenc.errors import AlreadyPatched, SchemeNotDefined
@@ -59,7 +59,7 @@ class Life(RuleBasedStateMachine):
             forward(tiny_model(name), random_tokens(tiny_model(name), 5))
         self.bystander = tiny_model("llama")
         self.witness = forward(self.bystander, random_tokens(self.bystander, 9))
-        self.around = surroundings()
+        self.around = global_snapshot()
         self.before: dict[str, Any] | None = None
 
     @property
@@ -78,11 +78,14 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: not self.patched)
     @rule(scheme=some.sampled_from(SCHEMES), factor=some.sampled_from([1, 2, 4]))
     def patch(self, scheme: tuple[str, dict[str, Any]], factor: int) -> None:
-        before = traces(self.model, random_tokens(self.model, LENGTH))
+        before = snapshot(self.model, random_tokens(self.model, LENGTH))
         try:
             patch_model(self.model, scheme[0], factor=factor, **scheme[1])
         except SchemeNotDefined:
-            assert differences(before, traces(self.model, random_tokens(self.model, LENGTH))) == (0.0, "nothing")
+            assert differences(before, snapshot(self.model, random_tokens(self.model, LENGTH))) == (
+                0.0,
+                "nothing",
+            )
             return
         self.before = before if self.wrapper is None else None
 
@@ -97,7 +100,10 @@ class Life(RuleBasedStateMachine):
     def unpatch(self) -> None:
         unpatch_model(self.model)
         if self.before is not None:
-            assert differences(self.before, traces(self.model, random_tokens(self.model, LENGTH))) == (0.0, "nothing")
+            assert differences(self.before, snapshot(self.model, random_tokens(self.model, LENGTH))) == (
+                0.0,
+                "nothing",
+            )
         self.before = None
 
     @rule(length=some.integers(1, LENGTH), rows=some.integers(1, 3))
@@ -160,7 +166,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.wrapper is None)
     @rule()
     def add_lora(self) -> None:
-        self.wrapper, self.before = wrapped(self.model), None
+        self.wrapper, self.before = add_lora(self.model), None
 
     @precondition(lambda self: self.wrapper is not None)
     @rule(merged=some.booleans())
@@ -185,7 +191,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def nobody_else_is_touched(self) -> None:
         assert torch.equal(forward(self.bystander, random_tokens(self.bystander, 9)), self.witness)
-        assert differences(self.around, surroundings()) == (0.0, "nothing")
+        assert differences(self.around, global_snapshot()) == (0.0, "nothing")
 
     def _close(self, one: torch.Tensor, two: torch.Tensor) -> None:
         value, where = max_deviation(one, two)
@@ -215,7 +221,10 @@ class Forgetful(Life):
         unpatch_model(self.model)
         self.model.base_model.note = 1
         if self.before is not None:
-            assert differences(self.before, traces(self.model, random_tokens(self.model, LENGTH))) == (0.0, "nothing")
+            assert differences(self.before, snapshot(self.model, random_tokens(self.model, LENGTH))) == (
+                0.0,
+                "nothing",
+            )
 
 
 def test_a_bad_life_is_noticed() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.checks.case import Case, longest_case
+from hf_posenc.checks import Case, longest_case
 
 PAIRS = [
     (kind, scheme)
@@ -35,7 +35,7 @@ def told(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits of a text, and gradients of its loss."""
     torch.manual_seed(0)  # what a scheme has to learn starts at random
     with pair.patched() as model:
-        ids = torch.randint(3, 90, (2, pair.length(72, model)), generator=torch.Generator().manual_seed(0))
+        ids = torch.randint(3, 90, (2, pair.clip_length(72, model)), generator=torch.Generator().manual_seed(0))
         logits = model(ids).logits
         logits.float().log_softmax(-1).square().mean().backward()
         return logits.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}

@@ -1,4 +1,4 @@
-"""``hf-posenc check``: the contract, measured on a user's own model."""
+"""``hf-posenc check``: measure all checks on a user's own model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from hf_posenc.errors import nearest
 if TYPE_CHECKING:
     from hf_posenc.checks import Deviation
 
-COLUMNS = ("check", "passes", "deviation", "limit", "worst at")
+COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 
-Checks = Annotated[list[str] | None, Option("--check", "-c", help="Only this check; may be repeated. By default all.")]
+CheckNames = Annotated[
+    list[str] | None, Option("--check", "-c", help="Only this check; may be repeated. By default all.")
+]
 
 
 def check(
@@ -34,12 +36,12 @@ def check(
     scheme: SchemeName,
     factor: Factor = None,
     option: SchemeOptions = None,
-    check: Checks = None,
+    check: CheckNames = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the contract on your own model.
+    """Check a scheme on your own model.
 
-    Every check that says something about this model and scheme is measured; the exit code is 4 if one is broken.
+    Every check that applies to this model and scheme is measured. The exit code is 4 if one fails.
     """
     from hf_posenc import checks
     from hf_posenc.checkpoints.load import from_pretrained
@@ -49,27 +51,25 @@ def check(
         if name not in checks.CHECKS:
             known = ", ".join(checks.CHECKS)
             raise BadArgument(f"There is no check {name!r}.{nearest(name, checks.CHECKS)} Choose from {known}.")
-    with output.progress() as tell:
-        gaps = checks.check_scheme(
+    with output.progress() as show_progress:
+        deviations = checks.check_scheme(
             from_pretrained(path, dtype="float32"),
             scheme,
             factor=factor,
             checks=check,
-            progress=lambda check: tell(None, check),
+            progress=lambda name: show_progress(None, name),
             **options,
         )
-    show(gaps, as_json)
-    if any(gap.failed for gap in gaps):
+    show(deviations, as_json)
+    if any(deviation.failed for deviation in deviations):
         raise Exit(CONTRACT)
 
 
-def show(gaps: list[Deviation], as_json: bool) -> None:
-    """One line a check, and how to repeat those that are broken."""
-    broken = [gap for gap in gaps if gap.failed]
+def show(deviations: list[Deviation], as_json: bool) -> None:
+    """Print one line a check, then the commands that measure failed checks again."""
     if as_json:
-        output.show_json([asdict(gap) | {"failed": gap.failed} for gap in gaps])
-    else:
-        output.show_table(COLUMNS, [(g.check, not g.failed, g.value, g.limit, g.where) for g in gaps])
-        output.show_text(
-            "\n".join(["Every check passes."] if not broken else [f"{g.check} again: {g.repeat}" for g in broken])
-        )
+        output.show_json([asdict(one) | {"failed": one.failed} for one in deviations])
+        return
+    output.show_table(COLUMNS, [(one.check, not one.failed, one.value, one.tolerance, one.where) for one in deviations])
+    again = [f"Measure {one.check} again: {one.command}" for one in deviations if one.failed]
+    output.show_text("\n".join(again or ["Every check passes."]))

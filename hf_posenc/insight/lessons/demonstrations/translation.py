@@ -13,7 +13,7 @@ from hf_posenc.checks.tiny_models import (
     TRAINED_LENGTH,
     VOCABULARY,
     WIDTH,
-    sharpen,
+    sharpen_attention,
 )
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Found, topic
@@ -70,5 +70,5 @@ def decoder() -> BertLMHeadModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = BertLMHeadModel(config).eval()
-        sharpen(model)
+        sharpen_attention(model)
     return model

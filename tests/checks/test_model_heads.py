@@ -1,4 +1,4 @@
-"""Every head class of every family: patched, it runs past the trained length, moves, and comes back bit-equal."""
+"""Every head class of every model family: outputs change, run past the trained length, and are restored."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.models.bert.modeling_bert import BertCrossAttention, BertSelfAttention
 
 from hf_posenc.checks.forward import random_tokens
-from hf_posenc.checks.life_cycle import differences, traces
+from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import (
     TINY_MODELS,
     TRAINED_LENGTH,
-    sharpen,
+    sharpen_attention,
     tiny_model,
 )
 from hf_posenc.patches.bert import PatchedBertSelfAttention
@@ -70,12 +70,12 @@ def with_head(name: str, cls: type[PreTrainedModel]) -> PreTrainedModel:
         config = tiny_model(name).config
         config.pad_token_id = 0
         model = cls(config).eval()
-        sharpen(model)
+        sharpen_attention(model)
         return model
 
 
 def tensors_of(model: PreTrainedModel, length: int) -> list[Tensor]:
-    """Everything the model gives for a batch of one; multiple choice reads its batch as choices."""
+    """All output tensors for a batch of one; multiple-choice heads get one choice."""
     tokens = random_tokens(model, length)
     choices = isinstance(model, (BertForMultipleChoice, GPT2DoubleHeadsModel))
     with torch.no_grad():
@@ -86,7 +86,7 @@ def tensors_of(model: PreTrainedModel, length: int) -> list[Tensor]:
 @pytest.mark.parametrize(("name", "cls"), HEADS, ids=lambda value: getattr(value, "__name__", value))
 def test_head(name: str, cls: type[PreTrainedModel]) -> None:
     model = with_head(name, cls)
-    before, stock = traces(model, random_tokens(model, TRAINED_LENGTH)), tensors_of(model, TRAINED_LENGTH)
+    before, stock = snapshot(model, random_tokens(model, TRAINED_LENGTH)), tensors_of(model, TRAINED_LENGTH)
     assert patch_model(model, "alibi", factor=4) is model
     assert describe(model).touched
     moved = [
@@ -95,12 +95,12 @@ def test_head(name: str, cls: type[PreTrainedModel]) -> None:
     assert all(moved), moved
     assert all(value.isfinite().all() for value in tensors_of(model, 4 * TRAINED_LENGTH))
     unpatch_model(model)
-    assert differences(before, traces(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bert_decoder"])
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "none", "sinusoidal", "t5"])
-def test_hosts_with_a_table_read_past_it(name: str, scheme: str) -> None:
+def test_models_with_a_table_run_past_it(name: str, scheme: str) -> None:
     model = patch_model(tiny_model(name), scheme, factor=8)
     assert model.config.max_position_embeddings == 8 * TRAINED_LENGTH
     assert all(value.isfinite().all() for value in tensors_of(model, 8 * TRAINED_LENGTH))
@@ -108,8 +108,8 @@ def test_hosts_with_a_table_read_past_it(name: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert_decoder"])
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5"])
-def test_generate_equals_reading_without_a_cache(name: str, scheme: str) -> None:
-    """Greedy generation from a left-padded batch, across the trained length, against the argmax of plain calls."""
+def test_generate_equals_uncached_forward_passes(name: str, scheme: str) -> None:
+    """Greedy generation from a left-padded batch, past the trained length, equals the argmax of uncached outputs."""
     model = patch_model(tiny_model(name), scheme, factor=4)
     model.config.pad_token_id = 0
     prompt = random_tokens(model, TRAINED_LENGTH - 3, rows=2)
@@ -126,7 +126,7 @@ def test_generate_equals_reading_without_a_cache(name: str, scheme: str) -> None
 
 
 def encoder_decoder(decoder: str) -> EncoderDecoderModel:
-    """A BERT encoder and a decoder that looks at it."""
+    """A BERT encoder and a decoder with cross-attention."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         right = TINY_MODELS[decoder]().config
@@ -135,13 +135,13 @@ def encoder_decoder(decoder: str) -> EncoderDecoderModel:
         config = EncoderDecoderConfig.from_encoder_decoder_configs(left, right)
         config.decoder_start_token_id = config.pad_token_id = 0
         model = EncoderDecoderModel(config=config).eval()
-        sharpen(model)
+        sharpen_attention(model)
         return model
 
 
 @pytest.mark.parametrize("decoder", ["bert_decoder", "gpt2"])
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
-def test_cross_attention_is_left_alone(decoder: str, part: str) -> None:
+def test_cross_attention_is_not_patched(decoder: str, part: str) -> None:
     model = encoder_decoder(decoder)
     source, target = random_tokens(model.encoder, 20), random_tokens(model.decoder, 12, seed=1)
     call = {"input_ids": source, "decoder_input_ids": target}
@@ -161,9 +161,9 @@ def test_cross_attention_is_left_alone(decoder: str, part: str) -> None:
     assert (BertCrossAttention in types) == (decoder == "bert_decoder")
     assert (PatchedBertSelfAttention in types) == (part == "encoder" or decoder == "bert_decoder")
     if decoder == "gpt2":
-        crossing = [m for m in model.decoder.modules() if getattr(m, "is_cross_attention", False)]
-        assert crossing
-        assert not any(type(m).__name__.startswith("Patched") for m in crossing)
+        cross_attention = [m for m in model.decoder.modules() if getattr(m, "is_cross_attention", False)]
+        assert cross_attention
+        assert not any(type(m).__name__.startswith("Patched") for m in cross_attention)
     unpatch_model(getattr(model, part))
     with torch.no_grad():
         assert torch.equal(model(**call, use_cache=False).logits, before)

@@ -1,4 +1,4 @@
-"""Which pairs the contract is asserted for. Everything registered appears here by itself."""
+"""Cases for which the checks are asserted. Registered schemes are included automatically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOOKS = (
     *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
 )
 
-PAIRS = checks.cases()
+CASES = checks.cases()
 COMPOSED = [
     Case("llama", "yarn+logn", factor=4),
     Case("llama", "rerope+logn", factor=4),
@@ -45,27 +45,27 @@ COMPOSED = [
     Case("bert", "alibi", factor=4, bidirectional="asymmetric"),
     Case("bert", "transformer_xl+learned_interp", factor=4),
 ]
-EVERY = [*PAIRS, *COMPOSED]
-DECODERS = [pair for pair in EVERY if pair.causal]
-CONTINUED = [pair for pair in DECODERS if not pair.needs_whole_text]
-COMPANIONS = [pair for pair in EVERY if not pair.randomises]
+ALL_CASES = [*CASES, *COMPOSED]
+DECODERS = [case for case in ALL_CASES if case.causal]
+CACHEABLE = [case for case in DECODERS if not case.needs_whole_text]
+DETERMINISTIC = [case for case in ALL_CASES if not case.randomises]
 
 
-def hooks_of(pair: Case) -> tuple[str, ...]:
-    """The hooks a pair's scheme has: what decides its route through adapter and engine."""
-    with pair.patched() as model:
+def hooks_of(case: Case) -> tuple[str, ...]:
+    """The model, and the hooks that the scheme overrides: these decide the route through adapter and engine."""
+    with case.patched() as model:
         scheme = scheme_of(model)
-        kept = ("table kept",) if scheme.keeps_table else ()
-        return (pair.model_name, *kept, *(hook for hook in HOOKS if implements(scheme, hook)))
+        keeps_table = ("keeps table",) if scheme.keeps_table else ()
+        return (case.model_name, *keeps_table, *(hook for hook in HOOKS if implements(scheme, hook)))
 
 
-def one_of_each(pairs: list[Case]) -> list[Case]:
-    """The first pair of every combination of hooks and model."""
+def first_of_each(cases: list[Case]) -> list[Case]:
+    """The first case of each combination of hooks and model."""
     first: dict[tuple[str, ...], Case] = {}
-    for pair in pairs:
-        first.setdefault(hooks_of(pair), pair)
+    for case in cases:
+        first.setdefault(hooks_of(case), case)
     return list(first.values())
 
 
-BY_HOOK = one_of_each(PAIRS)
-CONTINUED_BY_HOOK = [pair for pair in BY_HOOK if pair in CONTINUED]
+ONE_PER_HOOKS = first_of_each(CASES)
+CACHEABLE_ONE_PER_HOOKS = [case for case in ONE_PER_HOOKS if case in CACHEABLE]

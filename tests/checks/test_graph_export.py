@@ -18,7 +18,7 @@ SCHEMES = ("yarn", "alibi", "shaw", "dynamic_ntk")
 
 
 class Masked(nn.Module):
-    """A model as a function of tokens and their mask."""
+    """A model as a function of token ids and attention mask."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_trace_reads_padding_it_was_not_made_of(scheme: str) -> None:
-    """The trace saw a mask of ones; what it writes down must be the mask, and not what the mask said."""
+def test_a_trace_generalises_to_other_padding(scheme: str) -> None:
+    """Traced with a mask of ones, the graph must still read the mask."""
     with Case("llama", scheme, factor=4).patched() as model, torch.no_grad():
         tokens, mask = random_tokens(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
         traced = torch.jit.trace(Masked(model), (tokens, mask), check_trace=False)
@@ -38,21 +38,21 @@ def test_a_trace_reads_padding_it_was_not_made_of(scheme: str) -> None:
         padded = mask.clone()
         padded[0, :6] = 0
         unpadded = model(input_ids=others, attention_mask=mask, use_cache=False).logits
-        wanted = model(input_ids=others, attention_mask=padded, use_cache=False).logits
-        assert max_deviation(traced(others, padded), wanted, padded.bool())[0] <= 1e-4
-        assert max_deviation(unpadded, wanted, padded.bool())[0] > 1e-2, "the mask says nothing here"
+        expected = model(input_ids=others, attention_mask=padded, use_cache=False).logits
+        assert max_deviation(traced(others, padded), expected, padded.bool())[0] <= 1e-4
+        assert max_deviation(unpadded, expected, padded.bool())[0] > 1e-2, "the mask has no effect here"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_strict_export(scheme: str) -> None:
     """The other tracer of torch.export, which reads Python's bytecode."""
-    gap = checks.exported_equals_eager(Case("llama", scheme, factor=4), strict=True)
-    assert not gap.failed, gap
+    deviation = checks.exported_equals_eager(Case("llama", scheme, factor=4), strict=True)
+    assert not deviation.failed, deviation
 
 
-def test_rotations_of_whole_numbers_are_refused_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheme of somebody else may have a row rotation without frequencies of tensors."""
+def test_row_rotations_of_python_integers_are_refused_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third-party row rotation may compute frequencies from Python integers only."""
     with Case("llama", "dynamic_ntk", factor=4).patched() as model, torch.no_grad():
         rows = RowRotation(lambda positions: positions + 1, lambda length: Rotation((1.0 / length,) * 8))
         monkeypatch.setattr(type(scheme_of(model)), "row_rotation", lambda self: rows)

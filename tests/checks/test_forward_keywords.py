@@ -1,4 +1,4 @@
-"""Keywords of a call that attention might have to heed: what the engine does not read it refuses, and nothing else."""
+"""Keywords of a forward call: those that could change attention are supported or refused, harmless ones accepted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hf_posenc.errors import MaskMismatch, UnknownKeyword
 
 BY_ENGINE = [("llama", "alibi"), ("llama", "rerope"), ("gpt2", "t5"), ("bert_decoder", "shaw")]
 BORDERS = torch.tensor([0, 5, 12], dtype=torch.int32)
-PLACES = torch.cat((torch.arange(5), torch.arange(7)))[None]
+POSITIONS = torch.cat((torch.arange(5), torch.arange(7)))[None]
 PACKED = {"cu_seq_lens_q": BORDERS, "cu_seq_lens_k": BORDERS, "max_length_q": 7, "max_length_k": 7}
 
 
@@ -26,14 +26,14 @@ def patched(family: str, scheme: str) -> PreTrainedModel:
 def test_harmless_keywords_change_nothing(family: str, scheme: str) -> None:
     model = patched(family, scheme)
     tokens = random_tokens(model, 12)
-    said = forward(model, tokens)
+    before = forward(model, tokens)
     harmless = {
         "num_items_in_batch": torch.tensor(12), "output_hidden_states": True, "is_causal": True,
         "cu_seq_lens_q": BORDERS[[0, 2]], "cu_seq_lens_k": BORDERS[[0, 2]], "max_length_q": 12, "max_length_k": 12,
         "sliding_window": None, "softcap": None,
     }  # fmt: skip
     for name, value in harmless.items():
-        assert torch.equal(forward(model, tokens, **{name: value}), said), name
+        assert torch.equal(forward(model, tokens, **{name: value}), before), name
 
 
 @pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
@@ -46,8 +46,8 @@ def test_unknown_keywords_are_refused(family: str, scheme: str, name: str, value
         forward(model, random_tokens(model, 12), **{name: value})
 
 
-def test_every_keyword_of_transformers_is_decided() -> None:
-    """A new one of its own list is either known, or refused."""
+def test_every_keyword_of_transformers_is_covered() -> None:
+    """Every keyword of transformers' own list is supported or refused."""
     model = patched("llama", "alibi")
     tokens = random_tokens(model, 12)
     known = {"num_items_in_batch", "output_hidden_states", "output_attentions", "output_router_logits", "position_ids"}
@@ -59,24 +59,24 @@ def test_every_keyword_of_transformers_is_decided() -> None:
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
-def test_packed_texts_are_read_apart_or_refused(family: str, scheme: str, backend: str) -> None:
+def test_packed_documents_are_separated_or_refused(family: str, scheme: str, backend: str) -> None:
     model = patched(family, scheme)
     model.set_attn_implementation(backend)
     tokens = random_tokens(model, 12)
-    alone = torch.cat((forward(model, tokens[:, :5]), forward(model, tokens[:, 5:])), dim=1)
-    together = forward(model, tokens)
-    assert float((together - alone).abs().max()) > 0.1  # control: it shows when texts see each other
+    separate = torch.cat((forward(model, tokens[:, :5]), forward(model, tokens[:, 5:])), dim=1)
+    packed = forward(model, tokens)
+    assert float((packed - separate).abs().max()) > 0.1  # control: attention across documents has an effect
     with pytest.raises(MaskMismatch, match="packs 2 texts"):
         forward(model, tokens, **PACKED)
     ones = torch.ones_like(tokens)
-    with pytest.raises(MaskMismatch, match="packs 2 texts"):  # a mask, but not one of texts
-        forward(model, tokens, position_ids=PLACES, attention_mask=ones, **PACKED)
-    if family != "bert_decoder":  # which does not tell texts apart by their positions
-        assert float((forward(model, tokens, position_ids=PLACES, **PACKED) - alone).abs().max()) < 1e-4
+    with pytest.raises(MaskMismatch, match="packs 2 texts"):  # a mask that does not separate documents
+        forward(model, tokens, position_ids=POSITIONS, attention_mask=ones, **PACKED)
+    if family != "bert_decoder":  # BERT does not separate documents by positions
+        assert float((forward(model, tokens, position_ids=POSITIONS, **PACKED) - separate).abs().max()) < 1e-4
 
 
-def test_the_host_gets_them_all() -> None:
-    """A scheme that only rotates is computed by the host's own function, which decides for itself."""
+def test_rotations_pass_keywords_on() -> None:
+    """Schemes that only rotate use the model's own attention function, which receives all keywords."""
     model = patched("llama", "yarn")
     tokens = random_tokens(model, 12)
     assert torch.equal(forward(model, tokens, something_new=1), forward(model, tokens))

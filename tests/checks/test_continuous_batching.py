@@ -1,4 +1,4 @@
-"""Continuous batching beyond what its check draws: shared pages, forks, padding, windows, pages kept over batches."""
+"""Continuous batching: shared pages, forks, padding, sliding windows, and pages kept between batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.generation.configuration_utils import CompileConfig, Continuou
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.checks.case import perturb_parameters
-from hf_posenc.checks.continuous_batching import NEW, batched, missed_in_batch
+from hf_posenc.checks.continuous_batching import NEW, generate_batch, request_error
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
@@ -28,7 +28,7 @@ CLOSE = 1e-4
 
 
 @pytest.fixture(autouse=True)
-def no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TQDM_DISABLE", "1")
 
 
@@ -39,30 +39,30 @@ def patched(scheme: str) -> PreTrainedModel:
 
 
 def prompts_of(model: PreTrainedModel) -> list[list[int]]:
-    """Texts of which two begin alike, for more than a page."""
+    """Texts, two of which share a prefix longer than a page."""
     first, second = (random_tokens(model, TRAINED_LENGTH + 3, seed=seed)[0].tolist() for seed in (0, 1))
     return [first, first[:-5] + second[:2], second[:7], second[:1]]
 
 
 def worst(model: PreTrainedModel, prompts: list[list[int]], results: list[Any]) -> float:
-    return max(missed_in_batch(model, prompt, result) for prompt, result in zip(prompts, results, strict=True))
+    return max(request_error(model, prompt, result) for prompt, result in zip(prompts, results, strict=True))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_requests_share_pages(scheme: str) -> None:
     model = patched(scheme)
     prompts = prompts_of(model)
-    assert worst(model, prompts, batched(model, prompts, **SMALL)) < CLOSE
+    assert worst(model, prompts, generate_batch(model, prompts, **SMALL)) < CLOSE
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "dca"])
-def test_padding_is_no_token(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are padded to sizes of which there are few where they are to be compiled."""
+def test_padded_batches(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For compilation transformers pads batches to a few sizes."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     model = patched(scheme)
     prompts = prompts_of(model)
     sizes = {"q_padding_interval_size": 16, "kv_padding_interval_size": 32}
-    results = batched(model, prompts, varlen_compile_config=CompileConfig(), **SMALL, **sizes)
+    results = generate_batch(model, prompts, varlen_compile_config=CompileConfig(), **SMALL, **sizes)
     assert worst(model, prompts, results) < CLOSE
 
 
@@ -71,7 +71,7 @@ def test_eager_models(scheme: str) -> None:
     model = patched(scheme)
     model.set_attn_implementation("eager")
     prompts = prompts_of(model)
-    assert worst(model, prompts, batched(model, prompts)) < CLOSE
+    assert worst(model, prompts, generate_batch(model, prompts)) < CLOSE
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "dca"])
@@ -81,14 +81,14 @@ def test_a_request_can_be_forked(scheme: str) -> None:
     best = GenerationConfig(
         do_sample=True, top_k=1, num_return_sequences=3, max_new_tokens=NEW, eos_token_id=-1, pad_token_id=0
     )
-    (alone,) = batched(model, [prompt])
+    (alone,) = generate_batch(model, [prompt])
     config = ContinuousBatchingConfig(max_batch_tokens=24, **SMALL)
     results = model.generate_batch([prompt], generation_config=best, continuous_batching_config=config)
     assert [result.generated_tokens for result in results.values()] == [alone.generated_tokens] * 3
 
 
-def test_pages_of_another_scheme_are_forgotten() -> None:
-    """Pages of finished requests are kept for texts that begin alike, in a manager that outlives the batch."""
+def test_pages_of_another_scheme_are_dropped() -> None:
+    """A persistent manager keeps pages of finished requests for later texts with the same prefix."""
     model = tiny_model("llama")
     prompt = prompts_of(model)[0]
 
@@ -117,21 +117,21 @@ def test_refused_in_the_thread_that_asks(scheme: str, error: type[Exception], wo
     model = patched(scheme)
     model.set_attn_implementation(backend)
     with pytest.raises(error, match=words):
-        batched(model, prompts_of(model))
+        generate_batch(model, prompts_of(model))
     assert model.config._attn_implementation == backend
 
 
-def test_undone_with_the_patch() -> None:
+def test_unpatched_models_batch_again() -> None:
     model = unpatch_model(patched("fox"))
     prompts = prompts_of(model)
-    assert worst(model, prompts, batched(model, prompts)) < CLOSE
+    assert worst(model, prompts, generate_batch(model, prompts)) < CLOSE
 
 
 def test_a_sliding_window_is_refused() -> None:
     model = patched("alibi")
     model.config.sliding_window = 16
     with pytest.raises(BackendCannotCarry, match="sliding window"):
-        batched(model, prompts_of(model))
+        generate_batch(model, prompts_of(model))
 
 
 def test_graphs_and_other_backends_are_refused() -> None:
@@ -140,11 +140,11 @@ def test_graphs_and_other_backends_are_refused() -> None:
         check_scheme(scheme, "sdpa", windowed=False, graphs=True)
     with pytest.raises(BackendCannotCarry, match="auto_switch_to_flash=False"):
         check_scheme(scheme, "flash_attention_3", windowed=False, graphs=False)
-    for plain in ("yarn", "xpos"):  # what the host's own function computes, it computes anywhere
+    for plain in ("yarn", "xpos"):  # computed by the model's own attention function, on any backend
         check_scheme(scheme_of(patched(plain)), "flash_attention_3", windowed=True, graphs=True)
 
 
-def test_positions_of_somebody_else_are_refused() -> None:
+def test_inconsistent_positions_are_refused() -> None:
     borders = torch.tensor([0, 3, 5, 5])
     scheme = scheme_of(patched("alibi"))
     call = {"cu_seq_lens_q": borders, "cu_seq_lens_k": {"full_attention": torch.tensor([0, 3, 9, 9])}}
@@ -155,7 +155,7 @@ def test_positions_of_somebody_else_are_refused() -> None:
         requests_of(scheme, torch.tensor([[0, 1, 2, 7, 8]]), call)
 
 
-def test_marked_pages_of_another_patch_are_refused() -> None:
+def test_pages_of_another_patch_are_refused() -> None:
     class Pages:
         pass
 

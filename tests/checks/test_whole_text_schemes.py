@@ -1,4 +1,4 @@
-"""Schemes that need the whole text refuse to go on from a cache, and say how to generate without one."""
+"""Schemes that need the whole text refuse to continue from a KV cache, and name `use_cache=False`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hf_posenc.checks.forward import forward, new_cache, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.errors import NeedsWholeText
 
-from .matrix import DECODERS
+from .case_lists import DECODERS
 
-WHOLE = [pair for pair in DECODERS if pair.needs_whole_text]
+WHOLE_TEXT = [case for case in DECODERS if case.needs_whole_text]
 
 
-def test_there_are_some() -> None:
-    assert {pair.scheme_name for pair in WHOLE} >= {"norm01", "randpos"}
+def test_known_schemes_are_included() -> None:
+    assert {case.scheme_name for case in WHOLE_TEXT} >= {"norm01", "randpos"}
 
 
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
-@pytest.mark.parametrize("pair", WHOLE, ids=str)
-def test_a_cached_text_is_not_continued(pair: Case, cache: type[Cache]) -> None:
-    with pair.patched() as model:
+@pytest.mark.parametrize("case", WHOLE_TEXT, ids=str)
+def test_a_cached_text_is_not_continued(case: Case, cache: type[Cache]) -> None:
+    with case.patched() as model:
         kept, tokens = new_cache(cache, model, TRAINED_LENGTH), random_tokens(model, TRAINED_LENGTH // 2)
         forward(model, tokens, past_key_values=kept)
         with pytest.raises(NeedsWholeText, match=r"16 tokens are cached .* use_cache=False"):
             forward(model, tokens[:, :1], past_key_values=kept)
 
 
-@pytest.mark.parametrize("pair", WHOLE, ids=str)
-def test_generation_without_a_cache(pair: Case) -> None:
-    with pair.patched() as model:
+@pytest.mark.parametrize("case", WHOLE_TEXT, ids=str)
+def test_generation_without_a_cache(case: Case) -> None:
+    with case.patched() as model:
         tokens = random_tokens(model, TRAINED_LENGTH // 2)
         with pytest.raises(NeedsWholeText):
             model.generate(tokens, max_new_tokens=3, do_sample=False)

@@ -1,0 +1,94 @@
+"""Check of far positions: up to a million, outputs equal the formula and tables stay finite."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_posenc.checks.case import Case, position_limit
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import forward, max_deviation, positions_from, random_tokens
+from hf_posenc.checks.reference_attention import ReferenceTerms
+from hf_posenc.checks.reference_model import forward_from, reference_outputs
+from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.shift import claim_and_shifts, missing_effect, shift_deviation, shiftable_length
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.errors import PositionOutOfTable
+
+STARTS = (1_000, 10_000, 100_000, 1_000_000)
+LENGTH = 12  # tokens
+
+
+@register_check("far_positions", needs_determinism=True, slow=True)
+def far_positions_match_definition(case: Case) -> Deviation:
+    """Outputs of a short text at positions up to a million equal its formula, or those at position 0 if it claims so.
+
+    If absolute positions matter, outputs at different positions must differ. A large gap between positions must have an
+    effect, tables must be finite and monotonic, and positions past the scheme's end must be refused. The value is the
+    largest deviation; infinite if one of these does not hold.
+    """
+    with case.patched() as model:
+        end = position_limit(model)
+        claim, _ = claim_and_shifts(case, model, random_tokens(model, shiftable_length(case, model)))
+        tokens = random_tokens(model, LENGTH if end is None else min(LENGTH, end))
+        unshifted, found = forward_from(model, tokens, 0), [(0.0, "no token", "position 0")]
+        for start in STARTS if end is None else (end - tokens.shape[1],):
+            place = f"position {start}"
+            found.append((*shift_deviation(model, tokens, unshifted, start, claim), place))
+            if claim == "position" and end is None:
+                twice_as_far = forward_from(model, tokens, 2 * start)
+                found.append((*missing_effect(model, tokens, twice_as_far, start), place))
+            if invalid := _invalid_table(reference_outputs(model, tokens, start)[1], max(STARTS)):
+                found.append((math.inf, invalid, place))
+        if end is None and (gap := _ineffective_gap(model, tokens)):
+            found.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
+        if end is not None and not _is_refused(model, tokens, end):
+            found.append((math.inf, "no PositionOutOfTable", f"position {end + tokens.shape[1] - 1}"))
+    value, where, place = max(found, key=lambda one: one[0])
+    return case.deviation("far_positions", value, f"{where} at {place}")
+
+
+def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:
+    """What is not finite or not monotonic in the layers' tables; empty if nothing."""
+    index = torch.unique(torch.logspace(0, math.log10(farthest), 200).long())
+    for ref in layers:
+        rotation, rows = ref.scheme.rotation(), ref.terms.rows
+        if rows is not None:
+            lengths = rows.length_of(index[None])[0]
+            if bool((lengths.diff() < 0).any()):
+                return "effective lengths that decrease"
+            rotation = rows.rotation_of(int(lengths[-1]))
+        if rotation is not None:
+            angles = torch.as_tensor(rotation.frequencies, dtype=torch.float64).abs() * farthest
+            if not bool(angles.isfinite().all()):
+                return "angles that are not finite"
+        for bias in ref.terms.bias:
+            if isinstance(bias, ToeplitzBias) and not bool(bias.of_distance(index).isfinite().all()):
+                return "biases that are not finite"
+    return ""
+
+
+def _ineffective_gap(model: PreTrainedModel, tokens: Tensor) -> int:
+    """A gap of 2^8 or 2^16 positions that has no effect although half of it has (integer overflow); 0 if none."""
+    contiguous, half = forward_from(model, tokens, 0), tokens.shape[1] // 2
+
+    def has_effect(gap: int) -> bool:
+        positions = positions_from(model, tokens.shape[1])
+        positions[:, half:] += gap
+        mask = torch.ones_like(tokens)  # without it transformers takes a gap for the start of another document
+        output = forward(model, tokens, position_ids=positions, attention_mask=mask)
+        return max_deviation(output, contiguous)[0] > EFFECT_FACTOR * NOISE_FLOOR
+
+    return next((gap for gap in (1 << 8, 1 << 16) if has_effect(gap // 2) and not has_effect(gap)), 0)
+
+
+def _is_refused(model: PreTrainedModel, tokens: Tensor, start: int) -> bool:
+    try:
+        forward_from(model, tokens, start)
+    except PositionOutOfTable:
+        return True
+    return False

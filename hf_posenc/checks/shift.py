@@ -1,0 +1,132 @@
+"""Checks of shifts: outputs at shifted positions agree with the scheme's claim and with its formula."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_posenc.checks.case import Case, position_limit
+from hf_posenc.checks.claimed_properties import Claim, claim_of
+from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.forward import max_deviation, random_tokens
+from hf_posenc.checks.reference_model import (
+    forward_from,
+    patched_layers,
+    reference_logits,
+    reference_outputs,
+    replace_attend,
+)
+from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
+
+MIN_LOG_WEIGHT = math.log(1e-6)  # smaller attention weights are zeros or rounding errors
+
+
+@register_check("shift", needs_determinism=True, slow=True)
+def shifted_positions_match_claim(case: Case) -> Deviation:
+    """Outputs of a shifted text equal the unshifted ones if the scheme claims that only distances matter.
+
+    Otherwise they equal the formula at the shifted positions; and they must differ from the unshifted outputs if the
+    scheme claims that absolute positions matter. See `hf_posenc.checks.claimed_properties`.
+    """
+    with case.patched() as model:
+        tokens = random_tokens(model, shiftable_length(case, model))
+        claim, starts = claim_and_shifts(case, model, tokens)
+        unshifted = forward_from(model, tokens, 0)
+        found = [(*shift_deviation(model, tokens, unshifted, start, claim), f"shifted by {start}") for start in starts]
+        if claim == "position":
+            found += [(*missing_effect(model, tokens, unshifted, start), f"shifted by {start}") for start in starts]
+    value, where, shift = max(found, default=(0.0, "no token", "no position is left"), key=lambda one: one[0])
+    return case.deviation("shift", value, f"{where}, {shift}")
+
+
+@register_check("distance", needs_determinism=True, slow=True)
+def equal_distances_score_equally(case: Case) -> Deviation:
+    """In a text of one repeated token, first-layer log-odds of adjacent keys depend on their distance alone.
+
+    Applies to schemes that claim it. The value is the largest spread along a diagonal of the attention matrix.
+    """
+    with case.patched() as model:
+        tokens = random_tokens(model, 1).expand(1, shiftable_length(case, model))
+        if claim_and_shifts(case, model, tokens)[0] != "distance":
+            return case.deviation("distance", 0.0, "no token: the scheme does not claim that only distances matter")
+        before = model.config._attn_implementation
+        try:
+            model.set_attn_implementation("eager")
+            weights = first_layer_weights(model, tokens)
+        finally:
+            model.set_attn_implementation(before)
+    value, distance = _largest_spread(weights[0].double().log(), causal=case.causal)
+    return case.deviation("distance", value, f"distance {distance}")
+
+
+def shiftable_length(case: Case, model: PreTrainedModel) -> int:
+    """Length of a text that can be shifted without leaving the scheme's positions."""
+    end = position_limit(model)
+    return case.trained_length + 6 if end is None else min(case.trained_length + 6, max(1, end // 2))
+
+
+def claim_and_shifts(case: Case, model: PreTrainedModel, tokens: Tensor) -> tuple[Claim, list[int]]:
+    """The scheme's claim, and the start positions it was read from: small enough for exact arithmetic."""
+    end = position_limit(model)
+    last = 4 * case.trained_length + 3 if end is None else end - tokens.shape[1]
+    starts = [start for start in sorted({1, 17, last}) if 0 < start <= last]
+    if not starts:
+        return None, starts
+    terms = [reference_outputs(model, tokens, start)[1] for start in (0, *starts)]
+    return claim_of(*terms), starts
+
+
+def shift_deviation(
+    model: PreTrainedModel, tokens: Tensor, unshifted: Tensor, start: int, claim: Claim
+) -> tuple[float, str]:
+    """Deviation of a shifted text from the unshifted one or, unless only distances matter, from the formula."""
+    shifted = forward_from(model, tokens, start)
+    expected = unshifted if claim == "distance" else reference_logits(model, tokens, start)
+    value, where = max_deviation(shifted, expected)
+    return (math.inf, f"NaN at {where}") if math.isnan(value) else (value, where)
+
+
+def missing_effect(model: PreTrainedModel, tokens: Tensor, unshifted: Tensor, start: int) -> tuple[float, str]:
+    """Infinity if shifting a text has no effect, although the scheme claims that positions matter."""
+    moved = max_deviation(forward_from(model, tokens, start), unshifted)[0]
+    if moved > EFFECT_FACTOR * NOISE_FLOOR:
+        return 0.0, "no token"
+    return math.inf, "no token: absolute positions have no effect"
+
+
+def first_layer_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Attention weights of the first layer, ``[row, heads, token, token]``.
+
+    Recorded in ``attend``: for ``output_attentions`` transformers would leave hooks on the model.
+    """
+    recorded: list[Tensor] = []
+
+    def attend(own: Any, layer: PatchedAttention, *call: Any, **keywords: Any) -> AttentionOutput:
+        output, weights = own(*call, **keywords)
+        recorded.append(weights)
+        return output, weights
+
+    with replace_attend(patched_layers(model), attend):
+        forward_from(model, tokens, 0)
+    return recorded[0]
+
+
+def _largest_spread(logits: Tensor, *, causal: bool) -> tuple[float, int]:
+    """Largest spread, along a diagonal, of the differences between adjacent keys; and the diagonal's distance.
+
+    Args:
+        logits: ``[heads, token, token]``.
+        causal: ignore keys after the query.
+    """
+    steps = logits.masked_fill(logits < MIN_LOG_WEIGHT, math.nan).diff(dim=-1)
+    worst = (0.0, 0)
+    for distance in range(1 if causal else 2 - steps.shape[1], steps.shape[1]):
+        line = steps.diagonal(-distance, -2, -1)
+        spread = line.nan_to_num(nan=-math.inf).amax(-1) - line.nan_to_num(nan=math.inf).amin(-1)
+        worst = max(worst, (float(spread.clamp(min=0.0).max()), distance))
+    return worst

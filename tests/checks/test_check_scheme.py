@@ -1,0 +1,108 @@
+"""`check_scheme` on live models, and all checks on a third-party scheme."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hf_posenc
+from hf_posenc import checks
+from hf_posenc.checks import CHECKS, Case
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.life_cycle import differences, snapshot
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.errors import AlreadyPatched, LengthContradiction, SchemeNotDefined
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.schemes.base import Scheme
+
+from .wrong_schemes import StaleDynamicNTK
+
+
+class Hyperbolic(Scheme):
+    """An unregistered third-party scheme: a bias of −log(1 + distance)."""
+
+    record = SchemeRecord("hyperbolic")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda d: -d.abs().float().log1p().expand(heads, *d.shape))
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_every_check_of_a_third_party_scheme(check: str, model: str) -> None:
+    checks.assert_passes(check, Case(model, Hyperbolic, factor=4))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
+def test_applicable_checks_are_measured_and_the_model_is_restored(name: str) -> None:
+    model = tiny_model(name).train()
+    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
+    progress: list[str] = []
+    deviations = checks.check_scheme(model, "alibi", factor=8, progress=progress.append)
+    expected = [check.name for check in checks.applicable_checks(Case(name, "alibi"))]
+    assert [deviation.check for deviation in deviations] == progress == expected
+    assert not [str(deviation) for deviation in deviations if deviation.failed]
+    assert all(deviation.command.startswith("hf-posenc check --model") for deviation in deviations)
+    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
+    assert model.training
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_large_models_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_posenc.checks.run.MAX_PARAMETERS_TO_COPY", 1000)
+    seen = {deviation.check for deviation in checks.check_scheme(tiny_model("llama"), "alibi", factor=8)}
+    assert seen == {check.name for check in checks.applicable_checks(Case("llama", "alibi"), copies=False)}
+    on_copies = {"deepcopy", "saving", "gradient_checkpointing", "lora", "torch_compile", "dtype_cast", "offload"}
+    graphs = {"torch_export", "jit_trace", "recompilation"}
+    assert set(CHECKS) - seen == {*on_copies, *graphs, "native_export"}
+
+
+def test_a_wrong_scheme_fails() -> None:
+    failed = {one.check for one in checks.check_scheme(tiny_model("llama"), StaleDynamicNTK, factor=4) if one.failed}
+    assert {"cache", "batch"} <= failed
+    assert "unpatch" not in failed
+
+
+def test_the_public_face_has_it() -> None:
+    (deviation,) = hf_posenc.check_scheme(tiny_model("llama"), "alibi", checks=["cache"])
+    assert isinstance(deviation, checks.Deviation)
+    assert not deviation.failed
+
+
+class FailsOnOneQuery(Hyperbolic):
+    """Raises an IndexError for a single query."""
+
+    record = SchemeRecord("fails_on_one_query")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias | None:
+        return super().bias(ctx) if ctx.query_positions[0, 1] >= 0 else None
+
+
+def test_a_check_fails_if_the_scheme_raises() -> None:
+    deviations = {one.check: one for one in checks.check_scheme(tiny_model("llama"), FailsOnOneQuery, factor=4)}
+    assert {"cache", "cache_reorder", "padded_decoding"} <= {name for name, one in deviations.items() if one.failed}
+    assert "IndexError" in deviations["cache"].where
+    assert not deviations["shift"].failed
+
+
+def test_base_models_are_compared_by_hidden_states() -> None:
+    deviations = checks.check_scheme(tiny_model("bert").bert, "rope", factor=2)
+    assert not [str(deviation) for deviation in deviations if deviation.failed]
+
+
+def test_low_precision_has_its_own_tolerances() -> None:
+    deviations = checks.check_scheme(tiny_model("llama").to(torch.bfloat16), "yarn", factor=4)
+    assert not [str(deviation) for deviation in deviations if deviation.failed]
+
+
+def test_refused_patches_raise() -> None:
+    with pytest.raises(SchemeNotDefined):
+        checks.check_scheme(tiny_model("bert"), "self_extend")
+    with pytest.raises(LengthContradiction):
+        checks.check_scheme(tiny_model("llama"), "yarn", factor=0.5)
+    with pytest.raises(AlreadyPatched):
+        checks.check_scheme(patch_model(tiny_model("llama"), "yarn", factor=2), "pi", factor=2)

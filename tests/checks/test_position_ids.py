@@ -1,0 +1,126 @@
+"""Explicit `position_ids`, with gaps or restarts, give the same outputs with and without a KV cache."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+
+from hf_posenc.checks import Case
+from hf_posenc.checks.forward import (
+    forward,
+    max_deviation,
+    new_cache,
+    random_tokens,
+)
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
+from hf_posenc.errors import InvalidInput
+
+from .case_lists import CACHEABLE
+
+RELATIVE = [
+    p for p in CACHEABLE if p.scheme_name in ("alibi", "t5", "rope", "kerple", "transformer_xl", "fox", "rerope")
+]
+POSITION_DEPENDENT = [p for p in CACHEABLE if p.scheme_name in ("dca", "sinks", "lm_infinite", "logn", "alibi")]
+
+
+def positions_with_a_gap() -> torch.Tensor:
+    positions = torch.arange(TRAINED_LENGTH)
+    positions[TRAINED_LENGTH // 2 :] += 5
+    return positions[None]
+
+
+@pytest.mark.parametrize("case", RELATIVE, ids=str)
+def test_a_new_cache_keeps_the_positions(case: Case) -> None:
+    """`use_cache` is on by default: the cache that the model makes must not renumber the tokens."""
+    with case.patched() as model:
+        tokens, positions = random_tokens(model, TRAINED_LENGTH), positions_with_a_gap()
+        mask = torch.ones_like(tokens)
+        without = forward(model, tokens, position_ids=positions, attention_mask=mask)
+        with torch.no_grad():
+            cached = model(tokens, position_ids=positions, attention_mask=mask, use_cache=True).logits
+        value, where = max_deviation(cached, without)
+        assert value <= case.tolerance("cache"), where
+        plain = forward(model, tokens)
+        assert max_deviation(without[:, : TRAINED_LENGTH // 2], plain[:, : TRAINED_LENGTH // 2])[0] <= case.tolerance(
+            "cache"
+        )
+        content_only = case.scheme_name == "fox"  # its bias depends on content, not on positions
+        assert (
+            content_only or case.model_name != "llama" or max_deviation(without, plain)[0] > 0.1
+        )  # control: the gap has an effect
+
+
+@pytest.mark.parametrize("case", RELATIVE, ids=str)
+def test_restarting_positions_stay_causal(case: Case) -> None:
+    """With a cache transformers takes the row for one text: causality follows the order of tokens, not positions."""
+    with case.patched() as model, torch.no_grad():
+        tokens = random_tokens(model, TRAINED_LENGTH)
+        positions = (torch.arange(TRAINED_LENGTH) % (TRAINED_LENGTH // 2))[None]
+        before = model(tokens, position_ids=positions, use_cache=True).logits
+        changed = tokens.clone()
+        changed[:, TRAINED_LENGTH - 3] = 3 + (changed[:, TRAINED_LENGTH - 3] - 2) % 7
+        after = model(changed, position_ids=positions, use_cache=True).logits
+        assert torch.equal(after[:, : TRAINED_LENGTH - 3], before[:, : TRAINED_LENGTH - 3])
+
+
+@pytest.mark.parametrize("case", POSITION_DEPENDENT, ids=str)
+def test_rows_with_different_first_positions_in_a_cache(case: Case) -> None:
+    """The mask of a later chunk is equal in all rows; the positions of their tokens are not."""
+    with case.patched() as model, torch.no_grad():
+        tokens = random_tokens(model, 2 * TRAINED_LENGTH // 3, rows=2)
+        positions = torch.arange(tokens.shape[1])[None] + torch.tensor([[0], [TRAINED_LENGTH // 3]])
+        single = torch.cat([forward(model, tokens[row, None], position_ids=positions[row, None]) for row in (0, 1)])
+        cache, cut = DynamicCache(), TRAINED_LENGTH // 3
+        parts = [
+            model(tokens[:, some], position_ids=positions[:, some], past_key_values=cache).logits
+            for some in (slice(None, cut), slice(cut, cut + 1), slice(cut + 1, None))
+        ]
+        value, where = max_deviation(torch.cat(parts, dim=1), single)
+        assert value <= case.tolerance("cache"), where
+
+
+@pytest.mark.parametrize("mask_value", [0, 1])
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "dca"])
+def test_a_mask_of_the_whole_static_cache(scheme: str, mask_value: int) -> None:
+    """Mask entries of positions not written yet have no effect; row 0 is left-padded."""
+    (case,) = [p for p in CACHEABLE if p.scheme_name == scheme and p.model_name == "llama"]
+    with case.patched() as model:
+        length, pads = TRAINED_LENGTH // 2, 5
+        tokens, cache = random_tokens(model, length, rows=2), new_cache(StaticCache, model, length + 7)
+        parts = []
+        for some in (slice(0, 8), slice(8, 9), slice(9, length)):
+            mask = torch.ones(2, length + 7, dtype=torch.long)
+            mask[:, some.stop :], mask[0, :pads] = mask_value, 0
+            parts.append(forward(model, tokens[:, some], attention_mask=mask, past_key_values=cache))
+        batched = torch.cat(parts, dim=1)
+        assert max_deviation(batched[:1, pads:], forward(model, tokens[:1, pads:]))[0] <= case.tolerance("cache")
+        assert max_deviation(batched[1:], forward(model, tokens[1:]))[0] <= case.tolerance("cache")
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi"])
+def test_a_first_chunk_of_padding_only(scheme: str) -> None:
+    """A chunked prefill may create its cache from a chunk in which one row is all padding."""
+    (case,) = [p for p in CACHEABLE if p.scheme_name == scheme and p.model_name == "llama"]
+    with case.patched() as model, torch.no_grad():
+        tokens, mask = random_tokens(model, 20, rows=2), torch.ones(2, 20, dtype=torch.long)
+        mask[0, :7] = 0
+        first = model(tokens[:, :6], attention_mask=mask[:, :6], use_cache=True)
+        rest = model(tokens[:, 6:], attention_mask=mask, past_key_values=first.past_key_values).logits
+        assert max_deviation(rest[:1, 1:], forward(model, tokens[:1, 7:]))[0] <= case.tolerance("cache")
+        assert max_deviation(rest[1:], forward(model, tokens[1:])[:, 6:])[0] <= case.tolerance("cache")
+
+
+@pytest.mark.parametrize("case", [case for case in RELATIVE if case.model_name == "llama"], ids=str)
+def test_negative_positions_in_padding(case: Case) -> None:
+    """``mask.cumsum(-1) - 1`` gives left padding position −1; only real tokens need valid positions."""
+    with case.patched() as model:
+        tokens = random_tokens(model, TRAINED_LENGTH, rows=2)
+        mask = torch.ones_like(tokens)
+        mask[0, :7] = 0
+        positions = mask.cumsum(-1) - 1
+        given = forward(model, tokens, attention_mask=mask, position_ids=positions)
+        derived = forward(model, tokens, attention_mask=mask)
+        assert max_deviation(given, derived, mask.bool())[0] <= case.tolerance("cache")
+        with pytest.raises(InvalidInput, match="Position -1 is before the start"):
+            forward(model, tokens, position_ids=positions)

@@ -1,0 +1,209 @@
+"""Schemes that fail one check each: negative controls. One short class a mistake, so more than 200 lines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.core.regions import Region
+from hf_posenc.core.terms import Terms, ToeplitzBias
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import Positive
+from hf_posenc.schemes.rotary.rotary import RoPE, geometric
+
+
+class StaleDynamicNTK(Scheme):
+    """Dynamic NTK as commonly implemented: keys keep the base of the call that cached them.
+
+    The base depends on the longest row of a batch.
+    """
+
+    record = SchemeRecord("stale_dynamic_ntk")
+    length = 0
+
+    def __init__(self, geometry: Geometry, *, base: float = 10_000.0) -> None:
+        super().__init__(geometry)
+        self.base = base
+
+    def terms(self, ctx: PositionContext) -> Terms:
+        self.length = int(ctx.query_positions.max()) + 1
+        return super().terms(ctx)
+
+    def rotation(self) -> Rotation:
+        d, factor, trained = self.geometry.head_dim, self.geometry.factor, self.geometry.trained_length
+        stretch = max(1.0, factor * self.length / trained - (factor - 1))
+        return Rotation(geometric(self.base * stretch ** (d / (d - 2)), d))
+
+
+class RotatesByColumn(RoPE):
+    """RoPE by the column of a key instead of its position: wrong with left padding."""
+
+    record = SchemeRecord("rotates_by_column")
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        return (Region(key_at=self.column),)
+
+    @staticmethod
+    def column(positions: Tensor) -> Tensor:
+        columns = torch.arange(positions.shape[-1], device=positions.device)[None].expand_as(positions)
+        return columns if positions.shape[-1] > 1 else positions
+
+
+class ZeroBias(Scheme):
+    """A bias of zeros added to the model's own positions: a patch without effect."""
+
+    record = SchemeRecord("zero_bias")
+    replaces_host = False
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda distance: torch.zeros(heads, *distance.shape, device=distance.device))
+
+
+class NaNScale(RoPE):
+    """A logit scale of NaN."""
+
+    record = SchemeRecord("nan_scale")
+
+    def logit_scale(self) -> float:
+        return math.nan
+
+
+class BiasByStart(Scheme):
+    """A bias of distance whose slope depends on the first position."""
+
+    record = SchemeRecord("bias_by_start")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, 0.01 * float(ctx.key_positions.min() + 1)
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
+class SlopeByLongestText(Scheme):
+    """A slope that depends on the longest text seen so far."""
+
+    record = SchemeRecord("slope_by_longest_text")
+    most = 1
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        self.most = max(self.most, ctx.key_positions.shape[1])
+        heads, slope = self.geometry.heads, 9 / self.most
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
+class RemovesPositions(Scheme):
+    """Replaces the model's positions by a bias of zeros."""
+
+    record = SchemeRecord("removes_positions")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda distance: torch.zeros(heads, *distance.shape, device=distance.device))
+
+
+class IgnoresOption(Scheme):
+    """Accepts and validates an option that it does not use."""
+
+    record = SchemeRecord("ignores_option")
+
+    def __init__(self, geometry: Geometry, *, slope: Positive = 0.1) -> None:
+        super().__init__(geometry)
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads = self.geometry.heads
+        return ToeplitzBias(lambda distance: -0.1 * distance.abs().float().expand(heads, *distance.shape))
+
+
+class SlopeInBuffer(IgnoresOption):
+    """A slope in a buffer, which a dtype cast rounds."""
+
+    record = SchemeRecord("slope_in_buffer")
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.register_buffer("slope", torch.tensor(0.1))
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, self.slope.float()
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
+class SlopeByKeyCount(IgnoresOption):
+    """Another slope from 100 keys on."""
+
+    record = SchemeRecord("slope_by_key_count")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, 0.1 if ctx.key_positions.shape[1] < 100 else 0.05
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
+class KeepsPositions(IgnoresOption):
+    """Keeps the positions of every forward pass."""
+
+    record = SchemeRecord("keeps_positions")
+    kept: ClassVar[list[Tensor]] = []
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        self.kept.append(ctx.key_positions.clone())
+        return super().bias(ctx)
+
+
+class WrongNativeType(RoPE):
+    """Names a RoPE type of transformers that computes something else."""
+
+    record = SchemeRecord("wrong_native_type")
+
+    def native(self) -> dict[str, Any]:
+        return {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+
+
+class SlopeByMode(IgnoresOption):
+    """A larger slope in training mode."""
+
+    record = SchemeRecord("slope_by_mode")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, 0.5 if self.training else 0.1
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
+class ReadsOffloadedParameter(IgnoresOption):
+    """Reads its slope from the model, where it is a meta tensor while offloaded."""
+
+    record = SchemeRecord("reads_offloaded_parameter", learned=True)
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.slope = nn.Parameter(torch.tensor([0.5]))
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, lost = self.geometry.heads, self.original.slope.is_meta
+        slope = 0.0 if lost else self.slope
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+
+
+class SeedsTorch(IgnoresOption):
+    """Seeds torch's global random generator."""
+
+    record = SchemeRecord("seeds_torch")
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        torch.manual_seed(7)
+        return super().bias(ctx)
+
+
+class PeriodicEmbedding(Scheme):
+    """Position embeddings with a period of 40 tokens."""
+
+    record = SchemeRecord("periodic_embedding")
+
+    def embed(self, positions: Tensor) -> Tensor:
+        codes = torch.linspace(0.1, 1, self.geometry.width)
+        return torch.sin((positions % 40).float()[..., None] * codes)
