@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,8 +42,9 @@ class ForwardContext:
         keys: where all keys stand, those in the cache included; None without a cache, or where no layer asks.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: on each device one, shared by the layers there.
-        contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
-            would then wait for the garbage collector.
+        plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
+            memo, which they hold: they would then wait for the garbage collector.
+        contexts: positions as layers with the same device and cache state see them. Likewise.
     """
 
     padding: Tensor | None
@@ -52,6 +54,7 @@ class ForwardContext:
     keys: CachedPositions | None = None
     own_mask: bool = False
     memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
+    plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
 

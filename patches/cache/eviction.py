@@ -24,6 +24,7 @@ class EvictingLayer(DynamicLayer):
     """
 
     is_croppable = False
+    evicts = True
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__()
@@ -167,6 +168,14 @@ def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
         return None
     found = cache.layers[layer]
     return found if isinstance(found, EvictingLayer) else None
+
+
+def eviction_state(cache: Cache | None, layer: int | None) -> tuple[int, int, int, int] | None:
+    """What an evicting layer has kept and dropped, as a value that changes when that does; None for other layers."""
+    if cache is None or layer is None or layer >= len(cache.layers):
+        return None
+    found: Any = cache.layers[layer]
+    return (found.first, found.last, found.pads, found.total) if getattr(found, "evicts", False) else None
 
 
 def has_gaps(cache: Cache | None, layer: int | None) -> bool:
