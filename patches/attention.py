@@ -121,10 +121,11 @@ class PatchedAttention(nn.Module):
         extra = plan.scheme.carry(ctx) if plan.extra_channels else None
         extra = None if extra is None else extra.to(keys[0].dtype)
         if cache is not None:
-            new = pack_keys(keys, extra, cache, self.layer_idx)
+            one = len(keys) == 1 and extra is None
+            new = keys[0] if one else pack_keys(keys, extra, cache, self.layer_idx)
             widen(cache, self.layer_idx, new)
             cached, v = cache.update(new, v, self.layer_idx)
-            keys, extra = unpack_keys(cached, keys, extra)
+            keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
         if extra is not None:
             ctx = replace(ctx, carried=extra[:, :, : ctx.key_positions.shape[1]].float())
         return keys, v, ctx

@@ -111,8 +111,10 @@ def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
 
     The first real token of a left-padded row stands behind its padding, of which each chunk of a prefill shows more.
     """
-    forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, EvictingLayer)]
-    if forgetting and padding is not None and not is_traced() and leads(padding):  # a compiled step adds no padding
+    if cache is None or padding is None or is_traced():  # a compiled step adds no padding
+        return
+    forgetting = [layer for layer in cache.layers if isinstance(layer, EvictingLayer)]
+    if forgetting and leads(padding):
         pads = int((~padding).sum(-1).max())
         for layer in forgetting:
             layer.pads = max(layer.pads, pads)

@@ -34,7 +34,7 @@ def unpack_keys(
     """All cached keys as `pack_keys` was given the new ones, each ``[batch, kv_heads, key, …]``, views."""
     heads, width = copies[0].shape[1], copies[0].shape[-1]
     if keys.shape[1] > heads:
-        return keys.split(heads, dim=1), None
+        return keys.chunk(keys.shape[1] // heads, dim=1), None
     found = keys[..., : len(copies) * width].split(width, dim=-1)
     return found, None if beside is None else keys[..., len(copies) * width :]
 

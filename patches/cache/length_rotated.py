@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache.preallocated import PreallocatedLayer, Room
 
 TurnSome = Callable[[slice], Tensor]
@@ -37,7 +38,11 @@ class LengthRotatedLayer(PreallocatedLayer):
         if self.copy is None or self.copy[0] != length or not torch.equal(self.copy[1], first):
             keys = turn(slice(None))
         else:
-            keys = self.copy_room.append(self.copy[2], turn(slice(self.copy[2].shape[2], None)))
+            new = turn(slice(self.copy[2].shape[2], None))
+            if torch.is_grad_enabled() or is_traced():
+                keys = torch.cat((self.copy[2], new), dim=-2)
+            else:
+                keys = self.copy_room.append(self.copy[2], new)
         self.copy = (length, first, keys)
         return keys
 

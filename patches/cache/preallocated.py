@@ -26,9 +26,7 @@ class Room:
         self.written = 0
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
-        """``held`` followed by ``new``: a view of this memory, or a tensor of its own for a gradient or a trace."""
-        if torch.is_grad_enabled() or is_traced():
-            return torch.cat((held, new), dim=-2)
+        """``held`` followed by ``new``, a view of this memory."""
         count = 0 if held.numel() == 0 else held.shape[-2]
         end = count + new.shape[-2]
         if not self.ends_with(held, count) or self.memory is None or end > self.memory.shape[-2]:
@@ -63,6 +61,8 @@ class PreallocatedLayer(DynamicLayer):
         """Cache the new keys and values, and return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if torch.is_grad_enabled() or is_traced():  # a gradient or a trace needs tensors of their own
+            return super().update(key_states, value_states, *args, **kwargs)
         keys, values = self.room
         self.keys: Tensor = keys.append(self.keys, key_states)
         self.values: Tensor = values.append(self.values, value_states)

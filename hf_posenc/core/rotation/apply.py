@@ -78,13 +78,8 @@ def _rotated(x: Tensor, layout: Layout, cos_sin: Table) -> Tensor:
     rest = None if dims == width else x[..., dims:]
     if rest is not None or x.requires_grad:  # one node for both uses of x: gradients are summed region by region
         x = x[..., :dims]
+    half = layout == "half"
+    partners = x.roll(dims // 2, dims=-1) if half else x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     # In place on the first product: a third less memory traffic than the sum of two.
-    rotated = (x * own).addcmul_(_partners(x, layout), partner).to(x.dtype)
+    rotated = (x * own).addcmul_(partners, partner).to(x.dtype)
     return rotated if rest is None else torch.cat((rotated, rest), dim=-1)
-
-
-def _partners(x: Tensor, layout: Layout) -> Tensor:
-    """Every channel's partner in its place."""
-    if layout == "half":
-        return x.roll(x.shape[-1] // 2, dims=-1)
-    return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
