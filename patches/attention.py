@@ -1,4 +1,4 @@
-"""What all adapters share: the meeting of scheme, cache and engine, and what an adapter must say of its model."""
+"""Attention module mixin of all adapters: rotate, cache and attend as the position scheme asks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PatchedAttention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]
     ) -> AttentionOutput:
-        """Mix values by position-aware attention.
+        """Compute position-aware attention in six stages: context, rotate, cache, terms, scale, compute.
 
         Args:
             q: ``[batch, heads, query, head_dim]``, not rotated; ``k`` and ``v`` likewise, of the new tokens.

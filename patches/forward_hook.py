@@ -1,6 +1,8 @@
-"""What a base model tells its attention modules: a pre-hook reads the call, and passes one keyword down.
+"""Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
-It sees what they do not: the caller's 2-D mask, positions with gaps or several axes, and the cache while it is empty.
+The hook sees what attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and the cache
+while it is empty. One idea, read from top to bottom, in more than 200 lines: the stages of `prepare_forward` and the
+cache and positions they prepare.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bias of the key alone: one stride-0 mask row beside the causal flag, in one kernel call for a block of rows.
+"""Bias of the key alone: one stride-0 mask row and the causal flag, in one kernel call for a block of queries.
 
     score[i, j] = q_i · k_j · scaling + c_j − c_s        s = the first row of the block
 

@@ -1,11 +1,11 @@
-"""Regions of pairs at places of their own: each is cut into rectangles for the kernel, and all are merged.
+"""Regions of query-key pairs with remapped positions: cut each into rectangles for the kernel, and merge them.
 
     distance    near band: blocks of rows along the diagonal; far: {i − j ≥ w} is itself a causal square
     first keys  a column for the rows that are far enough
     chunks      the own chunk is a causal square, earlier ones are rectangles
     rows        a causal square with a rectangle before it
 
-A decoding row sees one run of keys in each region.
+A decode query sees one run of keys in each region. More than 200 lines: one cut for each kind of band.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Masks that say no more than which tokens are padding: then each sample is a call of its own, of its real tokens.
+"""Remove padding: where a mask hides padding only, attend to the real tokens of each sequence in a call of its own.
 
 What a mask means is read off it once a forward pass and compared with it pair by pair. Wherever it says more (packed
 texts, gaps, a prefix that sees itself), the call is left as it is.
