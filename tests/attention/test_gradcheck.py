@@ -24,7 +24,7 @@ from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.training import chunked_loss
 
-from .attention.formula import ALL, Problem, tokens
+from .formula import ALL, Problem, tokens
 
 LIMITS = {"eps": 1e-2, "atol": 1e-5, "rtol": 1e-2, "fast_mode": True}  # along directions that are drawn
 OF_MODELS = LIMITS | {"eps": 1e-3, "atol": 1e-4}
