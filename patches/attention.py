@@ -1,40 +1,33 @@
-"""What all adapters share: the meeting of scheme, cache and engine, and what an adapter must say of its model."""
+"""Attention module mixin of all adapters: rotate, cache and attend as the position scheme asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flash_attn
-from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
-from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.cache import paged
-from hf_posenc.patches.cache.eviction import (
-    has_gaps,
-    mask_is_shorter,
-    mask_of_gaps,
-    mask_of_held,
-)
 from hf_posenc.patches.cache.key_layout import (
-    grows,
     pack_keys,
     unpack_keys,
     widen,
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
-from hf_posenc.patches.placement import scheme_on
-from hf_posenc.patches.positions import KEYWORD, context_of, is_causal_only
-from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.patches.call_plan import CallPlan, SharedTerms, check_context_parallel, plan_of
+from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
+from hf_posenc.patches.engine_backend import ComputeCall, engine_for
+from hf_posenc.patches.rotate_qk import (
+    region_rotations,
+    rotate_regions,
+    scale,
+)
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
@@ -42,8 +35,6 @@ if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
     from hf_posenc.schemes.base import Scheme
-
-AttentionOutput = tuple[Tensor, Tensor | None]
 
 
 class PatchedAttention(nn.Module):
@@ -83,7 +74,7 @@ class PatchedAttention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]
     ) -> AttentionOutput:
-        """Mix values by position-aware attention.
+        """Compute position-aware attention in six stages: context, rotate, cache, terms, scale, compute.
 
         Args:
             q: ``[batch, heads, query, head_dim]``, not rotated; ``k`` and ``v`` likewise, of the new tokens.
@@ -99,48 +90,85 @@ class PatchedAttention(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        scheme, cache, told = scheme_on(self.scheme, q.device), self_attention_cache(cache), host.pop(KEYWORD, None)
-        q_length = q.shape[2]
-        ctx = context_of(q, cache, self.layer_idx, host.get("position_ids"), told, causal=self.is_causal)
-        if self.config._attn_implementation == "sdpa" and is_causal_only(mask, cache, self.layer_idx, told):
-            mask = None
-        if mask is None and ctx.causal and 1 < q.shape[2] < ctx.key_positions.shape[1]:
-            # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
-            ctx = replace(ctx, key_positions=ctx.key_positions[:, : q.shape[2]])
-        ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
-        if paged.takes(scheme, ctx, host):
+        cache = self_attention_cache(cache)
+        plan = plan_of(self, q, cache, mask, host)
+        ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden)
+        if plan.paged:
             return paged.attend(self, q, k, v, ctx, host)
-        q, k = scheme.prepare(q, k)
-        queries, keys, v = rotated(scheme, q, k, v, ctx)
-        del q, k  # memory, where they were turned
-        beside = scheme.carry(ctx)
-        beside = None if beside is None else beside.to(keys[0].dtype)
-        if told is not None and told.own_mask:
-            mask = mask_of_held(mask, cache, self.layer_idx, q_length)
-        elif has_gaps(cache, self.layer_idx) or mask_is_shorter(mask, ctx):
-            mask = mask_of_gaps(ctx, self.config._attn_implementation)
+        queries, keys, v = self._rotate(plan, ctx, q, k, v)
+        del q, k  # memory, where they were rotated
+        keys, v, ctx = self._update(plan, ctx, keys, v, cache)
+        shared = plan.shared or self._terms(plan, ctx)
+        queries = scale(queries, shared.query_factor)
+        return self._compute(plan, shared, ctx, queries, keys, v, host, cache)
+
+    def _context(self, plan: CallPlan, hidden: Tensor) -> PositionContext:
+        """Positions, with what belongs to this layer."""
+        return replace(plan.ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+
+    def _rotate(
+        self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        """Queries of every region, the different copies of the keys, and the values."""
+        if plan.prepares:
+            q, k = plan.scheme.prepare(q, k)
+        return rotate_regions(plan.rotations or region_rotations(plan.scheme, ctx), q, k, v)
+
+    def _update(
+        self, plan: CallPlan, ctx: PositionContext, keys: tuple[Tensor, ...], v: Tensor, cache: Cache | None
+    ) -> tuple[tuple[Tensor, ...], Tensor, PositionContext]:
+        """All keys and values in reach, the new ones added to the cache; and the context with their extra channels."""
+        extra = plan.scheme.carry(ctx) if plan.extra_channels else None
+        extra = None if extra is None else extra.to(keys[0].dtype)
         if cache is not None:
-            new = pack_keys(keys, beside, cache, self.layer_idx)
+            one = len(keys) == 1 and extra is None
+            new = keys[0] if one else pack_keys(keys, extra, cache, self.layer_idx)
             widen(cache, self.layer_idx, new)
             cached, v = cache.update(new, v, self.layer_idx)
-            keys, beside = unpack_keys(cached, keys, beside)
-        if beside is not None:
-            ctx = replace(ctx, carried=beside[:, :, : ctx.key_positions.shape[1]].float())
-        terms = scheme.terms(ctx)
-        if context_parallel_active() and (scheme.needs_whole_text or not terms.plain or mask is not None):
-            refuse_context_parallel(scheme)
-        queries, terms = scaled(queries, terms)
-        if terms.plain:
-            return self._by_host(queries[0], keys[0], v, terms, mask, host)
-        keys = copies_of(keys, terms.regions)
-        return self._by_engine(queries, keys, v, terms, ctx, mask, host, cache)
+            keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
+        if extra is not None:
+            ctx = replace(ctx, carried=extra[:, :, : ctx.key_positions.shape[1]].float())
+        return keys, v, ctx
+
+    def _terms(self, plan: CallPlan, ctx: PositionContext) -> SharedTerms:
+        """The terms of this layer alone."""
+        terms = plan.scheme.terms(ctx)
+        check_context_parallel(plan.scheme, terms, plan.mask)
+        return SharedTerms.of(terms)
+
+    def _compute(
+        self,
+        plan: CallPlan,
+        shared: SharedTerms,
+        ctx: PositionContext,
+        queries: tuple[Tensor, ...],
+        keys: tuple[Tensor, ...],
+        v: Tensor,
+        host: dict[str, Any],
+        cache: Cache | None,
+    ) -> AttentionOutput:
+        """By the host's own attention function where that can carry the terms, else by the engine."""
+        if shared.plain:
+            return self._by_host(queries[0], keys[0], v, shared.terms, plan.mask, host, plan)
+        if len(keys) != len(shared.key_copies) or len(keys) > 1:
+            keys = tuple(keys[number % len(keys)] for number in shared.key_copies)
+        chosen = None if plan.shared is None else shared.compute
+        return self._by_engine(queries, keys, v, shared.terms, ctx, plan.mask, host, cache, chosen)
 
     def _by_host(
-        self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        terms: Terms,
+        mask: Any,
+        host: dict[str, Any],
+        plan: CallPlan,
     ) -> AttentionOutput:
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, type(self).host_eager)
+        if plan.function is None:
+            plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, type(self).host_eager)
         scaling = self.scaling * terms.logit_scale
-        return function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
+        return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(
         self,
@@ -150,48 +178,26 @@ class PatchedAttention(nn.Module):
         terms: Terms,
         ctx: PositionContext,
         mask: Any,
-        host: dict,
+        host: dict[str, Any],
         cache: Cache | None,
+        chosen: dict[Hashable, ComputeCall] | None = None,
     ) -> AttentionOutput:
-        backend = self.config._attn_implementation
-        check_keywords(host, mask, ctx, self.scheme.extra_repr())
-        if backend == "flex_attention":
-            call = AttentionCall(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
-            return flex.attend(call, mask).transpose(1, 2), None
-        if backend in flash_attn.BACKENDS and (mask is None or mask.ndim == 2):
-            refuse_unwritten(cache, self.layer_idx, backend)
-            call = AttentionCall(queries, keys, v, terms, ctx, None, self.scaling, self.live_dropout)
-            return flash_attn.attend(call, mask).transpose(1, 2), None
-        if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
-            raise BackendCannotCarry(
-                f"The attention backend {backend!r} cannot compute scheme {self.scheme.extra_repr()!r}. "
-                'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
-            )
-        seen = ctx.key_positions.shape[1]
-        keys, v = tuple(key[:, :, :seen] for key in keys), v[:, :, :seen]
-        reread = length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+        reread = None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
         call = AttentionCall(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
-        if backend == "eager" or host.get("output_attentions"):
-            reference = length_rotation if terms.rows is not None else dense_blocks
-            mixed, weights = reference.attend_with_weights(call)
-            return mixed.transpose(1, 2), weights
-        return dispatch.attend(call).transpose(1, 2), None
+        if chosen is None:
+            return self._engine_for(call, host, cache)(call)
+        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)
+        compute = chosen.get(kind)
+        if compute is None:
+            compute = chosen[kind] = self._engine_for(call, host, cache)
+        return compute(call)
 
-
-ENGINE_BACKENDS = ("eager", "sdpa")
-
-
-def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> None:
-    """Keys of a static cache that nothing was written to yet need a mask, which FlashAttention does not take.
-
-    Raises:
-        BackendCannotCarry: the cache is of that kind.
-    """
-    if cache is not None and not grows(cache, layer):
-        raise BackendCannotCarry(
-            f"The attention backend {backend!r} would read keys of a static cache that are not written yet. "
-            'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
-        )
+    def _engine_for(self, call: AttentionCall, host: dict[str, Any], cache: Cache | None) -> ComputeCall:
+        """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
+        name = self.scheme.extra_repr()
+        check_keywords(host, call.mask, call.ctx, name)
+        backend, weights = self.config._attn_implementation, bool(host.get("output_attentions"))
+        return engine_for(call, backend or "eager", name, cache, self.layer_idx, weights=weights)
 
 
 class LayerProjections:

@@ -1,7 +1,7 @@
-"""Context parallelism: processes hold parts of each text, and torch's ring attention brings the parts together.
+"""Detect context parallelism, where each process holds a part of every sequence, and refuse what it cannot compute.
 
-torch puts the ring in place of ``scaled_dot_product_attention``. It sees queries, keys and values and nothing else, so
-it carries what the host's own attention carries: rotations and scales of a token's own position.
+torch replaces ``scaled_dot_product_attention`` by ring attention, which takes queries, keys and values and nothing
+else: it works with rotations and scales of a token's own position, and with no bias, region or mask.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def context_parallel_active() -> bool:
 
 
 def refuse_context_parallel(scheme: Scheme) -> None:
-    """Say that a scheme needs more than a part of the text.
+    """Refuse a scheme that needs whole sequences.
 
     Raises:
         BackendCannotCarry: always.

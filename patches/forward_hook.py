@@ -1,6 +1,8 @@
-"""What a base model tells its attention modules: a pre-hook reads the call, and passes one keyword down.
+"""Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
-It sees what they do not: the caller's 2-D mask, positions with gaps or several axes, and the cache while it is empty.
+The hook sees what attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and the cache
+while it is empty. One idea, read from top to bottom, in more than 200 lines: the stages of `prepare_forward` and the
+cache and positions they prepare.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
-from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
 _NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
@@ -65,7 +67,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         mask = mask.flatten(0, 1)  # as the ids were
     length = tokens.shape[1]
     check_kind(cache)
-    check_layers(self_attention_cache(cache), length, (a.scheme for a in module.__dict__[ATTENTIONS]))
+    check_layers(self_attention_cache(cache), length, schemes_of_base(module))
     check_positions(positions, tokens)
     pages = paged_cache(kwargs)
     if pages is None:  # else the mask is transformers' own, over the keys of all requests
@@ -121,7 +123,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
         getattr(config, "layer_types", None) or ()
     )
-    for scheme in dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]):
+    for scheme in schemes_of_base(base):
         check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
 
@@ -130,9 +132,19 @@ def scheme_of_base(base: nn.Module) -> Scheme:
     return base.__dict__[ATTENTIONS][0].scheme
 
 
+def schemes_of_base(base: nn.Module) -> list[Scheme]:
+    """The different schemes of a patched base model's layers: one where they share it."""
+    shared = base._modules.get("posenc")
+    if shared is not None:
+        return [shared]  # type: ignore[list-item]
+    return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
+
+
 def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor) -> Tensor | None:
     """Positions as the scheme moves them, also put into the call; None where it leaves them."""
     scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
+    if not scheme.needs_whole_text and not implements(scheme, "reposition"):
+        return None
     past = 0 if cache is None else cache.get_seq_length()
     positions = kwargs.get("position_ids")
     if positions is None:
@@ -158,7 +170,7 @@ def _keys(
 ) -> CachedPositions | None:
     """Where all keys of this forward pass stand, recorded in its cache; None without one, or where no layer asks."""
     cache = self_attention_cache(kwargs.get("past_key_values"))
-    if cache is None or length == 0 or not any(reads_keys(a.scheme) for a in module.__dict__[ATTENTIONS]):
+    if cache is None or length == 0 or not any(map(reads_keys, schemes_of_base(module))):
         return None
     positions = kwargs.get("position_ids") if moved is None else moved
     own = positions is None

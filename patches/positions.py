@@ -1,13 +1,12 @@
-"""Positions of one attention call, read off its cache and what was announced of it.
+"""Positions of one attention call, from its cache and the `ForwardContext` of its forward pass.
 
 Only query positions ever reach an attention module, and only sometimes. What is missing is worked out here:
 
-* positions count real tokens: the cumulative sum of the 2-D mask where there is one, else the place in the sequence;
-* keys of the cache stand where they stood when they were cached (`hf_posenc.patches.cache.key_positions`). Where an
-  attention module is called on its own, they are taken to end right before the new tokens.
+* positions count real tokens: the cumulative sum of the 2-D mask where there is one, else the index in the sequence;
+* cached keys keep the positions they were cached with (`hf_posenc.patches.cache.key_positions`). Where an attention
+  module is called on its own, they are taken to end right before the new tokens.
 
-A pre-hook on the base model (`hf_posenc.patches.forward_hook`) carries what the model knows and its attention modules
-do not, as one keyword.
+The forward pre-hook of the base model (`hf_posenc.patches.forward_hook`) passes the `ForwardContext` as one keyword.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,18 +31,19 @@ KEYWORD = "posenc_forward"
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """What one forward pass of the base model tells all its attention modules.
+    """Metadata of one forward pass of the base model, for all its attention modules.
 
     Attributes:
         padding: the caller's 2-D mask as bool, ``[batch, key]``; None where all tokens are real.
         contiguous: positions run in steps of one and nothing is padded.
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
-        moved: where the scheme has put the tokens, ``[batch or 1, query]``; None where they stand as they come.
-        keys: where all keys stand, those in the cache included; None without a cache, or where no layer asks.
+        moved: positions as the scheme changes them, ``[batch or 1, query]``; None where it does not.
+        keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: on each device one, shared by the layers there.
-        contexts: what layers know of where tokens stand, most of them the same. Not in the memo, which they hold: they
-            would then wait for the garbage collector.
+        plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
+            memo, which they hold: they would then wait for the garbage collector.
+        contexts: positions as layers with the same device and cache state see them. Likewise.
     """
 
     padding: Tensor | None
@@ -52,6 +53,7 @@ class ForwardContext:
     keys: CachedPositions | None = None
     own_mask: bool = False
     memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
+    plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
 
@@ -60,7 +62,7 @@ def context_of(
     cache: Cache | None,
     layer: int | None,
     position_ids: Tensor | None,
-    told: ForwardContext | None,
+    forward: ForwardContext | None,
     *,
     causal: bool,
 ) -> PositionContext:
@@ -71,22 +73,22 @@ def context_of(
         cache: the layer's cache, if any.
         layer: index of the layer in the cache.
         position_ids: ``[batch or 1, query]`` if the model passed them.
-        told: what `prepare_forward` passed down; None when the attention module is called on its own.
+        forward: from `prepare_forward`; None when the attention module is called on its own.
         causal: whether the module is a decoder's.
     """
     length, device = query.shape[2], query.device
-    if told is None:
-        told = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
+    if forward is None:
+        forward = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
     past, keys = past_and_keys(cache, layer, length)
     forgetting = layer_of(cache, layer)
-    make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, told, causal)
+    make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, forward, causal)
     if isinstance(past, Tensor) or is_traced():  # a graph that keys on a length is for this length alone
         return make()
     state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
     key = (device, past, keys, causal, cache is None, state)
-    if key not in told.contexts:
-        told.contexts[key] = make()
-    return told.contexts[key]
+    if key not in forward.contexts:
+        forward.contexts[key] = make()
+    return forward.contexts[key]
 
 
 def _context(
@@ -97,13 +99,13 @@ def _context(
     uncached: bool,
     forgetting: EvictingLayer | None,
     position_ids: Tensor | None,
-    told: ForwardContext,
+    forward: ForwardContext,
     causal: bool,
 ) -> PositionContext:
     index = torch.arange(length, device=device) + past
-    padding = None if told.padding is None else told.padding.to(device)
-    if told.moved is not None:
-        positions = told.moved.to(device)
+    padding = None if forward.padding is None else forward.padding.to(device)
+    if forward.moved is not None:
+        positions = forward.moved.to(device)
     elif position_ids is not None:
         positions = position_ids.to(device).long()
     elif padding is not None:
@@ -111,40 +113,40 @@ def _context(
     else:
         positions = index[None]
     complete = forgetting is None or not forgetting.gaps
-    contiguous = told.contiguous and complete and (told.keys is None or told.keys.run is not None)
-    positions, first = _first(positions, told, past, contiguous=told.contiguous)
+    contiguous = forward.contiguous and complete and (forward.keys is None or forward.keys.run is not None)
+    positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
     real = padding
-    if uncached or told.moved is not None:
+    if uncached or forward.moved is not None:
         key_positions = positions
     else:
         columns = torch.arange(keys, device=device)
         if forgetting is not None and not complete:
             columns = forgetting.columns(length, device)
             real = None if real is None else real[:, columns]
-        if told.keys is not None:
-            key_positions = told.keys.at(columns)
+        if forward.keys is not None:
+            key_positions = forward.keys.at(columns)
         else:
             key_positions = inferred_positions(padding, positions, past, columns)
-            if not told.contiguous:  # what is new stands where the caller says
+            if not forward.contiguous:  # what is new stands where the caller says
                 start = past if complete else len(columns) - length
                 key_positions = _with_own(key_positions, positions, start)
-    memo = told.memos.setdefault(device, {})
-    coordinates = None if told.coordinates is None else told.coordinates.to(device)
+    memo = forward.memos.setdefault(device, {})
+    coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     return PositionContext(
         positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
     )
 
 
 def _first(
-    positions: Tensor, told: ForwardContext, past: int | Tensor, *, contiguous: bool
+    positions: Tensor, forward: ForwardContext, past: int | Tensor, *, contiguous: bool
 ) -> tuple[Tensor, int | None]:
     """Positions ``[batch or 1, query]``, as one row where all are the same, and then the first where it is known."""
     if not contiguous or positions.shape[1] == 0:
         return positions, None
     if is_traced():  # then positions are the model's own
         return positions, past if isinstance(past, int) else None
-    if told.keys is not None and told.keys.run is not None and isinstance(past, int):
-        return positions[:1], told.keys.run + past
+    if forward.keys is not None and forward.keys.run is not None and isinstance(past, int):
+        return positions[:1], forward.keys.run + past
     return one_row(positions) if positions.device.type == "cpu" else (positions, None)
 
 
@@ -155,9 +157,9 @@ def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
     return positions[:1], int(positions[0, 0])
 
 
-def is_causal_only(mask: object, cache: Cache | None, layer: int | None, told: ForwardContext | None) -> bool:
+def is_causal_only(mask: object, cache: Cache | None, layer: int | None, forward: ForwardContext | None) -> bool:
     """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
-    if mask is None or told is None or not told.contiguous or not is_traced():
+    if mask is None or forward is None or not forward.contiguous or not is_traced():
         return False
     return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
 

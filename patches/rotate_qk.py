@@ -1,9 +1,13 @@
-"""Queries and keys in turn: each region of a scheme has its own, and regions that agree share the cached key."""
+"""Rotate queries and keys: each region of a scheme has its own positions, and regions that agree share a key copy.
+
+What depends on positions alone (`region_rotations`, `key_copies`, `query_factor`) is worked out once for all layers
+that share it; `rotate_regions`, `copies_of` and `scale` apply it to the tensors of one layer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
@@ -17,50 +21,96 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.base import Scheme
 
 
-def rotated(
-    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, of_keys: PositionContext | None = None
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Queries, one a region; the different copies of the keys; and the values.
+@dataclass(frozen=True)
+class RegionRotation:
+    """How queries and keys are rotated in one region.
+
+    Attributes:
+        rotation: of its channels; None where nothing is rotated.
+        query: cos and sin of the queries, each ``[batch or 1, 1, query, dims]``; None without a rotation.
+        key: cos and sin of the new keys; None without a rotation.
+        new_copy: whether the region reads a copy of the keys of its own, not that of an earlier region.
+        values: whether the values are rotated as its keys are.
+    """
+
+    rotation: Rotation | None = None
+    query: Table | None = None
+    key: Table | None = None
+    new_copy: bool = True
+    values: bool = False
+
+
+def region_rotations(
+    scheme: Scheme, ctx: PositionContext, of_keys: PositionContext | None = None
+) -> tuple[RegionRotation, ...]:
+    """How a scheme rotates queries and keys in each of its regions.
 
     Args:
         scheme: what rotates them.
+        ctx: positions of the queries, and of the keys with them.
+        of_keys: positions of the keys, as its ``query_positions``, where they are not those of the queries.
+    """
+    shared, found, copies = rotation_of(scheme, ctx), [], set()
+    for number, region in enumerate(scheme.regions(ctx)):
+        rotation = region.rotation or shared
+        copy = None if rotation is None else region.copy
+        new_copy = copy not in copies
+        copies.add(copy)
+        if rotation is None:  # only a bias knows the positions
+            found.append(RegionRotation(new_copy=new_copy))
+            continue
+        query, key = cos_sin_of(scheme, number, region, rotation, ctx)
+        if of_keys is not None:
+            _, key = cos_sin_of(scheme, number, region, rotation, of_keys)
+        found.append(RegionRotation(rotation, query, key, new_copy, rotation.values and number == 0))
+    return tuple(found)
+
+
+def rotate_regions(
+    regions: tuple[RegionRotation, ...], q: Tensor, k: Tensor, v: Tensor
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Queries, one tensor a region; the different copies of the keys; and the values.
+
+    Args:
+        regions: from `region_rotations`.
         q: ``[batch, heads, query, head_dim]``.
         k: ``[batch, kv_heads, key, head_dim]``; ``v`` likewise.
-        ctx: where the queries stand, and the keys with them.
-        of_keys: where the keys stand, as its ``query_positions``, if not where the queries do.
     """
-    shared, regions = rotation_of(scheme, ctx), scheme.regions(ctx)
-    queries: list[Tensor] = []
-    copies: dict[object, Tensor] = {}
-    for number, region in enumerate(regions):
-        rotation = region.rotation or shared
-        if rotation is None:  # only a bias knows where the tokens stand
+    queries, copies = [], []
+    for region in regions:
+        rotation = region.rotation
+        if rotation is None:
             queries.append(q)
-            copies[None] = k
+            if region.new_copy:
+                copies.append(k)
             continue
-        as_query, as_key = tables_of(scheme, number, region, rotation, ctx)
-        if of_keys is not None:
-            _, as_key = tables_of(scheme, number, region, rotation, of_keys)
-        queries.append(rotate(q, rotation, as_query))
-        if region.copy not in copies:
-            copies[region.copy] = rotate(k, rotation, as_key)
-        if rotation.values and number == 0:
-            v = rotate(v, rotation, as_key)
-    return tuple(queries), tuple(copies.values()), v
+        queries.append(rotate(q, rotation, region.query))  # type: ignore[arg-type]
+        if region.new_copy:
+            copies.append(rotate(k, rotation, region.key))  # type: ignore[arg-type]
+        if region.values:
+            v = rotate(v, rotation, region.key)  # type: ignore[arg-type]
+    return tuple(queries), tuple(copies), v
 
 
-def tables_of(
+def rotated(
+    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, of_keys: PositionContext | None = None
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Rotate the queries, keys and values of one call: `rotate_regions` by `region_rotations`."""
+    return rotate_regions(region_rotations(scheme, ctx, of_keys), q, k, v)
+
+
+def cos_sin_of(
     scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
 ) -> tuple[Table, Table]:
     """Cosines and sines of queries and keys in one region of a scheme."""
-    as_query = partial(_turn, scheme, rotation, region.query_at, region.query_age, ctx)
-    as_key = partial(_turn, scheme, rotation, region.key_at, region.key_age, ctx)
+    of_query = partial(_cos_sin, scheme, rotation, region.query_at, region.query_age, ctx)
+    of_key = partial(_cos_sin, scheme, rotation, region.key_at, region.key_age, ctx)
     one_table = not region.remaps and not rotation.decay
     if rotation.learned:  # it has a gradient, which no other layer may share
-        turn = as_query(ctx.query_positions)
-        return turn, turn if one_table else as_key(ctx.query_positions)
+        query = of_query(ctx.query_positions)
+        return query, query if one_table else of_key(ctx.query_positions)
 
-    def kept(use: str, make: Callable[[Tensor], Table]) -> Table:
+    def cached(use: str, make: Callable[[Tensor], Table]) -> Table:
         if ctx.first is None or rotation.axes or rotation.decay or is_traced():
             return make(ctx.query_positions)
         return scheme.tables.rows(
@@ -68,15 +118,15 @@ def tables_of(
         )  # fmt: skip
 
     # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
-    turn = ctx.once((id(scheme.original), number, "query"), lambda: kept("query", as_query))
-    return turn, turn if one_table else ctx.once((id(scheme.original), number, "key"), lambda: kept("key", as_key))
+    query = ctx.once((id(scheme.original), number, "query"), lambda: cached("query", of_query))
+    return query, query if one_table else ctx.once((id(scheme.original), number, "key"), lambda: cached("key", of_key))
 
 
-def _turn(
-    scheme: Scheme, rotation: Rotation, place: Place, age: Place, ctx: PositionContext, positions: Tensor
+def _cos_sin(
+    scheme: Scheme, rotation: Rotation, remap: Place, decay_steps: Place, ctx: PositionContext, positions: Tensor
 ) -> Table:
-    places = scheme.coordinates(positions, ctx.coordinates) if rotation.axes else place(positions)
-    return table(rotation, places, age(positions))
+    remapped = scheme.coordinates(positions, ctx.coordinates) if rotation.axes else remap(positions)
+    return table(rotation, remapped, decay_steps(positions))
 
 
 def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
@@ -90,20 +140,37 @@ def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
     return rotation
 
 
-def copies_of(copies: tuple[Tensor, ...], regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
-    """The keys as each region reads them; regions may share a copy, and all do where nothing is rotated."""
+def key_copies(regions: tuple[Region, ...]) -> tuple[int, ...]:
+    """Which copy of the keys each region reads, as a number from 0 on."""
     numbers: dict[object, int] = {}
     for region in regions:
         numbers.setdefault(region.copy, len(numbers))
-    return tuple(copies[numbers[region.copy] % len(copies)] for region in regions)
+    return tuple(numbers[region.copy] for region in regions)
 
 
-def scaled(queries: tuple[Tensor, ...], terms: Terms) -> tuple[tuple[Tensor, ...], Terms]:
-    """Queries with the factors of their rows; a factor of whole logits is one of theirs where nothing is added."""
+def copies_of(copies: tuple[Tensor, ...], regions: tuple[Region, ...]) -> tuple[Tensor, ...]:
+    """The keys as each region reads them; all regions share one copy where nothing is rotated."""
+    return tuple(copies[number % len(copies)] for number in key_copies(regions))
+
+
+def query_factor(terms: Terms) -> tuple[Tensor | None, Terms]:
+    """What queries are multiplied by, ``[batch or 1, heads or 1, query, 1]`` or None; and the terms that are left.
+
+    A factor of whole logits is one of the query where nothing is added to its scores.
+    """
     factor = None if terms.query_scale is None else terms.query_scale[:, None]
     if terms.row_scale is not None and len(terms.bias) == 0:
         factor = terms.row_scale if factor is None else factor * terms.row_scale
         terms = replace(terms, row_scale=None)
-    if factor is None:
-        return queries, terms
-    return tuple((x * factor[..., None]).to(x.dtype) for x in queries), terms
+    return None if factor is None else factor[..., None], terms
+
+
+def scale(queries: tuple[Tensor, ...], factor: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries of every region times a factor; as they are where there is none."""
+    return queries if factor is None else tuple((query * factor).to(query.dtype) for query in queries)
+
+
+def scaled(queries: tuple[Tensor, ...], terms: Terms) -> tuple[tuple[Tensor, ...], Terms]:
+    """Scale the queries of one call: `scale` by `query_factor`."""
+    factor, terms = query_factor(terms)
+    return scale(queries, factor), terms

@@ -57,7 +57,7 @@ def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
         raise InvalidInput(f"input_ids are {named(ids.dtype)} values, not token numbers. Pass input_ids.long().")
     if vocabulary is None or not values_known(ids):
         return
-    low, high = (int(end) for end in ids.aminmax())
+    low, high = (int(ids),) * 2 if ids.numel() == 1 else (int(end) for end in ids.aminmax())
     if low < 0 or high >= vocabulary:
         raise InvalidInput(
             f"Token {low if low < 0 else high} is none of the {vocabulary} of this model. "

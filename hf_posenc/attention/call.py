@@ -1,4 +1,4 @@
-"""One attention call, as the routes see it."""
+"""One attention call of the engine: rotated queries and keys, values, terms and mask."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class AttentionCall:
             ``[batch or 1, 1 or heads, query or 1, key]``.
         scaling: factor of q · k.
         dropout: probability of dropping an attention weight.
-        reread: ``(length, position of the first key, function of columns)`` to all keys as rows of that length read
-            them: a cache that keeps them. None where there is none.
-        start: place of the first query among the keys; None where the queries are the last of them.
+        reread: ``(length, position of the first key, function of columns)`` to all keys rotated for queries of that
+            length, from a cache that keeps them; None where there is none.
+        start: index of the first query among the keys; None where the queries are the last of them.
     """
 
     queries: tuple[Tensor, ...]
@@ -66,7 +66,7 @@ class AttentionCall:
 
     @property
     def last_row(self) -> bool:
-        """Whether the call is one new token after all others: decoding."""
+        """Whether the call is a decode query: one new token after all others."""
         return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
 
     @property

@@ -1,6 +1,9 @@
-"""Which route computes a call: the first that accepts it."""
+"""Choose the route that computes a call: the first that accepts it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -20,6 +23,8 @@ from hf_posenc.attention.routes import (
     unpadded,
 )
 
+Compute = Callable[[AttentionCall], Tensor]
+
 ROUTES = {
     "rows": (length_rotation.accepts, length_rotation.attend),
     "any length": (exported.accepts, exported.attend),
@@ -34,17 +39,39 @@ ROUTES = {
     "blocks": (lambda call: True, dense_blocks.attend_by_blocks),
 }
 
+# Routes that work something out once for all layers.
+PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
+    "key bias": key_bias.prepare,
+    "regions": regions_cpu.prepare,
+}
+
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
     return next(name for name, (accepts, _) in ROUTES.items() if accepts(call))
 
 
+def prepare(call: AttentionCall) -> Compute:
+    """Choose how to compute a call, and work out what all calls with the same terms, positions, mask and shapes share.
+
+    Returns:
+        A function from such a call to its mixed values. It holds nothing of the queries, keys and values of ``call``.
+    """
+    runs = unpadded.runs(call)
+    if runs is not None:
+        return partial(unpadded.attend_runs, runs, compute=_attend)
+    return _prepared(call)
+
+
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``; what they are at padding means nothing."""
-    by_sample = unpadded.attend(call, _attend)
-    return _attend(call) if by_sample is None else by_sample
+    return prepare(call)(call)
+
+
+def _prepared(call: AttentionCall) -> Compute:
+    name = route(call)
+    return PREPARE[name](call) if name in PREPARE else ROUTES[name][1]
 
 
 def _attend(call: AttentionCall) -> Tensor:
-    return ROUTES[route(call)][1](call)
+    return _prepared(call)(call)

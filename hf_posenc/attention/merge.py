@@ -1,4 +1,4 @@
-"""Attention in parts: kernel calls on rectangles of pairs, merged by log-sum-exp. No pair is computed twice.
+"""Merge LSE partials: kernel calls on rectangles of query-key pairs, combined by log-sum-exp; no pair twice.
 
     o = Σ_p e^(lse_p − lse) o_p,   lse = log Σ_p e^lse_p
 
@@ -21,7 +21,7 @@ from hf_posenc.attention.kernels.by_device import Added
 
 @dataclass(frozen=True)
 class Partial:
-    """Rows and keys of a call that one kernel call brings together.
+    """The queries and keys of one kernel call, whose output and log-sum-exp are merged with others.
 
     Attributes:
         region: whose queries and keys they are.
@@ -68,7 +68,7 @@ def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None
 
 
 class PartialSum:
-    """What the parts so far add up to; rows that no part has reached yet are simply set."""
+    """Running merge of partials; queries that no partial has reached yet are simply set."""
 
     def __init__(self, like: Tensor) -> None:
         batch, heads, rows, dim = like.shape

@@ -1,4 +1,4 @@
-"""Where the queries and keys of one attention call stand."""
+"""Positions of the queries and keys of one attention call (`PositionContext`)."""
 
 from __future__ import annotations
 

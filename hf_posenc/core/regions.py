@@ -1,4 +1,4 @@
-"""Sets of pairs of positions, and where queries and keys stand in them: windows, remaps, chunks, sinks."""
+"""Bands of query-key pairs, and regions that remap positions within them: windows, remaps, chunks, sinks."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def as_it_is(positions: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Region:
-    """A set of pairs that see each other at places of their own.
+    """A set of query-key pairs with remapped positions.
 
-    Regions whose keys stand at the same places by the same rotation share one copy of the keys.
+    Regions that remap and rotate keys alike share one copy of the keys.
 
     Attributes:
         band: the pairs that belong to it; the bands of a call are disjoint, and pairs outside all of them unseen.
-        query_at: position of a query to the place it is rotated to, whole or fractional, any shape.
+        query_at: position of a query to the position it is rotated by, whole or fractional, any shape.
         key_at: the same of a key.
         rotation: the region's own; None for the scheme's.
         query_age, key_age: position to what the rotation's decay counts.

@@ -1,4 +1,4 @@
-"""What a scheme asks of attention, as values: the engine reads these and never meets a scheme.
+"""Terms of a scheme in attention, as values: the engine reads these and never sees a scheme.
 
     score[i, j] = logit_scale · row_scale[i] · (query_scale[i] · q_i · k_j · scaling + Σ bias[i, j])   of visible pairs
     o_i         = Σ_j softmax_j([score[i, ·], sink])_j v_j + value bias

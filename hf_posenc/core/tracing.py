@@ -11,8 +11,8 @@ import torch
 
 
 def is_traced() -> bool:
-    """Whether this call is being written down: no value of a tensor may be looked at."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()  # type: ignore[attr-defined]
+    """Whether this call is being traced: no value of a tensor may be read."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active()
 
 
 def transformed() -> bool:

@@ -1,7 +1,8 @@
-"""A cache that forgets: the first keys and the last ones, O(first + last) memory however long the text.
+"""KV-cache eviction: keep the first and the most recent keys only, O(first + last) memory at any sequence length.
 
-transformers' caches grow or slide. For schemes that never look at what is between (`Scheme.kept_keys`), layers of an
-empty `DynamicCache` are replaced, on the cache object of one generation, by layers that drop it.
+transformers' caches grow or slide. For schemes that never attend to the keys in between (`Scheme.kept_keys`), layers of
+an empty `DynamicCache` are replaced by layers that evict them. One idea in more than 200 lines: the layer, its
+installation, and the masks and positions of the keys it still holds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class EvictingLayer(DynamicLayer):
     """
 
     is_croppable = False
+    evicts = True
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class EvictingLayer(DynamicLayer):
         return keys, values
 
     def columns(self, length: int, device: torch.device) -> Tensor:
-        """Places in the text of the keys that the next update, of ``length`` tokens, returns."""
+        """Indices in the sequence of the keys that the next update, of ``length`` tokens, returns."""
         held = self.held
         first = min(self.first + self.pads, held)
         recent = torch.arange(self.total - (held - first), self.total + length, device=device)
@@ -91,12 +93,11 @@ class EvictingLayer(DynamicLayer):
 
 
 def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: Tensor | None) -> None:
-    """Give an empty cache layers that forget, where a layer of the model has ``kept = (first, last)``.
+    """Install evicting layers in an empty cache, where a layer of the model has ``kept = (first, last)``.
 
-    Where padding stands elsewhere than before a text nothing is dropped: which keys are the last ones is then
-    different for every row.
+    Only left-padded batches are evicted: elsewhere the most recent keys are different columns in every sequence.
     """
-    if padding is not None and (is_traced() or not leads(padding)):  # a graph cannot know where padding stands
+    if padding is not None and (is_traced() or not is_left_padded(padding)):  # a graph cannot know where padding stands
         return
     layers = cache.layers or [DynamicLayer() for _ in kept]
     for number, keys in enumerate(kept):
@@ -106,19 +107,21 @@ def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: 
 
 
 def keep_padding(cache: Cache | None, padding: Tensor | None) -> None:
-    """Have layers that forget keep padding, too.
+    """Have evicting layers keep columns of padding, too.
 
-    The first real token of a left-padded row stands behind its padding, of which each chunk of a prefill shows more.
+    The first real token of a left-padded sequence comes after its padding, of which each chunk of a prefill shows more.
     """
-    forgetting = [] if cache is None else [layer for layer in cache.layers if isinstance(layer, EvictingLayer)]
-    if forgetting and padding is not None and not is_traced() and leads(padding):  # a compiled step adds no padding
+    if cache is None or padding is None or is_traced():  # a compiled step adds no padding
+        return
+    evicting = [layer for layer in cache.layers if isinstance(layer, EvictingLayer)]
+    if evicting and is_left_padded(padding):
         pads = int((~padding).sum(-1).max())
-        for layer in forgetting:
+        for layer in evicting:
             layer.pads = max(layer.pads, pads)
 
 
-def leads(padding: Tensor) -> bool:
-    """Whether padding stands before the text in every row of ``padding [batch, key]``, true at real tokens."""
+def is_left_padded(padding: Tensor) -> bool:
+    """Whether every sequence is padded on the left only; ``padding [batch, key]`` is true at real tokens."""
     return bool((padding.long().diff(dim=-1) >= 0).all())
 
 
@@ -162,11 +165,19 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
 
 
 def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
-    """A layer of a cache, if it forgets."""
+    """A layer of a cache, if it evicts keys."""
     if cache is None or layer is None or layer >= len(cache.layers):
         return None
     found = cache.layers[layer]
     return found if isinstance(found, EvictingLayer) else None
+
+
+def eviction_state(cache: Cache | None, layer: int | None) -> tuple[int, int, int, int] | None:
+    """What an evicting layer has kept and dropped, as a value that changes when that does; None for other layers."""
+    if cache is None or layer is None or layer >= len(cache.layers):
+        return None
+    found: Any = cache.layers[layer]
+    return (found.first, found.last, found.pads, found.total) if getattr(found, "evicts", False) else None
 
 
 def has_gaps(cache: Cache | None, layer: int | None) -> bool:

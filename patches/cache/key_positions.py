@@ -1,8 +1,9 @@
 """Positions of the keys in a KV cache: recorded when a token is cached, one integer a token, shared by the layers.
 
-Only positions of new tokens reach a forward pass. Cached keys stay where they were, whatever the caller numbers from
-then on, so their positions are kept beside the cache: as one number while they run in steps of one and are the same in
-every row, else as a tensor that follows the rows of the cache through beam search.
+Only positions of new tokens reach a forward pass. Cached keys keep their positions, however the caller numbers later
+tokens, so these are stored with the cache: as one number while they run in steps of one and are the same in every
+sequence, else as a tensor that follows the cache through beam search. One idea in more than 200 lines: the record, and
+how positions that were not recorded are inferred.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Inferred = Callable[[Tensor], Tensor]  # columns of a cache, [n], to the positio
 
 @dataclass(frozen=True)
 class CachedPositions:
-    """Where all keys of one forward pass stand, the new ones included.
+    """Positions of all keys of one forward pass, the new ones included.
 
     Attributes:
         run: position of the first key, where the others follow in steps of one in every row; else None.
@@ -118,7 +119,7 @@ READERS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", 
 
 
 def reads_keys(scheme: Scheme) -> bool:
-    """Whether a scheme may ask where keys stand, rather than rotate each of them once, where it stands."""
+    """Whether a scheme may read key positions, beyond rotating each key once by its own."""
     return any(implements(scheme, hook) for hook in READERS)
 
 

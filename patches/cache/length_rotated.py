@@ -1,7 +1,7 @@
-"""A cache for rotations that change with the length: raw keys, and beside them a copy as the last row read them.
+"""KV cache of length-dependent rotations (dynamic NTK): unrotated keys, and a copy rotated for the last query.
 
-Rows of one length read the same rotated keys. While decoding stays within one step of lengths, only the new key is
-rotated; the copy is made anew where the length, or the order of the rows, changes.
+Queries of one length read the same rotated keys. While decoding stays within one step of lengths, only the new key is
+rotated; the copy is made anew where the length, or the order of the sequences, changes.
 """
 
 from __future__ import annotations
@@ -13,31 +13,36 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from hf_posenc.patches.cache.preallocated import PreallocatedLayer, Room
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.patches.cache.preallocated import Buffer, PreallocatedLayer
 
-TurnSome = Callable[[slice], Tensor]
+RotateColumns = Callable[[slice], Tensor]
 
 
 class LengthRotatedLayer(PreallocatedLayer):
-    """Grows as any other; every change but growth forgets the copy."""
+    """Preallocated layer with a rotated copy of its keys; every change but growth discards the copy."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.copy: tuple[int, Tensor, Tensor] | None = None  # length, position of the first key, keys in turn
-        self.copy_room = Room()
+        self.copy: tuple[int, Tensor, Tensor] | None = None  # length, position of the first key, rotated keys
+        self.copy_buffer = Buffer()
 
-    def in_turn(self, length: int, first: Tensor, turn: TurnSome) -> Tensor:
-        """All keys as rows of ``length`` read them, ``[batch, kv_heads, key, head_dim]``.
+    def rotated_keys(self, length: int, first: Tensor, rotate: RotateColumns) -> Tensor:
+        """All keys, rotated for queries of ``length``, ``[batch, kv_heads, key, head_dim]``.
 
         Args:
             length: what decides the rotation.
             first: position of the first key, ``[batch or 1]``.
-            turn: rotates some columns of the raw keys.
+            rotate: rotates some columns of the unrotated keys.
         """
         if self.copy is None or self.copy[0] != length or not torch.equal(self.copy[1], first):
-            keys = turn(slice(None))
+            keys = rotate(slice(None))
         else:
-            keys = self.copy_room.append(self.copy[2], turn(slice(self.copy[2].shape[2], None)))
+            new = rotate(slice(self.copy[2].shape[2], None))
+            if torch.is_grad_enabled() or is_traced():
+                keys = torch.cat((self.copy[2], new), dim=-2)
+            else:
+                keys = self.copy_buffer.append(self.copy[2], new)
         self.copy = (length, first, keys)
         return keys
 
@@ -79,9 +84,9 @@ def install_length_rotation(cache: Cache, reread: list[bool]) -> None:
 
 def length_rotation_of(
     cache: Cache | None, layer: int | None, rows: int
-) -> Callable[[int, Tensor, TurnSome], Tensor] | None:
-    """How a decoding row reads its keys in turn; None where there is no copy to keep, or many rows."""
+) -> Callable[[int, Tensor, RotateColumns], Tensor] | None:
+    """How a decode query gets its rotated keys; None where the layer keeps no copy, or there are several queries."""
     if cache is None or layer is None or layer >= len(cache.layers) or rows != 1:
         return None
     found = cache.layers[layer]
-    return found.in_turn if isinstance(found, LengthRotatedLayer) else None
+    return found.rotated_keys if isinstance(found, LengthRotatedLayer) else None

@@ -1,8 +1,8 @@
-"""A cache that grows with room to spare: a new token is written behind the others instead of copying them all.
+"""KV cache with preallocated capacity: append new keys and values in place instead of concatenating.
 
 transformers' growing cache concatenates, which copies every key and value at every step: most of the time of decoding
-a long text on a CPU. Here memory for a few hundred tokens more is taken at a time. What was handed out is never
-overwritten: a layer writes into its memory only behind the last token ever written there, else it copies as usual.
+a long text on a CPU. Here capacity for a few hundred tokens is allocated at a time. What was returned is never
+overwritten: a layer writes only behind the last token ever written to its buffer, else it copies as usual.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from hf_posenc.core.tracing import is_traced
 
-ROOM = 256  # tokens; the copy it saves all but one in 256 of is then a small part of what reading the keys costs
+CAPACITY_STEP = 256  # tokens; one copy in 256 steps costs little next to reading the keys
 
 
-class Room:
+class Buffer:
     """Memory for one tensor ``[batch, heads, token, dim]`` that grows along its tokens."""
 
     def __init__(self) -> None:
@@ -26,14 +26,12 @@ class Room:
         self.written = 0
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
-        """``held`` followed by ``new``: a view of this memory, or a tensor of its own for a gradient or a trace."""
-        if torch.is_grad_enabled() or is_traced():
-            return torch.cat((held, new), dim=-2)
+        """``held`` followed by ``new``, a view of this memory."""
         count = 0 if held.numel() == 0 else held.shape[-2]
         end = count + new.shape[-2]
         if not self.ends_with(held, count) or self.memory is None or end > self.memory.shape[-2]:
-            room = ROOM if count else 0  # a text that is only read once takes no more than its own
-            self.memory = new.new_empty(*new.shape[:2], end + room, new.shape[-1])
+            capacity = CAPACITY_STEP if count else 0  # a prefill without decoding takes no more than its own
+            self.memory = new.new_empty(*new.shape[:2], end + capacity, new.shape[-1])
             if count:
                 self.memory[..., :count, :] = held
         self.memory[..., count:end, :] = new
@@ -53,29 +51,31 @@ class Room:
 
 
 class PreallocatedLayer(DynamicLayer):
-    """transformers' own layer, in memory with room."""
+    """transformers' own layer, in preallocated buffers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = Room(), Room()
+        self.buffers = Buffer(), Buffer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Cache the new keys and values, and return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        keys, values = self.room
+        if torch.is_grad_enabled() or is_traced():  # a gradient or a trace needs tensors of their own
+            return super().update(key_states, value_states, *args, **kwargs)
+        keys, values = self.buffers
         self.keys: Tensor = keys.append(self.keys, key_states)
         self.values: Tensor = values.append(self.values, value_states)
         return self.keys, self.values
 
     def reset(self) -> None:
         """Empty the layer."""
-        self.room = Room(), Room()
+        self.buffers = Buffer(), Buffer()
         super().reset()
 
 
 def install_preallocation(cache: Cache, layers: int) -> None:
-    """Give an empty cache that stays on its device layers with room."""
+    """Install preallocated layers in an empty cache that is not offloaded."""
     if not cache.offloading and not is_traced():
         found = cache.layers or [DynamicLayer() for _ in range(layers)]
         cache.layers = [PreallocatedLayer() if type(layer) is DynamicLayer else layer for layer in found]

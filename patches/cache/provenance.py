@@ -1,4 +1,4 @@
-"""Whose keys a cache holds: those of one scheme mean nothing to another, and transformers takes them as they come."""
+"""KV-cache provenance: record which scheme wrote the keys of a cache, and refuse to continue it under another."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ENTRY = "posenc_entry"  # of a base model: the scheme entry it was patched with,
 
 
 def mark_cache(base: nn.Module, cache: Cache | None) -> None:
-    """Note on a cache whose keys it is about to hold.
+    """Record on a cache which scheme fills it.
 
     Raises:
         InvalidInput: it holds keys of another scheme, or of this one with other options.
 
     Warns:
-        UnknownKeys: it holds some, and nobody noted whose.
+        UnknownKeys: it holds keys, and no scheme is recorded.
     """
     own = self_attention_cache(cache)
     if own is None or is_traced():

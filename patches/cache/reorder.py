@@ -1,4 +1,4 @@
-"""A KV cache whose rows change places, are repeated or chosen, and what must change with them.
+"""Follow a KV cache through reordering, repetition and selection of its sequences (beam search).
 
 Beam search, contrastive search and callers of their own rearrange a cache between two forward passes. The first layer
 of a cache passes every such change on.

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from transformers import cache_utils
-from transformers.cache_utils import Cache, CacheLayerMixin, QuantizedLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, QuantizedLayer
 
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
+from hf_posenc.patches.cache.eviction import EvictingLayer
+from hf_posenc.patches.cache.length_rotated import LengthRotatedLayer
+from hf_posenc.patches.cache.preallocated import PreallocatedLayer
 from hf_posenc.schemes.base import Scheme, implements
 
 QUANTISED = (QuantizedLayer, getattr(cache_utils, "BaseQuantizedLayer", QuantizedLayer))  # 5.4 has the first only
+GROWING = (DynamicLayer, PreallocatedLayer, LengthRotatedLayer, EvictingLayer)  # they hold what attention needs
 FRESH = "Pass DynamicCache(), or none."
 
 
@@ -31,6 +35,8 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme]) ->
         InvalidInput: a layer holds no keys or has dropped some.
     """
     for number, layer in enumerate(() if cache is None else cache.layers):
+        if type(layer) in GROWING:  # the usual case, checked at every decoded token
+            continue
         if not isinstance(layer, CacheLayerMixin):
             raise InvalidInput(f"Layer {number} of the cache is a {type(layer).__name__}, which holds no keys. {FRESH}")
         if layer.is_sliding and layer.get_mask_sizes(length)[1] > 0:

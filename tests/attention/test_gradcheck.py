@@ -33,7 +33,7 @@ KINKED = {
 }  # some of its ReLUs turn within any step that float32 shows; tests/oracles/test_fire.py has its gradient
 OWN = {  # kinds of attention, and the function of ours whose backward pass they must have come through
     "plain": None, "key bias": "Merged", "toeplitz": "Tabled", "learned table": "Tabled", "two regions": "Merged",
-    "rows": "Turned", "chunks": "Merged", "first keys": "Merged", "split by row": "Merged",
+    "rows": "RotatedRuns", "chunks": "Merged", "first keys": "Merged", "split by row": "Merged",
 }  # fmt: skip
 
 

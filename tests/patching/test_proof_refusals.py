@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import describe, is_patched, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NoEffect
-from hf_posenc.patches import attention
+from hf_posenc.patches import attention, call_plan
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import RoPE
 
@@ -58,25 +58,25 @@ def refused(model: Any, scheme: str, words: str, **options: Any) -> None:
 
 
 def other_rotation(cls: type[RoPE]) -> Callable[..., Any]:
-    """`rotated` as under another scheme, whatever the model's own is."""
-    plain = attention.rotated
-    return lambda scheme, q, k, v, ctx: plain(cls(scheme.geometry), q, k, v, ctx)
+    """`region_rotations` as under another scheme, whatever the model's own is."""
+    plain = call_plan.region_rotations
+    return lambda scheme, ctx: plain(cls(scheme.geometry), ctx)
 
 
-def unscaled(queries: Any, terms: Any) -> Any:
-    """`scaled` that multiplies nothing."""
-    return queries, replace(terms, query_scale=None, row_scale=None)
+def unscaled(terms: Any) -> Any:
+    """`query_factor` that multiplies nothing."""
+    return None, replace(terms, query_scale=None, row_scale=None)
 
 
 @pytest.mark.parametrize("scheme", ["pi", "ntk", "ntk_parts", "llama3"])
 def test_a_rotation_that_nobody_applies(model: Any, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "rotated", other_rotation(RoPE))
+    monkeypatch.setattr(call_plan, "region_rotations", other_rotation(RoPE))
     refused(model, scheme, "nothing moved", factor=4)
 
 
 @pytest.mark.parametrize("scheme", ["logn", "llama4_temp"])
 def test_a_temperature_that_nobody_applies(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "scaled", unscaled)
+    monkeypatch.setattr(call_plan, "query_factor", unscaled)
     refused(long(), scheme, "nothing moved", factor=4)
 
 
@@ -92,20 +92,20 @@ def test_a_bias_that_nobody_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_hosts_own_rotation_done_otherwise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "rotated", other_rotation(NTK))
+    monkeypatch.setattr(call_plan, "region_rotations", other_rotation(NTK))
     refused(model, "rope", "it equals the host's own", factor=4)
 
 
 def test_positions_a_tenth_off(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them by as much would be a shift, to which a rotation is blind: every second one."""
-    plain = attention.context_of
+    plain = call_plan.context_of
 
     def off(*args: Any, **options: Any) -> Any:
         ctx = plain(*args, **options)
         places = ctx.query_positions + ctx.query_positions % 2
         return replace(ctx, query_positions=places, key_positions=places, first=None, contiguous=False)
 
-    monkeypatch.setattr(attention, "context_of", off)
+    monkeypatch.setattr(call_plan, "context_of", off)
     refused(model, "rope", "it equals the host's own")
 
 

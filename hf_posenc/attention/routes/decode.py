@@ -1,8 +1,8 @@
-"""A decoding row: one kernel call a region, under whatever mask it takes. A mask of one row costs nothing.
+"""Route of a decode query: one kernel call a region, under any mask. A mask for one query costs nothing.
 
     o = Σ_r e^(lse_r − lse) o_r,   lse = log(Σ_r e^lse_r + e^sink)
 
-So padding, gaps that a cache left, windows and mixtures of biases are all the same to it.
+Padding, gaps left by eviction, windows and sums of biases all become that mask.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""PyTorch's flex attention: biases are looked up pair by pair inside the kernel, so that nothing is held for a pair.
+"""PyTorch's flex attention: biases are looked up pair by pair inside the kernel, so that nothing is stored for a pair.
 
     score[i, j] = q_i · k_j · scaling + (c_j − c_i) + t[i − j]
 
 It is the route of structured biases on CUDA, and of everything for users who chose it as their backend; there the mask
 comes from transformers as a `BlockMask`, and a band is put on top of it. Regions are calls merged by log-sum-exp.
-Learned tables and key biases get their gradients on CUDA; on the CPU flex has no backward pass.
+Learned tables and key biases get their gradients on CUDA; on the CPU flex has no backward pass. The file has more than
+200 lines because its self check runs its own route on a small example.
 """
 
 from __future__ import annotations

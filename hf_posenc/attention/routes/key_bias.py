@@ -1,4 +1,4 @@
-"""A bias of the key alone: one stride-0 mask row beside the causal flag, in one kernel call for a block of rows.
+"""Bias of the key alone: one stride-0 mask row and the causal flag, in one kernel call for a block of queries.
 
     score[i, j] = q_i · k_j · scaling + c_j − c_s        s = the first row of the block
 
@@ -9,7 +9,8 @@ larger than the differences it carries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,28 +46,38 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    query, key, scale = call.queries[0], call.keys[0], call.scaling * call.terms.logit_scale
+    return prepare(call)(call)
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes calls with these biases; a decode query's mask is made here, once for all layers."""
     if call.query_length == 1 and not torch.is_grad_enabled() and not is_traced():
-        return flash_cpu.attend(query, key, call.values, causal=False, mask=_last_row(call), scale=scale)[0]
+        return partial(_decode, counted_from(_values(call), slice(-1, None)), call.terms.logit_scale)
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
-        return LearnedKeys.apply(query, key, call.values, values, scale)
+        return partial(_learned, values)
+    return partial(_merged, values)
+
+
+def _decode(mask: Tensor, logit_scale: float, call: AttentionCall) -> Tensor:
+    scale = call.scaling * logit_scale
+    return flash_cpu.attend(call.queries[0], call.keys[0], call.values, causal=False, mask=mask, scale=scale)[0]
+
+
+def _learned(values: Tensor, call: AttentionCall) -> Tensor:
+    scale = call.scaling * call.terms.logit_scale
+    return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, scale)
+
+
+def _merged(values: Tensor, call: AttentionCall) -> Tensor:
+    query, scale = call.queries[0], call.scaling * call.terms.logit_scale
     cuts = [part for _, _, block in _blocks(values, query.shape[2]) for part in block]
-    return merge.attend((query,), (key,), call.values, cuts, scale)
+    return merge.attend((query,), (call.keys[0],), call.values, cuts, scale)
 
 
 def _values(call: AttentionCall) -> Tensor:
     """All biases of a call, ``[batch or 1, heads, key]``."""
     return sum(b.values for b in call.terms.bias if isinstance(b, KeyBias)) * call.terms.logit_scale  # type: ignore[return-value]
-
-
-def _last_row(call: AttentionCall) -> Tensor:
-    """The bias counted from a decoding row, ``[batch or 1, heads, 1, key]``; once where layers share what they add."""
-    own, name = tuple(b.values for b in call.terms.bias if isinstance(b, KeyBias)), "bias counted from the last row"
-    kept: Any = call.ctx.memo.get(name)
-    if kept is None or len(kept[0]) != len(own) or any(a is not b for a, b in zip(kept[0], own, strict=True)):
-        kept = call.ctx.memo[name] = own, counted_from(_values(call), slice(-1, None))
-    return kept[1]
 
 
 def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Partial]]]:

@@ -1,4 +1,4 @@
-"""A rotation that differs by query row: keys are cached raw and rotated as each row reads them.
+"""Length-dependent rotation (dynamic NTK): keys are cached unrotated and rotated for the length of each query.
 
 Rows of one length share a rotation, so a call is cut into runs of such rows, for the kernel where that can do it; else
 each run is an ordinary call. Rows of different samples may have different lengths at the same place (left padding);
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
-from hf_posenc.attention.routes.length_rotation_runs import Runs, Turned
+from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs
 from hf_posenc.attention.routes.regions_cpu import one_start
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation
@@ -77,7 +77,7 @@ def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     rotations: RowRotation = call.terms.rows  # type: ignore[assignment]
     first = int(call.ctx.key_positions[0, 0])
     plan = Runs(rotations, parts, first, call.first_row, call.key_length, call.ctx.causal)
-    return (Turned.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
+    return (RotatedRuns.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
 
 
 def by_blocks(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:

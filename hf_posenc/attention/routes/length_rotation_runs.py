@@ -1,9 +1,9 @@
-"""Rows that turn by the length they stand at, through the kernel: run by run of equal lengths.
+"""Length-dependent rotation (dynamic NTK) on the kernel: group queries of equal length and run one group at a time.
 
     run of n rows after m keys:  m keys that all rows see, and a causal square of n
 
-Keys are turned as a run reads them and forgotten; the backward pass turns them once more. So memory is that of one copy
-of the keys, however many runs there are.
+Keys are rotated for a run and discarded; the backward pass rotates them again. So memory is that of one copy of the
+keys, however many runs there are.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def steady_table(rotation: Rotation, first: int, length: int) -> Table:
     return tuple(t.flatten(2, 3)[:, :, :length] for t in both)  # type: ignore[return-value]
 
 
-class Turned(torch.autograd.Function):
+class RotatedRuns(torch.autograd.Function):
     """Forward turns and mixes run by run; backward does so again, with the merged result."""
 
     @staticmethod

@@ -1,17 +1,18 @@
-"""Regions of pairs at places of their own: each is cut into rectangles for the kernel, and all are merged.
+"""Regions of query-key pairs with remapped positions: cut each into rectangles for the kernel, and merge them.
 
     distance    near band: blocks of rows along the diagonal; far: {i − j ≥ w} is itself a causal square
     first keys  a column for the rows that are far enough
     chunks      the own chunk is a causal square, earlier ones are rectangles
     rows        a causal square with a rectangle before it
 
-A decoding row sees one run of keys in each region.
+A decode query sees one run of keys in each region. More than 200 lines: one cut for each kind of band.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,9 +46,14 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    scale = call.scaling * call.terms.logit_scale
+    return prepare(call)(call)
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes calls with these regions; they are cut here, once for all layers."""
+    scale = call.terms.logit_scale
     if call.last_row and call.key_length > 1 and not torch.is_grad_enabled():
-        return _last_row(call, scale)
+        return partial(_decode, tuple(decode_keys(call)), scale)
     cuts = [
         part
         for number, region in enumerate(call.terms.regions)
@@ -55,7 +61,35 @@ def attend(call: AttentionCall) -> Tensor:
     ]
     if call.first_row > 0:
         cuts = list(of_last_rows(cuts, call.first_row))
-    return merge.attend(call.queries, call.keys, call.values, cuts, scale)
+    return partial(_merged, cuts, scale)
+
+
+def _merged(cuts: list[Partial], logit_scale: float, call: AttentionCall) -> Tensor:
+    return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)
+
+
+def _decode(seen: tuple[tuple[int, slice], ...], logit_scale: float, call: AttentionCall) -> Tensor:
+    query, values, scale = call.queries[0], call.values, call.scaling * logit_scale
+    out, lse = None, None
+    for number, keys in seen:
+        more, more_lse = flash_cpu.attend(
+            call.queries[number], call.keys[number][:, :, keys], values[:, :, keys],
+            causal=False, mask=None, scale=scale,
+        )  # fmt: skip
+        if out is None or lse is None:
+            out, lse = more.float(), more_lse
+        else:
+            merge.merge_into(out, lse, more, more_lse)
+    return torch.zeros_like(query) if out is None else out.to(query.dtype)
+
+
+def decode_keys(call: AttentionCall) -> Iterator[tuple[int, slice]]:
+    """Each region in which a decode query sees a key, and the run of keys it sees there."""
+    start = start_of(call)
+    for number, region in enumerate(call.terms.regions):
+        seen = keys_of_row(region.band, start, call.key_length - 1)
+        if seen.stop > seen.start:
+            yield number, seen
 
 
 def cut_of(band: Band) -> Cut | None:
@@ -220,20 +254,3 @@ def keys_of_row(band: Band, start: int, row: int) -> slice:
     if band.keys_until is not None:
         high = min(high, band.keys_until - start)
     return slice(low, max(low, high))
-
-
-def _last_row(call: AttentionCall, scale: float) -> Tensor:
-    query, out, lse = call.queries[0], None, None
-    for number, region in enumerate(call.terms.regions):
-        seen = keys_of_row(region.band, start_of(call), call.key_length - 1)
-        if seen.stop == seen.start:
-            continue
-        more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys[number][:, :, seen], call.values[:, :, seen],
-            causal=False, mask=None, scale=scale,
-        )  # fmt: skip
-        if out is None or lse is None:
-            out, lse = more.float(), more_lse
-        else:
-            merge.merge_into(out, lse, more, more_lse)
-    return torch.zeros_like(query) if out is None else out.to(query.dtype)

@@ -1,4 +1,4 @@
-"""Masks that say no more than which tokens are padding: then each sample is a call of its own, of its real tokens.
+"""Remove padding: where a mask hides padding only, attend to the real tokens of each sequence in a call of its own.
 
 What a mask means is read off it once a forward pass and compared with it pair by pair. Wherever it says more (packed
 texts, gaps, a prefix that sees itself), the call is left as it is.
@@ -28,11 +28,14 @@ class Run:
     keys: slice
 
 
-def attend(call: AttentionCall, compute: Callable[[AttentionCall], Tensor]) -> Tensor | None:
-    """Mixed values ``[batch, heads, query, value_dim]``, zeros at padding; None where the mask says more than that."""
-    found = runs(call)
-    if found is None:
-        return None
+def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[AttentionCall], Tensor]) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``, zeros at padding.
+
+    Args:
+        found: the real tokens of each sample, from `runs`.
+        call: of all samples.
+        compute: mixes a call without padding.
+    """
     whole = Run(slice(0, call.query_length), slice(0, found[0].keys.stop))
     if all(run == whole for run in found):
         return compute(sample(call, slice(None), whole))

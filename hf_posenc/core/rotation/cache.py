@@ -1,4 +1,4 @@
-"""Tables of cosines and sines, kept from one forward pass to the next.
+"""Cache of cosines and sines between forward passes.
 
 Decoding asks for one row of a table at a time, evaluation for the same rows again and again. What is kept is the last
 run of positions of each use a scheme makes of a table, and a little ahead of it: O(1) tables, however long the text.

@@ -69,9 +69,9 @@ def watch_patched(attention: Any, layer: int, see: See) -> None:
     """Stand before both ways on which a patched layer hands a call on."""
     by_host, by_engine = attention._by_host, attention._by_engine
 
-    def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any]) -> Any:
+    def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, *rest: Any) -> Any:
         see(layer, plain_call(q, k, v, mask, attention.scaling, attention.is_causal, terms))
-        return by_host(q, k, v, terms, mask, host)
+        return by_host(q, k, v, terms, mask, *rest)
 
     def to_engine(
         q: tuple[Tensor, ...],

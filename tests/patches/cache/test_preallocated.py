@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from hf_posenc import patch_model
-from hf_posenc.patches.cache.preallocated import ROOM, PreallocatedLayer
+from hf_posenc.patches.cache.preallocated import CAPACITY_STEP, PreallocatedLayer
 
 Step = Callable[[DynamicLayer], None]
 
@@ -25,7 +25,7 @@ def states(count: int, seed: int, batch: int = 2) -> tuple[Tensor, Tensor]:
 
 
 STEPS = st.one_of(
-    st.tuples(st.just("update"), st.integers(1, 2 * ROOM)),
+    st.tuples(st.just("update"), st.integers(1, 2 * CAPACITY_STEP)),
     st.tuples(st.sampled_from(["update", "update", "crop"]), st.integers(1, 3)),
     st.tuples(st.sampled_from(["reorder", "select", "copy", "shallow"]), st.integers(0, 1)),
 )
@@ -67,7 +67,7 @@ def test_it_is_the_growing_cache_of_transformers(steps: list[tuple[str, int]]) -
 def test_decoding_copies_once_in_a_while() -> None:
     layer = PreallocatedLayer()
     layer.update(*states(10, 0))
-    places = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * ROOM)}
+    places = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * CAPACITY_STEP)}
     assert len(places) == 2
     stock = DynamicLayer()
     stock.update(*states(10, 0))

@@ -1,0 +1,98 @@
+"""Choose how the engine computes a call that the host's own attention function cannot carry, by attention backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import dispatch
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
+from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.patches.cache.key_layout import grows
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
+AttentionOutput = tuple[Tensor, Tensor | None]
+ComputeCall = Callable[[AttentionCall], AttentionOutput]
+
+ENGINE_BACKENDS = ("eager", "sdpa")
+
+
+def engine_for(
+    call: AttentionCall, backend: str, scheme: str, cache: Cache | None, layer: int | None, *, weights: bool
+) -> ComputeCall:
+    """A function from calls like ``call`` to mixed values ``[batch, query, heads, head_dim]`` and weights, or None.
+
+    Args:
+        call: of one layer; others have the same terms, positions, mask, shapes and dtypes.
+        backend: name of the attention implementation.
+        scheme: its name, for messages.
+        cache: of self-attention; ``layer`` is an index in it.
+        weights: whether attention weights are asked for.
+
+    Raises:
+        BackendCannotCarry: the backend cannot compute the call.
+    """
+    mask: Any = call.mask
+    if backend == "flex_attention":
+        return partial(_by_package, flex.attend, mask)
+    if backend in flash_attn.BACKENDS and (mask is None or mask.ndim == 2):
+        refuse_unwritten(cache, layer, backend)
+        return partial(_by_package, flash_attn.attend, mask)
+    if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} cannot compute scheme {scheme!r}. "
+            'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
+        )
+    seen = call.ctx.key_positions.shape[1]
+    # A static cache has room behind the newest key. With gradients, views fix the order in which regions add theirs.
+    trim = call.key_length != seen or torch.is_grad_enabled()
+    if backend == "eager" or weights:
+        reference = length_rotation if call.terms.rows is not None else dense_blocks
+        compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
+    else:
+        compute = partial(_without_weights, dispatch.prepare(trimmed(call, seen) if trim else call))
+    return partial(_trimmed, seen, compute) if trim else compute
+
+
+def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> None:
+    """Keys of a static cache that nothing was written to yet need a mask, which FlashAttention does not take.
+
+    Raises:
+        BackendCannotCarry: the cache is of that kind.
+    """
+    if cache is not None and not grows(cache, layer):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} would read keys of a static cache that are not written yet. "
+            'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
+        )
+
+
+def trimmed(call: AttentionCall, seen: int) -> AttentionCall:
+    """The call with its first ``seen`` keys only."""
+    return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
+
+
+def _trimmed(seen: int, compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
+    return compute(trimmed(call, seen))
+
+
+def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:
+    mixed, weights = reference(call)
+    return mixed.transpose(1, 2), weights
+
+
+def _without_weights(compute: dispatch.Compute, call: AttentionCall) -> AttentionOutput:
+    return compute(call).transpose(1, 2), None
+
+
+def _by_package(attend: Callable[[AttentionCall, Any], Tensor], mask: Any, call: AttentionCall) -> AttentionOutput:
+    return attend(replace(call, mask=None), mask).transpose(1, 2), None
