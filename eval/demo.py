@@ -156,7 +156,7 @@ def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan:
     from hf_posenc.eval.lm.models import PosEncLM
 
     steps.begin(entry.label)
-    shared = {"tokenizer": tokenizer, "tick": lambda: steps.advance(1 / plan.requests)}
+    shared = {"tokenizer": tokenizer, "on_request": lambda: steps.advance(1 / plan.requests)}
     with suppress_output(True):
         if entry.scheme is None:
             lm = PosEncLM(model, **shared)
@@ -182,7 +182,11 @@ def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps
     steps.advance(0.5)
     steps.doing = FINE_TUNED
     rows = evaluate(
-        trained, tokenizer, label=FINE_TUNED, tick=lambda: steps.advance(0.5 / plan.requests), **plan.measure(lengths)
+        trained,
+        tokenizer,
+        label=FINE_TUNED,
+        on_request=lambda: steps.advance(0.5 / plan.requests),
+        **plan.measure(lengths),
     ).rows
     steps.end()
     return rows

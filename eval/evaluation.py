@@ -64,7 +64,7 @@ def evaluate(
     trust_tasks: bool = False,
     log_samples: bool = False,
     quiet: bool = True,
-    tick: Callable[[], None] | None = None,
+    on_request: Callable[[], None] | None = None,
     options: Mapping[str, Any] | None = None,
     **model_args: Any,
 ) -> Evaluation:
@@ -89,7 +89,7 @@ def evaluate(
         trust_tasks: whether task files from outside the installed packages may run.
         log_samples: keep every request and answer in ``raw``.
         quiet: hide lm-eval's progress bars.
-        tick: called after each scored request.
+        on_request: called after each scored request.
         options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see
             `hf_posenc.eval.tasks.sweep`.
         **model_args: anything else `PosEncLM` takes.
@@ -115,7 +115,7 @@ def evaluate(
     if not trust_tasks:  # a trusted file is a task by its path
         check_known(asked, include_path)
     with suppress_output(quiet):
-        lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
+        lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
     if hasattr(lm, "rows_at_once"):  # else somebody else's model object
         check_text_room(lm.model, lengths[-1], lm.rows_at_once(lengths[-1]))

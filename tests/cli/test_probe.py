@@ -17,7 +17,7 @@ def test_json_is_complete(call: Callable) -> None:
     answer = call("probe", "--model", "starter:llama", "--scheme", "yarn", "--factor", "2", *SMALL, "--json")
     assert answer.code == 0
     found = answer.data
-    assert [side["label"] for side in found["sides"]] == ["as it comes", "yarn"]
+    assert [side["label"] for side in found["sides"]] == ["unpatched", "yarn"]
     side = found["sides"][0]
     assert len(side["heads"]) == 30
     assert len(side["mass"]) == 5

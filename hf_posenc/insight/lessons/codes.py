@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.errors import UnknownTopic
+from hf_posenc.errors import UnknownLesson
 from hf_posenc.insight.properties import Target, targets
 
 
@@ -19,7 +19,7 @@ def coded(scheme: str, **options: Any) -> Target:
     """
     found = targets(scheme, options)[0]
     if not found.has_codes:
-        raise UnknownTopic(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
+        raise UnknownLesson(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
     return found
 
 

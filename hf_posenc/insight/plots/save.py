@@ -30,7 +30,7 @@ PAGE = Path(__file__).parent / "page.html"
 
 
 @dataclass(frozen=True)
-class Taken:
+class ComputedPlot:
     """A picture with its numbers: one set of sheets, or one for each frame."""
 
     picture: Plot
@@ -62,7 +62,7 @@ def check_ending(path: Path, *, moves: bool) -> str:
     return ending
 
 
-def save(taken: Sequence[Taken], path: Path, *, title: str, command: str = "") -> list[Path]:
+def save(taken: Sequence[ComputedPlot], path: Path, *, title: str, command: str = "") -> list[Path]:
     """Write pictures, all or none: on one page, or else a file each, numbered by the picture's name.
 
     Returns:
@@ -85,14 +85,14 @@ def save(taken: Sequence[Taken], path: Path, *, title: str, command: str = "") -
     return written
 
 
-def png(taken: Taken) -> bytes:
+def png(taken: ComputedPlot) -> bytes:
     """The last frame."""
     file = io.BytesIO()
     taken.drawn().savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
 
-def svg(taken: Taken) -> bytes:
+def svg(taken: ComputedPlot) -> bytes:
     """The last frame, letters as letters."""
     from matplotlib import rc_context
 
@@ -103,7 +103,7 @@ def svg(taken: Taken) -> bytes:
     return file.getvalue().encode()
 
 
-def gif(taken: Taken) -> bytes:
+def gif(taken: ComputedPlot) -> bytes:
     """All frames, over and over; the last stays a little longer."""
     file = io.BytesIO()
     first, *others = pixels(taken)
@@ -115,7 +115,7 @@ def gif(taken: Taken) -> bytes:
 FILES = {".png": png, ".svg": svg, ".gif": gif}
 
 
-def pixels(taken: Taken, *, titled: bool = True) -> list[Any]:
+def pixels(taken: ComputedPlot, *, titled: bool = True) -> list[Any]:
     """All frames as images of Pillow, of one size."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
@@ -130,7 +130,7 @@ def pixels(taken: Taken, *, titled: bool = True) -> list[Any]:
     return [frame.quantize(128, palette=palette, dither=Image.Dither.NONE) for frame in found]
 
 
-def page(taken: Sequence[Taken], title: str, command: str) -> str:
+def page(taken: Sequence[ComputedPlot], title: str, command: str) -> str:
     """The page as HTML: pictures inside, nothing fetched; a script only where something moves."""
     moves = any(len(one.frames) > 1 for one in taken)
     return Template(PAGE.read_text(encoding="utf-8")).substitute(
@@ -142,14 +142,14 @@ def page(taken: Sequence[Taken], title: str, command: str) -> str:
     )
 
 
-def section(taken: Taken) -> str:
+def section(taken: ComputedPlot) -> str:
     """One picture on the page: drawn in the page's own colours, or frame by frame under a slider."""
     still = len(taken.frames) == 1
     shown = svg_of(taken.drawn(ink=NEUTRAL, titled=False), taken.words) if still else moving(taken)
     return f"<figure><figcaption>{escape(taken.picture.title)}</figcaption>{shown}</figure>"
 
 
-def moving(taken: Taken) -> str:
+def moving(taken: ComputedPlot) -> str:
     """Frames as images, one of them shown."""
     sources = []
     for frame in pixels(taken, titled=False):
@@ -165,7 +165,7 @@ def moving(taken: Taken) -> str:
     )
 
 
-def to_dict(taken: Taken) -> dict[str, Any]:
+def to_dict(taken: ComputedPlot) -> dict[str, Any]:
     """The numbers behind a picture, as JSON carries them."""
     frames = [[{"label": s.label, "numbers": jsonable(s.numbers)} for s in frame] for frame in taken.frames]
     about = {"picture": taken.picture.name, "title": taken.picture.title}

@@ -15,9 +15,9 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.layer import Layer, gaussian
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, WIDTH, Target
 from hf_posenc.insight.properties.uniqueness import least_distance
 from hf_posenc.patches.rotate_qk import rotated
@@ -25,7 +25,7 @@ from hf_posenc.patches.rotate_qk import rotated
 SIDE = 6
 
 
-@property_of_schemes("axes", "Does it extend to two axes?")
+@register_property("axes", "Does it extend to two axes?")
 def axes(subject: Target) -> Cell:
     """On a grid of 6 × 6: are codes told apart, do scores depend on the differences of both coordinates only?"""
     scheme = subject.layer().scheme
@@ -33,7 +33,7 @@ def axes(subject: Target) -> Cell:
     codes = subject.codes(torch.arange(min(SIDE, subject.reach)))
     if codes is not None:
         if subject.layer().scheme.needs_whole_text:
-            return not_asked("what a step means depends on the length of the text, and a grid has two lengths")
+            return not_applicable("what a step means depends on the length of the text, and a grid has two lengths")
         line = subject.codes(torch.arange(SIDE), Layer(subject.scheme(width=WIDTH // 2)))
         least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
         says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
@@ -42,7 +42,7 @@ def axes(subject: Target) -> Cell:
     if rotation is not None:
         takes = rotation.axes is not None
         if len(scheme.regions(context(subject))) > 1 or scheme.row_rotation() is not None:
-            return not_asked("it is made for distances along one axis")
+            return not_applicable("it is made for distances along one axis")
         own = rotation if takes else replace(rotation, axes=tuple(m % 2 for m in range(len(rotation.frequencies))))
         uneven = uneven_grid(grid_scores(subject, own, grid), grid)
         says = "how far equal offsets on a grid of 6 × 6 score differently, in logits"
@@ -51,8 +51,8 @@ def axes(subject: Target) -> Cell:
     if isinstance(bias, (KeyBias, ToeplitzBias)):
         return biased_grid(subject, grid)
     if subject.moved_by_position < ROUNDING:
-        return not_asked("position does nothing to attention")
-    return not_asked("it is made for distances along one axis")
+        return not_applicable("position does nothing to attention")
+    return not_applicable("it is made for distances along one axis")
 
 
 def context(subject: Target) -> PositionContext:
@@ -99,7 +99,7 @@ def biased_grid(subject: Target, grid: Tensor) -> Cell:
     """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
     line = subject.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
     if not bool(line.isfinite().all()):
-        return not_asked("it is made for distances along one axis")
+        return not_applicable("it is made for distances along one axis")
     total = line[:, grid[:, 0]] + line[:, grid[:, 1]]
     worst = float(total.abs().max())
     return Cell(worst > ROUNDING, worst, "largest bias on a grid of 6 × 6, one axis added to the other", "axes add up")

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 
 from hf_posenc.insight.properties.cell import Cell
 from hf_posenc.insight.properties.layer import Layer, gaussian, outputs
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import LAYERS, Target, bench
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import plan
@@ -49,7 +49,7 @@ class Counter(TorchDispatchMode):
         return out
 
 
-@property_of_schemes("cost", "How much more arithmetic does a layer have?")
+@register_property("cost", "How much more arithmetic does a layer have?")
 def cost(subject: Target) -> Cell:
     """Operations of one layer on a text, against the same layer without positions; parameters; cached channels."""
     layer, count = subject.layer(dtype=torch.float32), subject.length

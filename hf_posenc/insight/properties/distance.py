@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, Target
 
 CONTENTS = 64
@@ -22,7 +22,7 @@ STARTS = (0, 1, 9, 30)
 FALLS = -0.9  # rank correlation of the means of octaves with distance
 
 
-@property_of_schemes("decays", "Does the score fall with distance?")
+@register_property("decays", "Does the score fall with distance?")
 def decays(subject: Target) -> Cell:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
     places = torch.arange(subject.length)
@@ -32,7 +32,7 @@ def decays(subject: Target) -> Cell:
         curves = [codes[s] @ codes[s : s + span].T for s in STARTS if span > 8]
         what = f"inner products of codes, the worst of the starts {', '.join(map(str, STARTS))}"
     elif subject.moved_by_position < ROUNDING:
-        return not_asked("position does nothing to attention")
+        return not_applicable("position does nothing to attention")
     else:
         found = subject.profile(places, contents=CONTENTS, alike=True).flip(-1)
         curves, what = (
@@ -40,7 +40,7 @@ def decays(subject: Target) -> Cell:
             "logits of keys that say what the query says, on average over contents and heads",
         )
     if not curves:
-        return not_asked("there are too few positions for a curve")
+        return not_applicable("there are too few positions for a curve")
     worst = max(map(falling, curves))
     lost = [float(1 - c[-1] / c[0]) if float(c[0]) else 0.0 for c in curves]
     return Cell(
@@ -48,7 +48,7 @@ def decays(subject: Target) -> Cell:
     )
 
 
-@property_of_schemes("direction", "Does it tell before from after?")
+@register_property("direction", "Does it tell before from after?")
 def direction(subject: Target) -> Cell:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
     middle = (min(subject.length, 64) - 1) // 2
@@ -65,14 +65,14 @@ def direction(subject: Target) -> Cell:
     try:
         layer = subject.layer(causal=False)
     except PosEncError:
-        return not_asked("it is defined in decoders only, which see one side")
+        return not_applicable("it is defined in decoders only, which see one side")
     g = layer.geometry
     key = gaussian(1, 1, g.width, seed=3).expand(8, len(places), -1)
     query = gaussian(8, 1, g.width, seed=4).expand(-1, len(places), -1)
     row = layer.scores(query, key, places[None])[:, :, middle].flatten(0, 1)
     row = row - row[:, middle : middle + 1]
     if float(row.nan_to_num(neginf=-1e3).abs().max()) < ROUNDING:
-        return not_asked("position does nothing to attention")
+        return not_applicable("position does nothing to attention")
     apart = sides(row, middle)
     return Cell(
         apart > ROUNDING, apart, "largest difference of logits k tokens ahead and k tokens behind, in an encoder"

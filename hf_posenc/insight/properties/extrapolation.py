@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, TRAINED, Target
 from hf_posenc.schemes.base import implements
 
@@ -20,7 +20,7 @@ FINE = 2.0**-10
 STEADY = 0.05
 
 
-@property_of_schemes("beyond", "Is it defined beyond the trained length?")
+@register_property("beyond", "Is it defined beyond the trained length?")
 def beyond(subject: Target) -> Cell:
     """A text that ends ever further on, in a model patched for no more than it was trained for."""
     layer, furthest, refused = subject.layer(factor=1), -1, ""
@@ -38,7 +38,7 @@ def beyond(subject: Target) -> Cell:
     return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
-@property_of_schemes("bounded", "Does it stay bounded as positions grow?")
+@register_property("bounded", "Does it stay bounded as positions grow?")
 def bounded(subject: Target) -> Cell:
     """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
     if subject.has_codes:
@@ -48,7 +48,7 @@ def bounded(subject: Target) -> Cell:
         near, far, what = *(bias_sizes(subject) if biased else (0.0, 0.0)), "bias"
         if max(near, far) < ROUNDING:
             if subject.moved_by_position < ROUNDING:
-                return not_asked("position does nothing to attention")
+                return not_applicable("position does nothing to attention")
             near, far, what = *key_sizes(subject), "length of a rotated key, against the key's own"
     grown = far / max(near, 1e-12)
     return Cell(
@@ -57,12 +57,12 @@ def bounded(subject: Target) -> Cell:
     )  # fmt: skip
 
 
-@property_of_schemes("continuous", "Does it move little where position moves little?")
+@register_property("continuous", "Does it move little where position moves little?")
 def continuous(subject: Target) -> Cell:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
     places = torch.arange(1, subject.length - 1).double()
     if not subject.has_codes and (subject.moved_by_position < ROUNDING or subject.counts_tokens):
-        return not_asked("numbers of positions do not enter: tokens are counted, or nothing is")
+        return not_applicable("numbers of positions do not enter: tokens are counted, or nothing is")
     whole = shown(subject, places.long())
     step = (shown(subject, places.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
     try:

@@ -76,9 +76,9 @@ def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
 
 def row(subject: Target) -> dict[str, Cell]:
     """All properties of one subject."""
-    return {one.name: one.of(subject) for one in in_order()}
+    return {one.name: one.measure(subject) for one in list_properties()}
 
 
-def in_order() -> list[Property]:
+def list_properties() -> list[Property]:
     """The properties as they are shown; those registered by others come last."""
     return [PROPERTIES[name] for name in dict.fromkeys((*ORDER, *PROPERTIES))]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_asked
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import FAR, ROUNDING, Target
 from hf_posenc.insight.properties.uniqueness import difference
 
@@ -42,15 +42,15 @@ class Fit:
     turn: float
 
 
-@property_of_schemes("linear", "Is p → p + k one linear map, whatever p?")
+@register_property("linear", "Is p → p + k one linear map, whatever p?")
 def linear(subject: Target) -> Cell:
     """Fitted on codes, or on what a set of queries scores a key as it moves away."""
     if not subject.has_codes and subject.moved_by_position < ROUNDING:
-        return not_asked("position does nothing to attention")
+        return not_applicable("position does nothing to attention")
     try:
         found = fit(*pairs(subject))
     except PosEncError as error:
-        return not_asked(str(error))
+        return not_applicable(str(error))
     if found is None:
         return Cell(False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen")
     holds = found.residual < NEARLY
@@ -65,14 +65,14 @@ def linear(subject: Target) -> Cell:
     return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.turn})
 
 
-@property_of_schemes("relative", "Does the score depend on i − j only?")
+@register_property("relative", "Does the score depend on i − j only?")
 def relative(subject: Target) -> Cell:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
     places = torch.arange(subject.length)
     scores = subject.constant_scores(places)
     moved = scores[scores.isfinite()]
     if float(moved.abs().max()) < ROUNDING:
-        return not_asked("position does nothing to attention")
+        return not_applicable("position does nothing to attention")
     later = subject.constant_scores(places + min(LATER, subject.reach - len(places)))
     uneven = max(off_diagonals(scores), difference(scores, later)) / float(moved.std())
     says = (

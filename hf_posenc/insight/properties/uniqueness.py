@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hf_posenc.insight.properties.cell import Cell, not_asked
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, Target
 
 CONTENTS = 8
 
 
-@property_of_schemes("unique", "Are no two positions alike?")
+@register_property("unique", "Are no two positions alike?")
 def unique(subject: Target) -> Cell:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
     places = torch.arange(subject.length)
@@ -34,7 +34,7 @@ def unique(subject: Target) -> Cell:
     )  # fmt: skip
 
 
-@property_of_schemes("same", "Has a position the same code in every text?")
+@register_property("same", "Has a position the same code in every text?")
 def same(subject: Target) -> Cell:
     """The first positions of a short text against those of a long one."""
     short = torch.arange(subject.length // 2)
@@ -45,14 +45,14 @@ def same(subject: Target) -> Cell:
         says = f"largest difference between the codes of {len(short)} positions, alone and with as many after them"
     else:
         if subject.moved_by_position < ROUNDING:
-            return not_asked("position does nothing to attention")
+            return not_applicable("position does nothing to attention")
         long_scores = subject.constant_scores(long)[:, : len(short), : len(short)]
         apart = difference(subject.constant_scores(short), long_scores)
         says = f"largest difference between the logits of {len(short)} tokens, alone and with as many after them"
     return Cell(apart < ROUNDING, apart, says)
 
 
-@property_of_schemes("equal_gaps", "Is a step the same in a text of 3 as in one of 4?")
+@register_property("equal_gaps", "Is a step the same in a text of 3 as in one of 4?")
 def equal_gaps(subject: Target) -> Cell:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
@@ -62,7 +62,7 @@ def equal_gaps(subject: Target) -> Cell:
         if codes is not None:
             steps.append((codes[1] - codes[0]).norm() / len(codes[0]) ** 0.5)
         elif subject.moved_by_position < ROUNDING:
-            return not_asked("position does nothing to attention")
+            return not_applicable("position does nothing to attention")
         else:
             last = subject.constant_scores(places)[:, 2]
             steps.append((last[:, 1] - last[:, 0]).norm())
@@ -71,7 +71,7 @@ def equal_gaps(subject: Target) -> Cell:
     return Cell(apart < ROUNDING, apart, says if subject.has_codes else says.replace("a channel", "in logits"))
 
 
-@property_of_schemes("deterministic", "Do two calls give the same?")
+@register_property("deterministic", "Do two calls give the same?")
 def deterministic(subject: Target) -> Cell:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
     places = torch.arange(subject.length // 2)

@@ -16,7 +16,7 @@ from hf_posenc.insight.plots.compose import frames, sheets
 from hf_posenc.insight.plots.plot import order_of
 from hf_posenc.insight.plots.registry import plot_of
 from hf_posenc.insight.plots.save import (
-    Taken,
+    ComputedPlot,
     check_ending,
     save,
     to_dict,
@@ -26,9 +26,9 @@ pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
 
 
-def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> Taken:
+def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> ComputedPlot:
     order, one = order_of(schemes, shapes=SMALL, **how), plot_of(picture)
-    return Taken(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
+    return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
 
 
 PICTURES = {

@@ -16,7 +16,7 @@ from hf_posenc.insight.properties import (
     PROPERTIES,
     Cell,
     Target,
-    in_order,
+    list_properties,
     measure,
     targets,
 )
@@ -36,8 +36,8 @@ def subject(scheme: str) -> Target:
 
 @lru_cache(maxsize=256)
 def cell(scheme: str, name: str) -> Cell:
-    in_order()
-    return PROPERTIES[name].of(subject(scheme))
+    list_properties()
+    return PROPERTIES[name].measure(subject(scheme))
 
 
 def sinusoid(places: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def test_growth_is_the_formula() -> None:
 
 def test_a_table_ends_where_it_ends() -> None:
     assert cell("learned", "beyond").value == TRAINED - 1
-    assert "64 positions" in cell("learned", "beyond").says
+    assert "64 positions" in cell("learned", "beyond").explanation
     assert cell("learned_hier", "beyond").value == TRAINED**2 - 1  # two digits of base 64
     assert cell("rope", "beyond").value == 2**20 - 1
 
@@ -152,7 +152,7 @@ def test_a_map_is_judged_where_it_was_not_fitted() -> None:
 def test_other_schemes(scheme: str, name: str, holds: bool | None) -> None:
     found = cell(scheme, name)
     assert found.holds is holds, found
-    assert found.says
+    assert found.explanation
 
 
 def test_what_a_rotation_costs() -> None:

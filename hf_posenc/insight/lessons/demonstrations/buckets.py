@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import named
 from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.target import TRAINED
@@ -14,8 +14,12 @@ SPAN = 513
 SAME = 1e-6
 
 
-@topic("buckets", "How many distances does a learned bias tell apart?", schemes=("rel_bias", "t5", "alibi", "kerple"))
-def buckets(schemes: tuple[str, ...]) -> Found:
+@register_lesson(
+    "buckets",
+    "How many distances does a learned bias tell apart?",
+    schemes=("rel_bias", "t5", "alibi", "kerple"),
+)
+def buckets(schemes: tuple[str, ...]) -> Result:
     """The bias of every distance up to 512: how many values there are, and from where on they are one."""
     rows = []
     for scheme in schemes:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.target import FAR
 from hf_posenc.insight.properties.translation import solve
 
@@ -17,8 +17,8 @@ SAMPLES, REACH = 512, 2**20
 HOLDS = 1e-4
 
 
-@topic("shift", "Which matrix moves a code on by k?", schemes=("sinusoidal", "binary"))
-def shift(schemes: tuple[str, ...]) -> Found:
+@register_lesson("shift", "Which matrix moves a code on by k?", schemes=("sinusoidal", "binary"))
+def shift(schemes: tuple[str, ...]) -> Result:
     """Least squares on codes of random positions, for steps of one and two; and the angles of what is found."""
     rows, tables, said = [], [], []
     for scheme in schemes:

@@ -6,14 +6,14 @@ from typing import Any
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.translation import fit, pairs
 
 PLACES = ((0, 5), (100, 105), (1000, 1005))
 
 
-@topic("sine", "Why sine and cosine, when the sine alone is unique as well?")
-def sine() -> Found:
+@register_lesson("sine", "Why sine and cosine, when the sine alone is unique as well?")
+def sine() -> Result:
     """Lengths of codes, products five positions apart, and the fitted map of a step, with and without cosines."""
     rows: list[tuple[Any, ...]] = []
     for kind, name in (("sincos", "sine and cosine"), ("sin", "sine alone"), ("cos", "cosine alone")):
