@@ -44,7 +44,7 @@ class Made:
     @property
     def line(self) -> str:
         """The command as a reader types it."""
-        return f"hf-posenc {self.words} --out {self.out}"
+        return f"hf-posenc {self.alt_text} --out {self.out}"
 
 
 PROBE = "probe --model starter:llama --scheme yarn --factor 4"
@@ -163,7 +163,7 @@ def chosen(names: list[str]) -> list[Made]:
 
 def make_all(wanted: list[Made]) -> None:
     """Make pictures, each command once; what a page does without may be refused."""
-    for words, out, optional in dict.fromkeys((made.words, made.out, made.optional) for made in wanted):
+    for words, out, optional in dict.fromkeys((made.alt_text, made.out, made.optional) for made in wanted):
         try:
             make(words, FOLDER / out)
         except SystemExit:

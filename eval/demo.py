@@ -1,4 +1,4 @@
-"""The whole path on real text: a small trained Llama, eight ways to know position, four lengths, one fine-tune.
+"""Demo on real text: a small trained Llama, eight positional schemes, four context lengths, one fine-tuning.
 
     load the starter → patch → measure through lm-eval → unpatch → the next scheme → LoRA on YaRN → report
 

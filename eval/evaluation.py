@@ -1,4 +1,4 @@
-"""One call from a model to rows of numbers, through lm-eval."""
+"""Evaluate a model through lm-eval in one call: model and tasks in, rows of numbers out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement is asked for, checked before a model is loaded or a file written."""
+"""Validate the arguments of an evaluation before a model is loaded or a file written."""
 
 from __future__ import annotations
 

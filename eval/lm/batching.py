@@ -1,4 +1,4 @@
-"""How rows are batched: rows of one length together, padding never, longest first.
+"""Batching: sequences of equal length together, without padding, longest first.
 
 Padding would move the positions of a scheme that looks at the length of the text, and lm-eval's own batches have no
 mask for it. So a row's score never depends on the rows it was scored with, and a batch of any size gives the numbers of

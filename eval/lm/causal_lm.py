@@ -1,4 +1,4 @@
-"""lm-eval's model type ``hf_posenc``: a Hugging Face model under a position scheme, and nothing cut in silence.
+"""lm-eval's model type ``hf_posenc``: a Hugging Face model with a positional scheme; requests are never truncated.
 
     base model → scheme → PEFT adapter              so that the adapter meets the positions it was trained with
 
@@ -47,7 +47,7 @@ class PosEncLM(Scorer):
 
     Args:
         pretrained: a name, a path, or a live model, patched or not.
-        scheme: what position is; None leaves the model as it comes.
+        scheme: what position is; None leaves the unpatched model.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.

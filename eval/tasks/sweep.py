@@ -1,4 +1,4 @@
-"""What a sweep over lengths is asked for, and how its metrics are called.
+"""Settings of a length sweep, and the names of its metrics.
 
 nll_L512        a metric at a length             acc_L512_D50        and at a depth of 50 %
 """

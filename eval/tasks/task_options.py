@@ -1,4 +1,4 @@
-"""Options of a task as its metadata gives them, checked, and kept for the results with the defaults filled in."""
+"""Options from a task's metadata: validated, with defaults filled in, and kept for the results."""
 
 from __future__ import annotations
 

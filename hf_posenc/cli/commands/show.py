@@ -122,6 +122,7 @@ def draw(
 ) -> None:
     """Compute the plots; write them and show where, or show their numbers."""
     from hf_posenc.core.plotting.figures import require_matplotlib
+    from hf_posenc.insight.plots import animate as animation
     from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots import save as saving
 
@@ -136,7 +137,7 @@ def draw(
     computed = []
     for one in plots:
         kinds: Any = None if sweep == "own" else sweep
-        sheets = compose.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
+        sheets = animation.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, own_scales))
     labels = ", ".join(entry.label for entry in request.entries)
     if out is None:

@@ -1,4 +1,4 @@
-"""Which scheme for which model and length, with what numbers, at what cost: read off a configuration, no weights."""
+"""Recommend schemes, options and their cost for a model and a target context length, from its configuration alone."""
 
 from __future__ import annotations
 

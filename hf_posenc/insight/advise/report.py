@@ -59,7 +59,7 @@ class Recommendation:
 
     @property
     def compare(self) -> str:
-        """The command that measures it beside the model as it comes."""
+        """The command that measures it beside the unpatched model."""
         told = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
         words = ",".join(f"{name}={_word(value)}" for name, value in told.items())
         entry = f"{self.scheme}:{words}" if words else self.scheme
@@ -79,7 +79,7 @@ class Recommendation:
         return shlex.join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values for JSON."""
         commands = {"compare": self.compare} | ({"finetune": self.finetune} if self.use == "training" else {})
         return {**asdict(self), "patch": self.patch, **commands}
 
@@ -128,7 +128,7 @@ class Advice:
         return (*self.zero_shot, *self.training)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values for JSON."""
         lists = {name: [r.to_dict() for r in getattr(self, name)] for name in ("zero_shot", "training")}
         return {**asdict(self), **lists, "factor": self.factor}
 

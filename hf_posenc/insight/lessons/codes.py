@@ -1,4 +1,4 @@
-"""Codes of a scheme as models add them, for demonstrations on codes alone."""
+"""Position embeddings of a scheme as models add them, for lessons on embeddings alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def coded(scheme: str, **options: Any) -> Target:
     return found
 
 
-def codes(subject: Target, positions: Tensor | int) -> Tensor:
+def codes(target: Target, positions: Tensor | int) -> Tensor:
     """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first so many."""
     places = torch.arange(positions) if isinstance(positions, int) else positions
-    found = subject.codes(places)
+    found = target.codes(places)
     assert found is not None
     return found

@@ -50,10 +50,10 @@ class Counter(TorchDispatchMode):
 
 
 @register_property("cost", "How much more arithmetic does a layer have?")
-def cost(subject: Target) -> Cell:
+def cost(target: Target) -> Cell:
     """Operations of one layer on a text, against the same layer without positions; parameters; cached channels."""
-    layer, count = subject.layer(dtype=torch.float32), subject.length
-    bare = Layer(build(plan("none"), bench(subject.model, factor=1), subject.model).eval(), torch.float32)
+    layer, count = target.layer(dtype=torch.float32), target.length
+    bare = Layer(build(plan("none"), bench(target.model, factor=1), target.model).eval(), torch.float32)
     own, none = counted(layer, count), counted(bare, count)
     parameters = sum(p.numel() for p in layer.scheme.parameters()) * (1 if layer.scheme.shared else LAYERS)
     channels = layer.cached_channels() - bare.cached_channels()

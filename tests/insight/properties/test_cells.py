@@ -28,7 +28,7 @@ WIDTH, TRAINED, TEXT = 128, 64, 128  # of the bench
 
 
 @lru_cache(maxsize=32)
-def subject(scheme: str) -> Target:
+def target(scheme: str) -> Target:
     name, _, option = scheme.partition(":")
     options = dict([option.split("=")]) if option else {}
     return targets(name, options)[0]
@@ -37,7 +37,7 @@ def subject(scheme: str) -> Target:
 @lru_cache(maxsize=256)
 def cell(scheme: str, name: str) -> Cell:
     list_properties()
-    return PROPERTIES[name].measure(subject(scheme))
+    return PROPERTIES[name].measure(target(scheme))
 
 
 def sinusoid(places: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def test_a_table_ends_where_it_ends() -> None:
 
 def test_the_fitted_step_is_the_rotation_of_the_formula() -> None:
     """M_k = diag of [[cos kω, sin kω], [−sin kω, cos kω]], here for rows of codes, hence transposed."""
-    found = fit(*pairs(subject("sinusoidal")))
+    found = fit(*pairs(target("sinusoidal")))
     angles = 5 * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
     blocks = [torch.tensor([[a.cos(), -a.sin()], [a.sin(), a.cos()]]) for a in angles]
     codes = sinusoid(torch.arange(1000, 1400))

@@ -53,6 +53,6 @@ def sentence(model: str, kind: str, blind: set[tuple[str, str]], tried: list[str
     different = [scheme for scheme in tried if scheme not in same]
     said = f"In the {kind} both dogs are one under {named(same)}" if same else f"In the {kind} no scheme mixes them up"
     if different:
-        said += f"; they are told apart under {named(different)}"
+        said += f"; they are distinguished under {named(different)}"
     by_mask = "none" in different and kind == "decoder"
     return said + (": even without positions, as each word sees only what came before it." if by_mask else ".")

@@ -26,7 +26,7 @@ def families() -> Result:
     found: dict[str, list[str]] = {place: [] for place in PLACES}
     nothing = []
     for record in list_schemes():
-        parts = {part for subject in targets(record.name) for part in subject.layer().scheme.schemes}
+        parts = {part for target in targets(record.name) for part in target.layer().scheme.schemes}
         own = [part for part in parts if part.record.name == record.name]
         places = [place for place, hooks in PLACES.items() if any(overrides(p, h) for p in own for h in hooks)]
         for place in places:

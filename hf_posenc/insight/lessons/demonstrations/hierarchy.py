@@ -19,9 +19,9 @@ def hierarchy() -> Result:
     own = codes(targets("learned", model="bert")[0], 64)
     rows = []
     for alpha in ALPHAS:
-        subject = targets("learned_hier", {"alpha": alpha}, model="bert")[0]
-        reach = subject.reach
-        code = codes(subject, min(reach, SOME))
+        target = targets("learned_hier", {"alpha": alpha}, model="bert")[0]
+        reach = target.reach
+        code = codes(target, min(reach, SOME))
         swapped = apart(code[5 * len(own) + 9], code[9 * len(own) + 5])
         rows.append((alpha, reach, apart(code[: len(own)], own), least_distance(code) / least_distance(own), swapped))
     kept = max(row[2] for row in rows) < 1e-6
