@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from hf_posenc.eval.evaluation import require_lm_eval
+from hf_posenc.eval.lm.load import require_lm_eval
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.task_folder import TASKS
 

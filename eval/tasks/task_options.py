@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.sweep import whole
+from hf_posenc.eval.tasks.parse import whole
 
 
 class TaskOptions:

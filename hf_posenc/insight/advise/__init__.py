@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_posenc.insight.advise.recommend import advise
-from hf_posenc.insight.advise.report import Advice, Recommendation
+from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.report import Advice
 
 __all__ = ["Advice", "Recommendation", "advise"]

@@ -159,7 +159,7 @@ def too_large(base: Any, device: Device, case: str, ids: Tensor) -> str:
     needed, free = SCORE_COPIES * SCORE_BYTES * layers * batch * heads * length**2, device.free()
     if free is None or needed <= free:
         return ""
-    return f"the naive implementation would need about {needed / 2**30:.0f} GiB of scores, and {free / 2**30:.0f} GiB are free"
+    return f"the naive implementation needs about {needed / 2**30:.0f} GiB for scores, {free / 2**30:.0f} GiB are free"
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from hf_posenc.insight.probe.loss_by_context import (
     loss_by_context,
     scores,
 )
-from hf_posenc.insight.probe.run import context_lengths
+from hf_posenc.insight.probe.plan import context_lengths
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import is_patched
 
