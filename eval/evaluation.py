@@ -1,4 +1,7 @@
-"""Evaluate a model through lm-eval in one call: model and tasks in, rows of numbers out."""
+"""Evaluate a model through lm-eval in one call: model and tasks in, rows of numbers out.
+
+A few lines over the limit, most of them the documentation of `evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Tidy rows, and lm-eval's own results they were read from.
+    """Results of an evaluation: tidy rows, and the results of lm-eval they come from.
 
     Attributes:
-        rows: one a number; the same in every process of a launch.
-        raw: lm-eval's results; empty in all processes but the first.
+        rows: one row per number; the same in every process.
+        raw: lm-eval's results; empty in all processes except the first.
         first: whether this is the process that reports.
     """
 
@@ -35,9 +38,9 @@ class Evaluation:
     first: bool = True
 
     def save(self, path: Path) -> None:
-        """Write both as one JSON file; a crash leaves the old file or the new one, never half of one.
+        """Write both to one JSON file, atomically.
 
-        Of several processes the first writes.
+        Of several processes, only the first writes.
         """
         if not self.first:
             return
@@ -68,31 +71,31 @@ def evaluate(
     options: Mapping[str, Any] | None = None,
     **model_args: Any,
 ) -> Evaluation:
-    """Measure a model at every length asked for.
+    """Evaluate a model at several context lengths.
 
     Args:
         model: a live model, patched or not; a name or path; or an lm-eval model object.
-        tokenizer: of a live model; by default loaded beside a named one.
-        tasks: lm-eval task names; by default perplexity and passkeys, for masked models masked tokens and passkeys.
-        lengths: in tokens; by default the trained length, doubled up to the model's target.
+        tokenizer: of a live model; by default loaded with a named model.
+        tasks: lm-eval task names; by default loss and passkey retrieval.
+        lengths: context lengths in tokens; by default the trained length, doubled up to the target length.
         samples: windows of text.
         scored: tokens scored at the end of each window.
-        keys: passkeys, each hidden at every depth.
-        depths: shares of the filler before the key.
-        longest: tokens kept free before every target; set it alike in runs over other lengths that shall be compared.
+        keys: passkeys, each inserted at every depth.
+        depths: relative depths of the key in the filler text, 0 … 1.
+        longest: context in tokens available before every target; use the same value in runs to be compared.
         text: a text file; by default held-out modules of the standard library.
-        seed: of keys and masks.
-        scheme: put on the model first, with ``factor``, ``target_length`` and its options from ``model_args``.
-        label: what rows call the scheme; by default its name, or ``"unpatched"``.
-        limit: samples a length, for a quick look.
-        include_path: a folder of further task files; they are code.
+        seed: random seed of keys and masks.
+        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``.
+        label: name of the scheme in rows; by default its own, or ``"unpatched"``.
+        limit: documents per length, for a quick look.
+        include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
-        log_samples: keep every request and answer in ``raw``.
+        log_samples: keep every request and response in ``raw``.
         quiet: hide lm-eval's progress bars.
         on_request: called after each scored request.
         options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see
             `hf_posenc.eval.tasks.sweep`.
-        **model_args: anything else `PosEncLM` takes.
+        **model_args: further arguments of `PosEncLM`.
 
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.

@@ -1,4 +1,7 @@
-"""Plots of what turns: clock hands, frequencies before and after a scaling, the stretch of each, R(p) itself."""
+"""Plots of rotations: clock hands, frequencies before and after a scaling, their ratio, and the matrices R(p).
+
+One idea, over the limit: four small plots of the same rotation, each a class of numbers and drawing.
+"""
 
 from __future__ import annotations
 
