@@ -82,7 +82,7 @@ def test_foreign_writing_is_noticed(path: Path) -> None:
         before = connection.execute("SELECT * FROM cells").fetchall()
         connection.execute(f"UPDATE cells SET {change}")
         connection.commit()
-        with Store(path) as store, pytest.raises(StoreChanged, match="not as it was written"):
+        with Store(path) as store, pytest.raises(StoreChanged, match="changed by another program"):
             store.get("k")
         connection.execute("DELETE FROM cells")
         connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", before[0])
