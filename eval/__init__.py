@@ -1,4 +1,4 @@
-"""Measure a model at many lengths through lm-eval: loss of the same last tokens, passkeys, masked tokens.
+"""Evaluate a model at several context lengths through lm-eval: loss of the same last tokens, passkey retrieval, RULER.
 
     from hf_posenc.eval import evaluate
     evaluation = evaluate(model, tokenizer, lengths=[256, 512, 1024])

@@ -1,4 +1,4 @@
-"""``python -m hf_posenc.eval …`` is lm-eval's own command ``lm_eval …`` with our model types and our tasks known to it.
+"""Run lm-eval's command ``lm_eval`` with our model types and tasks registered: ``python -m hf_posenc.eval …``.
 
 lm-eval 0.4.13 reads no entry points, and looks a model type up before it reads the task files of ``--include_path``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from hf_posenc.eval.evaluation import require_lm_eval
+from hf_posenc.eval.lm.load import require_lm_eval
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.task_folder import TASKS
 

@@ -1,4 +1,4 @@
-"""Which lm-eval tasks there are, told without loading any of them."""
+"""Catalogue of lm-eval tasks and groups, without loading any of them."""
 
 from __future__ import annotations
 

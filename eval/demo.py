@@ -1,9 +1,11 @@
-"""The whole path on real text: a small trained Llama, eight ways to know position, four lengths, one fine-tune.
+"""Demo on real text: a small trained Llama, eight positional schemes, four context lengths, one fine-tuning.
 
     load the starter → patch → measure through lm-eval → unpatch → the next scheme → LoRA on YaRN → report
 
-Schemes are patched anew for each length with ``factor = length / trained length``, so that each is seen at its best.
+Schemes are patched separately for each length with ``factor = length / trained length``, their best setting.
 The fine-tuned YaRN has one factor for all lengths, as a deployed model would.
+
+One idea, a few lines over the limit: the plan of the demo, its progress and its measurements are read together.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from hf_posenc.eval.results.rows import Row, write_json
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.schemes.entry import Entry
 
-Progress = Callable[[float, str], None]
-"""Called with the share of the work that is done, and what is going on."""
+ProgressCallback = Callable[[float, str], None]
+"""Called with the completed fraction of the work and a description of the current step."""
 
 FINE_TUNED = "yarn + LoRA"
 
@@ -40,14 +42,14 @@ ENTRIES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured and trained.
+    """Amount of measurement and training.
 
     Attributes:
-        labels: of `ENTRIES`.
-        multiples: of the trained length.
+        labels: labels of `ENTRIES`.
+        multiples: context lengths, as multiples of the trained length.
         samples, scored: windows of text, and tokens scored in each.
-        keys, depths: passkeys, and shares of the filler before them.
-        steps: of the fine-tune.
+        keys, depths: passkeys, and their relative depths in the filler text.
+        steps: optimiser steps of the fine-tuning.
     """
 
     labels: tuple[str, ...]
@@ -67,7 +69,7 @@ class Plan:
 
     @property
     def requests(self) -> int:
-        """Requests for one entry."""
+        """Number of requests per entry."""
         return len(self.multiples) * (self.samples + self.keys * len(self.depths))
 
 
@@ -77,31 +79,31 @@ QUICK = Plan(("unpatched", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6,
 
 @dataclass(frozen=True)
 class Results:
-    """Rows of all entries, and what they were measured with."""
+    """Rows of all entries, and the settings they were measured with."""
 
     rows: list[Row]
     about: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``results.json`` has it."""
+        """Content of ``results.json``."""
         return {"about": self.about, "rows": [row.to_dict() for row in self.rows]}
 
 
-def run_demo(out: Path, quick: bool = False, progress: Progress | None = None) -> Results:
+def run_demo(out: Path, quick: bool = False, progress: ProgressCallback | None = None) -> Results:
     """Compare schemes on the starter Llama and write ``results.json``, ``report.md``, ``loss.png``, ``passkey.png``.
 
     Args:
-        out: folder of the four files; made if need be.
-        quick: fewer schemes, lengths and samples; under a minute.
-        progress: told how far the work is.
+        out: folder of the four files; created if missing.
+        quick: fewer schemes, lengths and samples; about a minute.
+        progress: called with the completed fraction and a description of the current step.
     """
     from hf_posenc.eval.evaluation import suppress_output
     from hf_posenc.starters import load_starter
 
     plan = QUICK if quick else FULL
-    tell = progress or (lambda done, doing: None)
+    report_progress = progress or (lambda done, doing: None)
     started = time.monotonic()
-    tell(0.0, "loading")
+    report_progress(0.0, "loading")
     with suppress_output(True):
         model, tokenizer = load_starter("llama")
     trained = model.config.max_position_embeddings
@@ -109,24 +111,24 @@ def run_demo(out: Path, quick: bool = False, progress: Progress | None = None) -
     out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     about = about_run(plan, trained, lengths)
-    steps = Steps(tell, entries=len(plan.labels) + 1)
+    steps = Steps(report_progress, entries=len(plan.labels) + 1)
     for entry in ENTRIES:
         if entry.label in plan.labels:
-            rows += measured(model, tokenizer, entry, lengths, plan, steps)
+            rows += measure_entry(model, tokenizer, entry, lengths, plan, steps)
             write_json(out / "results.json", Results(rows, about).to_dict())  # a crash keeps what was measured
-    rows += fine_tuned(model, tokenizer, lengths, plan, steps)
+    rows += measure_fine_tuned(model, tokenizer, lengths, plan, steps)
     results = Results(rows, about | {"seconds": round(time.monotonic() - started)})
-    tell(1.0, "writing")
+    report_progress(1.0, "writing")
     write_json(out / "results.json", results.to_dict())
     write_report(out, results.rows, results.about)
     return results
 
 
 class Steps:
-    """Turns ticks of single requests into the share of the whole that is done."""
+    """Convert counts of scored requests to the completed fraction of the demo."""
 
-    def __init__(self, tell: Progress, entries: int) -> None:
-        self.tell, self.entries = tell, entries
+    def __init__(self, report: ProgressCallback, entries: int) -> None:
+        self.report, self.entries = report, entries
         self.entry, self.share, self.doing = 0, 0.0, ""
 
     def begin(self, doing: str) -> None:
@@ -135,7 +137,7 @@ class Steps:
         self.show()
 
     def advance(self, share: float) -> None:
-        """A further share of this entry is done."""
+        """Add a completed fraction of this entry."""
         self.share = min(1.0, self.share + share)
         self.show()
 
@@ -145,18 +147,18 @@ class Steps:
         self.show()
 
     def show(self) -> None:
-        """Pass the state on."""
-        self.tell(min(1.0, (self.entry + self.share) / self.entries), self.doing)
+        """Report the completed fraction."""
+        self.report(min(1.0, (self.entry + self.share) / self.entries), self.doing)
 
 
-def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
-    """Rows of one entry, zero-shot; the model carries no scheme before and after."""
+def measure_entry(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
+    """Measure one entry, zero-shot; the model is unpatched before and after."""
     from hf_posenc.eval.comparison.refit_per_length import RefittedLM
     from hf_posenc.eval.evaluation import evaluate, suppress_output
     from hf_posenc.eval.lm.models import PosEncLM
 
     steps.begin(entry.label)
-    shared = {"tokenizer": tokenizer, "tick": lambda: steps.advance(1 / plan.requests)}
+    shared = {"tokenizer": tokenizer, "on_request": lambda: steps.advance(1 / plan.requests)}
     with suppress_output(True):
         if entry.scheme is None:
             lm = PosEncLM(model, **shared)
@@ -167,8 +169,8 @@ def measured(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan:
     return rows
 
 
-def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
-    """Rows of YaRN at the factor of the longest length, after a brief LoRA fine-tune on training modules."""
+def measure_fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
+    """Measure YaRN with the factor of the longest length, after brief LoRA fine-tuning on the training modules."""
     from hf_posenc.eval.evaluation import evaluate
     from hf_posenc.patching.patch import patch_model
     from hf_posenc.training import Training, finetune
@@ -177,19 +179,23 @@ def fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps
     patch_model(model, "yarn", target_length=lengths[-1])
     trained = finetune(
         model, tokenizer, [module_text(name) for name in TRAINING], Training(length=lengths[-1], steps=plan.steps),
-        progress=lambda share, _: steps.tell((steps.entry + share / 2) / steps.entries, steps.doing),
+        progress=lambda share, _: steps.report((steps.entry + share / 2) / steps.entries, steps.doing),
     ).model  # fmt: skip
     steps.advance(0.5)
     steps.doing = FINE_TUNED
     rows = evaluate(
-        trained, tokenizer, label=FINE_TUNED, tick=lambda: steps.advance(0.5 / plan.requests), **plan.measure(lengths)
+        trained,
+        tokenizer,
+        label=FINE_TUNED,
+        on_request=lambda: steps.advance(0.5 / plan.requests),
+        **plan.measure(lengths),
     ).rows
     steps.end()
     return rows
 
 
 def about_run(plan: Plan, trained: int, lengths: list[int]) -> dict[str, Any]:
-    """What a reader needs to repeat the numbers."""
+    """Collect the settings that the report names."""
     from importlib.metadata import version
 
     return {

@@ -1,4 +1,4 @@
-"""What can go wrong in a measurement, one type a cause; `RequestTooLong` lives in `hf_posenc.errors`."""
+"""Errors of evaluations, one type per cause; `RequestTooLong` lives in `hf_posenc.errors`."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""One call from a model to rows of numbers, through lm-eval."""
+"""Evaluate a model through lm-eval in one call: model and tasks in, rows of numbers out.
+
+A few lines over the limit, most of them the documentation of `evaluate`.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hf_posenc.errors import MissingExtra, WrongKind, shown
+from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
 from hf_posenc.eval.task_folder import TASKS
@@ -22,11 +25,11 @@ MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Tidy rows, and lm-eval's own results they were read from.
+    """Results of an evaluation: tidy rows, and the results of lm-eval they come from.
 
     Attributes:
-        rows: one a number; the same in every process of a launch.
-        raw: lm-eval's results; empty in all processes but the first.
+        rows: one row per number; the same in every process.
+        raw: lm-eval's results; empty in all processes except the first.
         first: whether this is the process that reports.
     """
 
@@ -35,9 +38,9 @@ class Evaluation:
     first: bool = True
 
     def save(self, path: Path) -> None:
-        """Write both as one JSON file; a crash leaves the old file or the new one, never half of one.
+        """Write both to one JSON file, atomically.
 
-        Of several processes the first writes.
+        Of several processes, only the first writes.
         """
         if not self.first:
             return
@@ -64,35 +67,35 @@ def evaluate(
     trust_tasks: bool = False,
     log_samples: bool = False,
     quiet: bool = True,
-    tick: Callable[[], None] | None = None,
+    on_request: Callable[[], None] | None = None,
     options: Mapping[str, Any] | None = None,
     **model_args: Any,
 ) -> Evaluation:
-    """Measure a model at every length asked for.
+    """Evaluate a model at several context lengths.
 
     Args:
         model: a live model, patched or not; a name or path; or an lm-eval model object.
-        tokenizer: of a live model; by default loaded beside a named one.
-        tasks: lm-eval task names; by default perplexity and passkeys, for masked models masked tokens and passkeys.
-        lengths: in tokens; by default the trained length, doubled up to the model's target.
+        tokenizer: of a live model; by default loaded with a named model.
+        tasks: lm-eval task names; by default loss and passkey retrieval.
+        lengths: context lengths in tokens; by default the trained length, doubled up to the target length.
         samples: windows of text.
         scored: tokens scored at the end of each window.
-        keys: passkeys, each hidden at every depth.
-        depths: shares of the filler before the key.
-        longest: tokens kept free before every target; set it alike in runs over other lengths that shall be compared.
+        keys: passkeys, each inserted at every depth.
+        depths: relative depths of the key in the filler text, 0 … 1.
+        longest: context in tokens available before every target; use the same value in runs to be compared.
         text: a text file; by default held-out modules of the standard library.
-        seed: of keys and masks.
-        scheme: put on the model first, with ``factor``, ``target_length`` and its options from ``model_args``.
-        label: what rows call the scheme; by default its name, or ``"unpatched"``.
-        limit: samples a length, for a quick look.
-        include_path: a folder of further task files; they are code.
+        seed: random seed of keys and masks.
+        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``.
+        label: name of the scheme in rows; by default its own, or ``"unpatched"``.
+        limit: documents per length, for a quick look.
+        include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
-        log_samples: keep every request and answer in ``raw``.
+        log_samples: keep every request and response in ``raw``.
         quiet: hide lm-eval's progress bars.
-        tick: called after each scored request.
+        on_request: called after each scored request.
         options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see
             `hf_posenc.eval.tasks.sweep`.
-        **model_args: anything else `PosEncLM` takes.
+        **model_args: further arguments of `PosEncLM`.
 
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
@@ -115,7 +118,7 @@ def evaluate(
     if not trust_tasks:  # a trusted file is a task by its path
         check_known(asked, include_path)
     with suppress_output(quiet):
-        lm = language_model(model, tokenizer, scheme=scheme, tick=tick, **model_args)
+        lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
     if hasattr(lm, "rows_at_once"):  # else somebody else's model object
         check_text_room(lm.model, lengths[-1], lm.rows_at_once(lengths[-1]))
@@ -133,43 +136,6 @@ def evaluate(
     first = lm.rank == 0
     rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)) if first else []
     return Evaluation(from_first(lm, rows), raw, first)
-
-
-def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """The lm-eval model object of a live model, a name or a path; one that is one already is passed through."""
-    require_lm_eval()
-    import torch
-    from lm_eval.api.model import LM
-
-    from hf_posenc.checkpoints.validate import check_folder
-    from hf_posenc.core.files.hf_errors import explained_errors
-    from hf_posenc.core.files.paths import checked_name
-    from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
-    from hf_posenc.eval.lm.native_length import check_device
-    from hf_posenc.eval.validate import check_batch, check_tokenizer
-    from hf_posenc.patching.preconditions.weights import check_finite
-
-    check_tokenizer(tokenizer)
-    check_batch(model_args.get("batch_size", 1))
-    if isinstance(model, LM):
-        return model
-    if isinstance(model, (str, Path)):
-        model = checked_name(model)
-        check_folder(model)
-        with explained_errors(model):
-            cls = PosEncMLM if is_masked(model) else PosEncLM
-    elif isinstance(model, torch.nn.Module):
-        cls = PosEncMLM if is_masked(model) else PosEncLM
-    else:
-        raise WrongKind(f"A model to measure is a live one, a folder or a hub name, got {shown(model)}. Pass one.")
-    if model_args.get("device") is not None:
-        check_device(model_args["device"])
-    if isinstance(tokenizer, (str, Path)):
-        tokenizer = checked_name(tokenizer, "A tokenizer")
-    with explained_errors(tokenizer) if isinstance(tokenizer, str) else nullcontext():
-        lm = cls(model, tokenizer=tokenizer, **model_args)
-    check_finite(lm.model)
-    return lm
 
 
 def run_tasks(
@@ -239,32 +205,3 @@ def default_lengths(lm: Any) -> list[int]:
     while 2 * lengths[-1] <= target:
         lengths.append(2 * lengths[-1])
     return lengths
-
-
-def is_masked(model: Any) -> bool:
-    """Whether a model's own class, or a checkpoint's, is a masked language model."""
-    if isinstance(model, str):
-        from hf_posenc.checkpoints.config import read_config
-
-        classes = read_config(model).architectures or []
-    else:
-        from hf_posenc.eval.lm.log_probs import unwrapped
-
-        classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
-    return any(name.endswith("ForMaskedLM") for name in classes)
-
-
-def model_name(lm: Any) -> str:
-    """The name or path the model came from, else its class."""
-    from hf_posenc.eval.lm.log_probs import unwrapped
-
-    host = unwrapped(lm.model)
-    return getattr(host.config, "_name_or_path", "") or type(host).__name__
-
-
-def require_lm_eval() -> None:
-    """Say which extra is missing, rather than which module."""
-    try:
-        import lm_eval  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("Evaluation needs lm-eval, which is not installed. pip install 'hf-posenc[eval]'") from error

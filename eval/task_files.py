@@ -1,4 +1,4 @@
-"""Task files that somebody else wrote, read as plain text before lm-eval loads them.
+"""Validate task files of other authors as plain text, before lm-eval loads them.
 
 lm-eval passes over a file it cannot parse, takes the last of two tasks of one name, and never ends on a file that
 includes itself. Nothing is run here: tags such as ``!function`` are not looked at.

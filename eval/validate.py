@@ -1,4 +1,4 @@
-"""What a measurement is asked for, checked before a model is loaded or a file written."""
+"""Validate the arguments of an evaluation before a model is loaded or a file written."""
 
 from __future__ import annotations
 
@@ -18,14 +18,8 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.tasks.sweep import (
-    Sweep,
-    depths_of,
-    lengths_of,
-    listed,
-    seed_of,
-    whole,
-)
+from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, seed_of, whole
+from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.windows import source_text
 
 

@@ -40,7 +40,8 @@ from transformers import AutoTokenizer
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.evaluation import evaluate, is_masked
+from hf_posenc.eval.evaluation import evaluate
+from hf_posenc.eval.lm.load import is_masked
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.training import METHODS, Training, finetune
 

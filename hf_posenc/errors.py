@@ -25,7 +25,7 @@ class SchemeNotDefined(PosEncError, ValueError):
     """The scheme has no meaning on this kind of model."""
 
 
-class UnknownTopic(PosEncError, ValueError):
+class UnknownLesson(PosEncError, ValueError):
     """No demonstration is registered under that name, or it does not take what it was given."""
 
 

@@ -1,1 +1,1 @@
-"""Compare schemes under one budget, resumably."""
+"""Comparison of several schemes on one model, on the same texts; resumable after an interruption."""

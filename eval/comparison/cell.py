@@ -1,4 +1,4 @@
-"""The unit of a comparison: one scheme on one task at one length, with the key under which it is kept."""
+"""Cells of a comparison: one scheme on one task at one length, with the key under which its record is stored."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_posenc.eval.catalogue import sweeps
-from hf_posenc.eval.comparison.identity import plain
-from hf_posenc.eval.results.store import key_of
+from hf_posenc.eval.comparison.identity import to_json
+from hf_posenc.eval.results.record import key_of
 from hf_posenc.schemes.entry import Entry
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one row of the store answers.
+    """One unit of measurement.
 
     Attributes:
-        entry, task: what is measured, on what.
-        lengths: one, or all for a task that knows no lengths and is measured once.
-        key, settings: of the store.
+        entry: the scheme with its options.
+        task: lm-eval task.
+        lengths: in tokens; one, or all for a task without a length sweep, which is measured once.
+        key: key in the store.
+        settings: everything the key is computed from.
     """
 
     entry: Entry
@@ -30,18 +32,18 @@ class Cell:
 
     @property
     def length(self) -> int:
-        """The longest."""
+        """The longest of the lengths, tokens."""
         return self.lengths[-1]
 
     @property
     def name(self) -> str:
-        """As progress shows it."""
+        """Name in progress output."""
         return f"{self.entry.label} · {self.task} · {self.length}"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured, whatever the scheme: every field goes into the keys of the cells."""
+    """Settings common to all schemes; every field goes into the keys of the cells."""
 
     measure: dict[str, Any]
     longest: int
@@ -50,17 +52,17 @@ class Request:
     identity: dict[str, Any]
 
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
-        """A cell with its key."""
+        """Build a cell with its key."""
         reach = self.longest if self.one_factor and entry.scheme is not None else None
         settings = {
             **entry.settings(), **self.identity, "task": task, "measured": list(lengths), "longest": self.longest,
-            "patched_for": reach, "measure": plain(self.measure), "model_args": plain(self.model_args),
+            "patched_for": reach, "measure": to_json(self.measure), "model_args": to_json(self.model_args),
         }  # fmt: skip
         return Cell(entry, task, tuple(lengths), key_of(settings), settings)
 
 
 def cells_of(request: Request, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]) -> Iterator[Cell]:
-    """The cells, in the order they are measured."""
+    """Yield the cells in the order they are measured."""
     for entry in entries:
         for task in tasks:
             for group in [[length] for length in lengths] if sweeps(task) else [lengths]:

@@ -1,6 +1,6 @@
-"""What a number depends on besides the scheme: weights, tokenizer, text, tasks and versions, each as a digest.
+"""Digests of everything a number depends on besides the scheme: weights, tokenizer, text, tasks and versions.
 
-A path or a name is not enough: what it holds may have changed since.
+Digests of contents, not names: a file or a checkpoint can change under the same name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from hf_posenc.eval.lm.log_probs import unwrapped
 
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
-PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # of a configuration; change no number
+IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # configuration keys that change no number
 
 
 def model_digest(model: Any) -> str:
-    """Of class, configuration and every weight of a live model, a PEFT adapter's included."""
+    """Digest of class, configuration and all weights of a live model, including a PEFT adapter."""
     digest = hashlib.blake2b(digest_size=16)
     host = unwrapped(model)
-    config = {name: value for name, value in host.config.to_dict().items() if name not in PASSING}
+    config = {name: value for name, value in host.config.to_dict().items() if name not in IGNORED}
     digest.update(json.dumps([type(host).__name__, config], sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -34,7 +34,7 @@ def model_digest(model: Any) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Of everything that turns text into tokens."""
+    """Digest of everything that affects tokenization."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     content = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
@@ -42,7 +42,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def text_digest(path: str | Path | None) -> str:
-    """Of a file or folder of files; the held-out standard library belongs to the version of Python.
+    """Digest of a text file or folder; the default text is identified by the version of Python.
 
     Raises:
         OSError: there is no such file.
@@ -51,7 +51,7 @@ def text_digest(path: str | Path | None) -> str:
 
 
 def files_digest(path: Path, suffixes: tuple[str, ...] = ()) -> str:
-    """Of a file, or of all files below a folder."""
+    """Digest of a file, or of all files below a folder."""
     files = (
         sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
     )
@@ -60,19 +60,19 @@ def files_digest(path: Path, suffixes: tuple[str, ...] = ()) -> str:
 
 
 def digest_of(content: str | bytes) -> str:
-    """Sixteen bytes of BLAKE2, in hexadecimal."""
+    """BLAKE2 digest of 16 bytes, in hexadecimal."""
     return hashlib.blake2b(content if isinstance(content, bytes) else content.encode(), digest_size=16).hexdigest()
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that make the numbers."""
+    """Return the versions of Python and of the packages that compute the numbers."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
-def plain(value: Any) -> Any:
-    """A setting as JSON has it; what JSON has no form for, as text."""
+def to_json(value: Any) -> Any:
+    """Convert a setting to JSON values; values without a JSON form become text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [to_json(inner) for inner in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,8 +1,9 @@
-"""A static scaling at its best: patched anew for every length, with the factor that just reaches it.
+"""Evaluate a static scaling at its best setting: patch separately for every length, with the factor that reaches it.
 
-    factor = length / trained length        for each length asked for
+    factor = length / trained length        for each length
 
-`pi` at factor 8 is poor at 1× and `pi` at factor 2 at 8×; a fair comparison over lengths gives each length its own.
+`pi` with factor 8 is poor at 1×, and with factor 2 at 8×; a fair comparison over lengths gives each length its own
+factor.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from hf_posenc.patching.patch import patch_model, unpatch_model
 
 
 class RefittedLM(PosEncLM):
-    """Scores each request under the scheme patched for the smallest of ``lengths`` that holds it.
+    """Language model for lm-eval that scores each request with the scheme patched for the smallest sufficient length.
 
     Args:
-        pretrained: a live model that carries no scheme; it carries none afterwards.
+        pretrained: a live unpatched model; unpatched again afterwards.
         fit: scheme name.
-        lengths: the lengths asked for.
+        lengths: sequence lengths in tokens.
         fit_options: options of the scheme.
         **options: as in `PosEncLM`.
     """
@@ -41,16 +42,16 @@ class RefittedLM(PosEncLM):
 
     @property
     def prefixes(self) -> bool:
-        """No pass answers for another length, which has a factor of its own."""
+        """False: a forward pass cannot be shared between lengths, which have different factors."""
         return False
 
     def setting(self, tokens: int) -> int:
-        """The length that a text of so many tokens is scored under."""
+        """Return the length that a text of ``tokens`` tokens is scored under."""
         return self.length_of(tokens)
 
     @contextmanager
     def under(self, setting: Any) -> Iterator[None]:
-        """Patched for a length, and back."""
+        """Inside the block, patch the model for a length."""
         patch_model(self.model, self.fit, target_length=setting, **self.fit_options)
         try:
             yield
@@ -58,7 +59,7 @@ class RefittedLM(PosEncLM):
             unpatch_model(self.model)
 
     def length_of(self, tokens: int) -> int:
-        """The smallest of the lengths that holds a request.
+        """Return the smallest of the lengths that holds a request.
 
         Raises:
             LengthTooShort: none does.
@@ -70,11 +71,11 @@ class RefittedLM(PosEncLM):
 
     @property
     def scheme_name(self) -> str:
-        """What tables call it."""
+        """Name of the scheme in tables."""
         return self.fit
 
     def get_model_info(self) -> dict[str, Any]:
-        """As ever, with the scheme, which is off the model between requests."""
+        """Describe the model for lm-eval's results, with the scheme, which is not patched in between requests."""
         return super().get_model_info() | {
             "posenc_scheme": self.fit, "posenc_options": self.fit_options, "posenc_refitted_to": self.lengths
         }  # fmt: skip

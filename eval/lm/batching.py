@@ -1,4 +1,4 @@
-"""How rows are batched: rows of one length together, padding never, longest first.
+"""Batching: sequences of equal length together, without padding, longest first.
 
 Padding would move the positions of a scheme that looks at the length of the text, and lm-eval's own batches have no
 mask for it. So a row's score never depends on the rows it was scored with, and a batch of any size gives the numbers of
@@ -31,7 +31,7 @@ AUTO_TOKENS = 8192
 class Batched(OpenEnded):
     """The model behind the requests: states of rows, and what they are counted and limited by."""
 
-    tick: Callable[[], None] | None
+    on_request: Callable[[], None] | None
     batch_size_per_gpu: int | str
 
     def check_length(self, tokens: int, kind: str) -> None:
@@ -100,14 +100,14 @@ class Batched(OpenEnded):
 
     def bar(self, total: int, what: str, disable: bool) -> tqdm:
         """A progress bar in the first process, where nobody else keeps one."""
-        return tqdm(total=total, desc=what, disable=disable or self.rank != 0 or self.tick is not None)
+        return tqdm(total=total, desc=what, disable=disable or self.rank != 0 or self.on_request is not None)
 
     def ticked(self, bar: tqdm | None = None) -> None:
         """Tell the progress bars that one more request is done."""
         if bar is not None:
             bar.update()
-        if self.tick is not None:
-            self.tick()
+        if self.on_request is not None:
+            self.on_request()
 
 
 @contextmanager

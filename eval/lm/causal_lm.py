@@ -1,4 +1,4 @@
-"""lm-eval's model type ``hf_posenc``: a Hugging Face model under a position scheme, and nothing cut in silence.
+"""lm-eval's model type ``hf_posenc``: a Hugging Face model with a positional scheme; requests are never truncated.
 
     base model → scheme → PEFT adapter              so that the adapter meets the positions it was trained with
 
@@ -47,11 +47,11 @@ class PosEncLM(Scorer):
 
     Args:
         pretrained: a name, a path, or a live model, patched or not.
-        scheme: what position is; None leaves the model as it comes.
+        scheme: what position is; None leaves the unpatched model.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.
-        tick: called after each scored request, for progress bars; with it lm-eval's own bar is off.
+        on_request: called after each scored request, for progress bars; with it lm-eval's own bar is off.
         share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
             a live one may stand in a single process of a training run.
         **options: options of the scheme, and everything `HFLM` takes.
@@ -62,7 +62,7 @@ class PosEncLM(Scorer):
         pretrained: str | transformers.PreTrainedModel,
         scheme: str | None = None,
         on_overflow: str = "error",
-        tick: Callable[[], None] | None = None,
+        on_request: Callable[[], None] | None = None,
         softmax_dtype: str | torch.dtype | None = "float32",
         share: bool | None = None,
         **options: Any,
@@ -78,7 +78,7 @@ class PosEncLM(Scorer):
             )
         self.scheme = scheme
         self.patch = {name: options.pop(name) for name in (*LENGTHS, *option_names(scheme)) if name in options}
-        self.on_overflow, self.tick = on_overflow, tick
+        self.on_overflow, self.on_request = on_overflow, on_request
         named = isinstance(pretrained, str)
         if not isinstance(pretrained, str):
             refuse_unused(pretrained, options if scheme else self.patch | options)

@@ -1,4 +1,4 @@
-"""Generation: prompts of one length together, and nothing cut.
+"""Generation for lm-eval: prompts of equal length together, none truncated.
 
 lm-eval pads prompts to the longest of a batch and cuts the front of those that leave no room, their begin token first.
 """

@@ -1,4 +1,4 @@
-"""One evaluation in several processes: each scores its share of the documents, the first has the results.
+"""Evaluation in several processes: each scores its share of the documents, the first has the results.
 
     accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval …     GPUs, or without any CPU processes
     torchrun --nproc-per-node 2 -m hf_posenc.cli eval …                         the same

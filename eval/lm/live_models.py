@@ -1,4 +1,4 @@
-"""What lm-eval's `HFLM` would do to a model that is loaded already, and what it would leave out without a word."""
+"""Keep lm-eval's `HFLM` from changing an already loaded model, and from ignoring arguments silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens, and of no others: the head runs on the scored positions only.
+"""Log-probabilities of chosen tokens: the language-modelling head runs on the scored positions only.
 
     score(t) = log softmax(head(h_{t−1}))[t]        in float32, whatever the model computes in
 

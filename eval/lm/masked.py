@@ -1,4 +1,4 @@
-"""What a masked language model makes of hidden tokens.
+"""Log-probabilities of masked tokens under a masked language model.
 
     score(t_i) = log softmax(head(h_i))[t_i]
 

@@ -1,4 +1,4 @@
-"""lm-eval's model type ``hf_posenc_mlm``: a masked language model under a position scheme.
+"""lm-eval's model type ``hf_posenc_mlm``: a masked language model with a positional scheme.
 
     target tokens → [MASK] → one forward → log softmax at their places
 

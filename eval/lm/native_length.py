@@ -1,4 +1,4 @@
-"""How far a model reads without a scheme of ours."""
+"""Maximum context length of an unpatched model."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def check_reach(lm: Any, length: int) -> None:
     rows = adapter.geometry(host.config, trained_length=trained, target_length=trained).table
     if rows is not None and length > rows:
         raise BeyondTable(
-            f"The model as it comes has learned {rows} positions, and {length} are asked for. "
+            f"The unpatched model has learned {rows} positions, and {length} are asked for. "
             "Ask for shorter lengths, or compare schemes that reach further."
         )

@@ -1,4 +1,4 @@
-"""Make our model types known to lm-eval."""
+"""Register our model types with lm-eval."""
 
 from __future__ import annotations
 

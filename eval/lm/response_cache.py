@@ -1,4 +1,4 @@
-"""lm-eval's ``--use_cache``, made safe: answers of each model and setting lie in a table of their own.
+"""A safe ``--use_cache`` for lm-eval: one table of responses per model and setting.
 
 lm-eval keys an answer by the request alone. One file used under two schemes would answer the second with the numbers
 of the first. The table's name is a digest of all that an answer depends on.

@@ -1,4 +1,4 @@
-"""How requests of lm-eval are scored: each row once, however many requests it answers."""
+"""Score lm-eval's requests: every sequence once, however many requests it answers."""
 
 from __future__ import annotations
 

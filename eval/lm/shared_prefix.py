@@ -1,4 +1,4 @@
-"""Requests that go on where another one ended: one forward pass serves both.
+"""Share forward passes between requests where one is a prefix of the other.
 
     A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B reads all that A reads
 

@@ -1,4 +1,4 @@
-"""Runs of tokens to score, and the fewest forward passes that score them.
+"""Spans of tokens to score, and the fewest forward passes that score them.
 
     span (0, 256, 512)       tokens 256 … 511 of a text, read from token 0
     span (0, 512, 1024)      tokens 512 … 1023 of it

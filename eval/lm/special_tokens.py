@@ -1,4 +1,4 @@
-"""What a tokenizer puts around every text: a begin token, an end token, both, or nothing."""
+"""Special tokens that a tokenizer adds around every text: a begin token, an end token, both, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts that go on: the end token some tokenizers put behind every text does not belong into the middle of one.
+"""Strip the end token that some tokenizers append to a prompt which generation continues.
 
 lm-eval takes what follows the tokens of the context for the target. With an end token behind the context that is one
 token too few, and the model is asked to go on after the text has ended.

@@ -1,4 +1,4 @@
-"""A comparison as files: JSON for programs, CSV for spreadsheets, Markdown for notes, a page for people."""
+"""Export a comparison as JSON, CSV, Markdown and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,23 @@ from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison, interval
 
 COLUMNS = ("model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note")
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what a spreadsheet would run
+FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+    "\n",
+    "＝",
+    "＋",
+    "－",
+    "＠",
+)  # a spreadsheet runs cells that begin with these
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``: all four new, or none.
+    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``, all of them or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -32,18 +44,18 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "page.html": page_html(comparison),
     }
     try:
-        with staged(folder) as beside:
+        with staged(folder) as staging:
             for name, text in files.items():
-                write_bytes(beside / name, text.encode("utf-8", "replace"))
+                write_bytes(staging / name, text.encode("utf-8", "replace"))
     except OSError as error:
         raise StoreUnusable(
-            f"{folder / 'results.json'} and its companions could not be written ({error.strerror or error}). "
-            "Make room, or the folder writable, and run the same command again; every finished cell is kept."
+            f"{folder / 'results.json'} and the other results could not be written ({error.strerror or error}). "
+            "Free some space or make the folder writable, and run the same command again; every finished cell is kept."
         ) from error
 
 
 def csv_text(comparison: Comparison) -> str:
-    """One line a number; one line, without a number and with the reason, for each cell that has none."""
+    """Format as CSV: one line per number, and one line with the reason for each refused or failed cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -51,16 +63,22 @@ def csv_text(comparison: Comparison) -> str:
         low, high = interval(row) or ("", "")
         values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "")
         writer.writerow(
-            [*map(harmless, (row.model, row.scheme, row.task)), row.length, row.depth, harmless(row.metric), *values]
+            [
+                *map(escape_formula, (row.model, row.scheme, row.task)),
+                row.length,
+                row.depth,
+                escape_formula(row.metric),
+                *values,
+            ]
         )
     for record in comparison.records:
         if record.state != "done":
-            names = map(harmless, (comparison.about["model"], record.scheme, record.task))
-            writer.writerow([*names, record.length, *[""] * 7, harmless(f"{record.state}: {record.reason}")])
+            names = map(escape_formula, (comparison.about["model"], record.scheme, record.task))
+            writer.writerow([*names, record.length, *[""] * 7, escape_formula(f"{record.state}: {record.reason}")])
     return file.getvalue()
 
 
-def harmless(text: str) -> str:
-    """A name that no spreadsheet takes for a formula, on one line."""
+def escape_formula(text: str) -> str:
+    """Escape a name so that no spreadsheet takes it for a formula, on one line."""
     text = f"'{text}" if text.startswith(FORMULA) else text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

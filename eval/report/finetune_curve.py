@@ -1,4 +1,4 @@
-"""A picture of fine-tuning: loss against steps, at every length that was measured."""
+"""Plot of fine-tuning: held-out loss against optimiser steps, one line per context length."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def curve_plot(runs: Sequence[Sequence[Point]], trained_length: int, path: Path,
     """Draw the held-out loss of one run, or of several that differ in their seed, against steps.
 
     Args:
-        runs: one curve a seed; with several, lines are means and bands reach from the lowest to the highest.
-        trained_length: tokens.
-        path: of the picture; its ending says which format, such as ``.png`` or ``.svg``.
-        goal: a loss to compare with: that of the model as it came, at its trained length.
+        runs: one curve per seed; with several, lines are means and bands span minimum to maximum.
+        trained_length: pre-training context length in tokens.
+        path: of the plot; the suffix selects the format, such as ``.png`` or ``.svg``.
+        goal: reference loss, nats/token: that of the unpatched model at its trained length.
 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
     canvas, axes = figure(8.0, 4.6)
     rows = [(point.step, point.loss) for run in runs for point in run if point.loss is not None]
-    axes.plot(*zip(*rows, strict=True), ".", color=FAINT, alpha=0.45, markersize=4, label="rows trained on")
+    axes.plot(*zip(*rows, strict=True), ".", color=FAINT, alpha=0.45, markersize=4, label="training sequences")
     lengths = sorted({length for point in runs[0] for length in point.held_out})
     for number, length in enumerate(lengths):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         draw_length(axes, runs, length, f"{length:,} ({length / trained_length:g}×)", color=colour, marker=marker)
-    told = [value for run in runs for point in run for value in point.held_out.values()]
-    told += [] if goal is None else [goal]
-    if told:  # rows differ more from each other than training changes any of them
-        margin = 0.15 * max(max(told) - min(told), 0.2)
-        axes.set_ylim(min(told) - margin, max(told) + margin)
+    losses = [value for run in runs for point in run for value in point.held_out.values()]
+    losses += [] if goal is None else [goal]
+    if losses:  # the losses of single training sequences vary too much to set the scale
+        margin = 0.15 * max(max(losses) - min(losses), 0.2)
+        axes.set_ylim(min(losses) - margin, max(losses) + margin)
     if goal is not None:
-        axes.axhline(goal, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1, label="as it came, at 1×")
+        axes.axhline(goal, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1, label="unpatched, at 1×")
     axes.set_xlabel("optimiser steps")
-    axes.set_ylabel("loss (nats/token)")
-    title = "Held-out loss of the same last tokens, by tokens of context"
+    axes.set_ylabel("cross-entropy loss (nats/token)")
+    title = "Held-out loss of the same last tokens, by context length (tokens)"
     axes.set_title(title + (f", {len(runs)} seeds" if len(runs) > 1 else ""), loc="left", fontsize=11)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -58,7 +58,7 @@ def curve_plot(runs: Sequence[Sequence[Point]], trained_length: int, path: Path,
 
 
 def draw_length(axes: Any, runs: Sequence[Sequence[Point]], length: int, label: str, **style: Any) -> None:
-    """The mean over runs as a line, and what they span as a band."""
+    """Draw the mean over runs as a line, and their range as a band."""
     steps = [point.step for point in runs[0] if length in point.held_out]
     values = [
         [p.held_out[length] for run in runs for p in run if p.step == step and length in p.held_out] for step in steps

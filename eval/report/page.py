@@ -1,7 +1,7 @@
-"""The comparison as one page that stands alone: pictures inside, no script, nothing fetched.
+"""Comparison as one self-contained HTML page: inline SVG plots, no scripts, no external resources.
 
-The template escapes everything that is put into it. The only exception are the pictures, whose every name has been
-escaped by matplotlib and by `hf_posenc.core.plotting.svg`.
+The template escapes everything put into it, except the plots, whose texts matplotlib and `hf_posenc.core.plotting.svg`
+escape.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from hf_posenc.eval.report.page_plots import curves, heat_maps
 from hf_posenc.eval.report.phrases import (
-    axis,
-    grid,
+    axis_label,
     is_share,
     method,
-    named,
+    metric_name,
     remarks,
+    table_of,
     task_title,
     title,
 )
@@ -27,7 +27,7 @@ TEMPLATE = "page.html"
 
 
 def page_html(comparison: Comparison) -> str:
-    """The page as HTML."""
+    """Render the page as HTML."""
     about = comparison.about
     return template().render(
         title=title(about),
@@ -41,43 +41,43 @@ def page_html(comparison: Comparison) -> str:
 
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
-    """Pictures and tables of one task."""
+    """Collect the plots and tables of one task."""
     metrics = comparison.metrics(task)
     swept = [
         m for m in metrics if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))
     ]
-    drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity says what the loss says
+    drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
     shares = [metric for metric in comparison.metrics(task, depth=True) if is_share(metric)][:1]
     return {
         "name": task,
         "title": task_title(task),
         "curves": [
-            {"caption": caption(metric, metrics), "picture": picture(curves(comparison, task, metric))}
+            {"caption": caption(metric, metrics), "picture": svg_markup(curves(comparison, task, metric))}
             for metric in drawn
         ],
         "maps": [
-            {"label": label, "picture": picture(svg)}
+            {"label": label, "picture": svg_markup(svg)}
             for metric in shares
             for label, svg in heat_maps(comparison, task, metric).items()
         ],
-        "share": named(shares[0]) if shares else "",
+        "share": metric_name(shares[0]) if shares else "",
         "tables": [table(comparison, task, metric) for metric in metrics],
     }
 
 
 def caption(metric: str, metrics: list[str]) -> str:
-    """What a picture shows; beside a share of right answers, the loss is that of the answers."""
-    return f"{named(metric)} of the answer" if metric == "nll" and is_share(metrics[0]) else named(metric)
+    """Caption of a plot; the loss of a task with an accuracy is that of the answers."""
+    return f"{metric_name(metric)} of the answer" if metric == "nll" and is_share(metrics[0]) else metric_name(metric)
 
 
 def table(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
-    """Entries down, lengths across."""
-    head, lines = grid(comparison, task, metric)
-    return {"caption": axis(metric), "head": head, "lines": lines}
+    """Build the table of one metric: entries as rows, lengths as columns."""
+    head, lines = table_of(comparison, task, metric)
+    return {"caption": axis_label(metric), "head": head, "lines": lines}
 
 
-def picture(svg: str) -> Any:
-    """SVG that we made, as markup."""
+def svg_markup(svg: str) -> Any:
+    """Mark SVG from our own plots as safe markup."""
     from markupsafe import Markup
 
     return Markup(svg)
@@ -85,7 +85,7 @@ def picture(svg: str) -> Any:
 
 @lru_cache(maxsize=1)
 def template() -> Any:
-    """The template, from the file beside this one."""
+    """Load the Jinja template, with autoescape."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -1,7 +1,7 @@
-"""Pictures of a comparison for its page: a metric against length, and a share by length and depth.
+"""Plots of a comparison for its HTML page: a metric against length, and accuracy by length and depth.
 
-Colours are Okabe and Ito's, told apart by every reader and visible on white and on black; with more than six schemes
-they come again with other lines and markers. The model as it comes has the colour of the text.
+The palette of Okabe and Ito is colour-blind safe and visible on white and black; beyond six schemes, colours repeat
+with other line styles and markers. The unpatched baseline has the colour of the text.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_names, length_ticks
 from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
 from hf_posenc.eval.report.phrases import (
-    axis,
-    in_units,
+    axis_label,
     is_share,
-    named,
+    metric_name,
+    to_units,
 )
 from hf_posenc.eval.report.plots import mark_trained
-from hf_posenc.eval.results.comparison import Comparison, by_place, interval
+from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.rows import Row
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-ROOM = 46  # letters of a legend line
-MOST_NUMBERS = 120  # in the heat maps of a task; past that, colour has to do
+LEGEND_WIDTH = 46  # characters per legend line
+MOST_NUMBERS = 120  # cells in the heat maps of a task that are annotated with numbers; with more, colour only
 
 
 def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """Colour, line and marker of every entry, the same in all pictures."""
+    """Choose colour, line style and marker of every entry, the same in all plots."""
     schemes = [scheme["label"] for scheme in comparison.about["schemes"] if scheme["scheme"] is not None]
     found = {label: {"color": NEUTRAL, "linestyle": (0, (1, 1.2)), "marker": MARKERS[0]} for label in comparison.labels}
     for number, label in enumerate(schemes):
@@ -41,23 +41,23 @@ def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
 
 
 def curves(comparison: Comparison, task: str, metric: str) -> str:
-    """One line an entry against length, in a band of 95 % confidence, as SVG."""
+    """Plot a metric against length, one line per entry with its 95 % confidence band, as SVG."""
     from matplotlib import rc_context
 
-    rows = by_place(comparison.rows, task, metric)
+    rows = rows_by_cell(comparison.rows, task, metric)
     labels = [label for label in comparison.labels if any(place[0] == label for place in rows)]
     lengths = sorted({length for _, length in rows if length is not None})
-    columns = max(1, min(3, ROOM // (8 + max(map(len, labels)))))
+    columns = max(1, min(3, LEGEND_WIDTH // (8 + max(map(len, labels)))))
     with rc_context(SETTINGS):
         canvas, axes = figure(4.4, 3.1 + 0.19 * -(-len(labels) // columns))
         for number, label in enumerate(labels):
             line = [rows[label, length] for length in lengths if (label, length) in rows]
-            aside = 2 ** (0.02 * (number - (len(labels) - 1) / 2))  # lines that coincide stay visible
-            draw_line(axes, line, aside, metric, styles(comparison)[label])
+            offset = 2 ** (0.02 * (number - (len(labels) - 1) / 2))  # keep coinciding lines visible
+            draw_line(axes, line, offset, metric, styles(comparison)[label])
         mark_trained(axes, comparison.about["trained_length"], NEUTRAL, above=True)
         length_ticks(axes, lengths, comparison.about["trained_length"])
         axes.set_xlabel("length (tokens; multiples of the trained length)")
-        axes.set_ylabel(axis(metric))
+        axes.set_ylabel(axis_label(metric))
         if is_share(metric):
             axes.set_ylim(-4, 104)
         axes.grid(axis="y", color=NEUTRAL, alpha=0.15, linewidth=0.7)
@@ -66,26 +66,27 @@ def curves(comparison: Comparison, task: str, metric: str) -> str:
             axes.get_lines()[: len(labels)], [shortened(label) for label in labels], loc="outside lower left",
             ncols=columns, frameon=False, fontsize=9, handlelength=2.6, columnspacing=1.4,
         )  # fmt: skip
-        return svg_of(canvas, f"{task}: {named(metric)} against length, one line for each of {len(labels)} schemes")
+        described = f"{task}: {metric_name(metric)} against length, one line for each of {len(labels)} schemes"
+        return svg_of(canvas, described)
 
 
-def draw_line(axes: Any, line: Sequence[Row], aside: float, metric: str, style: Mapping[str, Any]) -> None:
-    """One entry: points, the line between them, and how sure they are."""
-    x = [aside * (row.length or 0) for row in line]
-    axes.plot(x, [in_units(metric, row.value) for row in line], markersize=5, linewidth=1.7, zorder=3, **style)
-    sure = [(place, interval(row)) for place, row in zip(x, line, strict=True)]
-    known = [(place, *found) for place, found in sure if found is not None]
-    if not known:
+def draw_line(axes: Any, line: Sequence[Row], offset: float, metric: str, style: Mapping[str, Any]) -> None:
+    """Draw one entry: points, the line between them, and the confidence band."""
+    x = [offset * (row.length or 0) for row in line]
+    axes.plot(x, [to_units(metric, row.value) for row in line], markersize=5, linewidth=1.7, zorder=3, **style)
+    intervals = [(at, interval(row)) for at, row in zip(x, line, strict=True)]
+    band = [(at, *found) for at, found in intervals if found is not None]
+    if not band:
         return
-    where = [place for place, _, _ in known]
-    low, high = ([in_units(metric, point[side]) for point in known] for side in (1, 2))
-    axes.fill_between(where, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
-    if len(where) == 1:  # where a band has no width
-        axes.vlines(where, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
+    x = [at for at, _, _ in band]
+    low, high = ([to_units(metric, point[bound]) for point in band] for bound in (1, 2))
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
+    if len(x) == 1:  # a band over a single point has no width
+        axes.vlines(x, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
 
 
 def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
-    """For each entry a share by length (across) and depth (down), as SVG."""
+    """Plot a share by length (x) and depth (y), one SVG heat map per entry."""
     rows = {(r.scheme, r.length, r.depth): r for r in comparison.rows if (r.task, r.metric) == (task, metric)}
     lengths = sorted({row.length for row in rows.values() if row.length is not None})
     depths = sorted({row.depth for row in rows.values() if row.depth is not None})
@@ -95,20 +96,20 @@ def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
     for label in labels:
         grid = [[value_of(rows.get((label, length, depth))) for length in lengths] for depth in depths]
         maps[label] = heat_map(
-            grid, lengths, depths, f"{task} of {label}: {named(metric)} by length and depth", written
+            grid, lengths, depths, f"{task} of {label}: {metric_name(metric)} by length and depth", written
         )
     return maps
 
 
 def value_of(row: Row | None) -> float:
-    """Percent, or that there is none."""
+    """Value in percent; NaN where there is none."""
     return float("nan") if row is None else 100 * row.value
 
 
 def heat_map(
     grid: Sequence[Sequence[float]], lengths: Sequence[Any], depths: Sequence[Any], described: str, written: bool
 ) -> str:
-    """One map as SVG; ``written`` puts the numbers in."""
+    """Plot one heat map as SVG; ``written`` annotates the cells with their numbers."""
     from matplotlib import rc_context
 
     with rc_context(SETTINGS):
@@ -132,5 +133,5 @@ def heat_map(
 
 
 def shortened(label: str, most: int = 44) -> str:
-    """A label that fits a legend."""
+    """Cut a label to the width of a legend."""
     return label if len(label) <= most else f"{label[: most - 1]}…"

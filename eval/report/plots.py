@@ -1,4 +1,4 @@
-"""Two plots: loss against length, and passkey retrieval."""
+"""Plots of the demo: cross-entropy loss against length, and passkey retrieval accuracy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hf_posenc.eval.results.rows import Row
 
 
 def loss_plot(rows: Sequence[Row], trained_length: int, path: Path) -> None:
-    """Loss of the same last tokens against length: one line a scheme, standard errors as thin bars."""
+    """Plot the loss of the same last tokens against length: one line per scheme, standard errors as thin bars."""
     chosen = [
         row for row in rows if row.metric == "nll" and row.depth is None and row.task in ("posenc_ppl", "posenc_mlm")
     ]
@@ -20,25 +20,25 @@ def loss_plot(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     canvas, axes = figure(8.0, 4.8)
     for number, scheme in enumerate(schemes):
         line = sorted((row for row in chosen if row.scheme == scheme), key=lambda row: row.length or 0)
-        aside = 2 ** (0.02 * (number - (len(schemes) - 1) / 2))  # lines that coincide stay visible
-        x, y = [aside * (row.length or 0) for row in line], [row.value for row in line]
+        offset = 2 ** (0.02 * (number - (len(schemes) - 1) / 2))  # keep coinciding lines visible
+        x, y = [offset * (row.length or 0) for row in line], [row.value for row in line]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         axes.plot(x, y, label=scheme, color=colour, marker=marker, markersize=6, linewidth=1.8, zorder=3)
         axes.errorbar(x, y, [row.stderr or 0.0 for row in line], fmt="none", ecolor=colour, alpha=0.5, linewidth=0.8)
     mark_trained(axes, trained_length)
     length_ticks(axes, lengths, trained_length)
     axes.set_xlabel("length (tokens, and multiples of the trained length)")
-    axes.set_ylabel("loss (nats/token)")
-    axes.set_title("Loss of the same last tokens, after ever more text", loc="left", fontsize=11)
+    axes.set_ylabel("cross-entropy loss (nats/token)")
+    axes.set_title("Loss of the same last tokens, by context length", loc="left", fontsize=11)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    in_order_of_last_value(axes, chosen, lengths[-1])
+    sort_legend_by_last_value(axes, chosen, lengths[-1])
     save_figure(canvas, path)
 
 
 def mark_trained(axes: Any, trained_length: int, colour: str = "#555555", above: bool = False) -> None:
-    """A dashed line where training ended, its name inside the axes or above them."""
+    """Mark the trained length by a dashed line, labelled inside the axes or above them."""
     axes.axvline(trained_length, color=colour, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     axes.annotate(
         "trained length",
@@ -52,8 +52,8 @@ def mark_trained(axes: Any, trained_length: int, colour: str = "#555555", above:
     )
 
 
-def in_order_of_last_value(axes: Any, rows: Sequence[Row], longest: int) -> None:
-    """A legend beside the axes whose entries stand in the order of the lines' right ends."""
+def sort_legend_by_last_value(axes: Any, rows: Sequence[Row], longest: int) -> None:
+    """Place a legend beside the axes, sorted by the lines' values at the longest length."""
     last = {row.scheme: row.value for row in rows if row.length == longest}
     handles, labels = axes.get_legend_handles_labels()
     pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: -last.get(pair[1], 0.0))
@@ -61,7 +61,7 @@ def in_order_of_last_value(axes: Any, rows: Sequence[Row], longest: int) -> None
 
 
 def passkey_plot(rows: Sequence[Row], trained_length: int, path: Path) -> None:
-    """Share of passkeys found: schemes down, lengths across."""
+    """Plot passkey retrieval accuracy as a heat map: schemes as rows, lengths as columns."""
     chosen = [row for row in rows if row.metric == "acc" and row.depth is None and row.task == "posenc_passkey"]
     schemes = list(dict.fromkeys(row.scheme for row in chosen))
     lengths = sorted({row.length for row in chosen if row.length is not None})
@@ -82,6 +82,6 @@ def passkey_plot(rows: Sequence[Row], trained_length: int, path: Path) -> None:
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("length (tokens, and multiples of the trained length)")
-    axes.set_title("Passkeys found, over all depths", loc="left", fontsize=11)
-    canvas.colorbar(image, ax=axes, label="found (%)", ticks=[0, 25, 50, 75, 100])
+    axes.set_title("Passkey retrieval, over all depths", loc="left", fontsize=11)
+    canvas.colorbar(image, ax=axes, label="accuracy (%)", ticks=[0, 25, 50, 75, 100])
     save_figure(canvas, path)

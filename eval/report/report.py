@@ -1,4 +1,4 @@
-"""Reports as Markdown: ``report.md`` of the demo with its two pictures, and ``results.md`` of a comparison."""
+"""Markdown reports: ``report.md`` of the demo with its two plots, and ``results.md`` of a comparison."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.report.phrases import (
-    axis,
-    grid,
+    axis_label,
     method,
     remarks,
+    table_of,
     task_title,
     title,
 )
@@ -26,14 +26,14 @@ Cell = Callable[[str, int], str]
 def write_report(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     """Write ``loss.png``, ``passkey.png`` and ``report.md`` into ``folder``, all of them or none."""
     trained = about["trained_length"]
-    with staged(folder) as beside:
-        loss_plot(rows, trained, beside / "loss.png")
-        passkey_plot(rows, trained, beside / "passkey.png")
-        write_bytes(beside / "report.md", report_text(rows, about).encode())
+    with staged(folder) as staging:
+        loss_plot(rows, trained, staging / "loss.png")
+        passkey_plot(rows, trained, staging / "passkey.png")
+        write_bytes(staging / "report.md", report_text(rows, about).encode())
 
 
 def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
+    """Format the demo's report as Markdown."""
     lengths, trained = about["lengths"], about["trained_length"]
     schemes = list(dict.fromkeys(row.scheme for row in rows))
     value = lookup(rows)
@@ -49,64 +49,65 @@ def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
         return f"{100 * value[scheme, length, 'posenc_passkey', 'acc'].value:.0f} %"
 
     parts = [
-        f"# {about['model']}: {len(schemes)} ways to know position, up to {lengths[-1] // trained}× the trained length",
+        f"# {about['model']}: {len(schemes)} positional schemes, up to {lengths[-1] // trained}× the trained length",
         introduction(about),
-        "## Loss, nats/token (± standard error over windows)\n\n" + table(schemes, lengths, trained, loss),
+        "## Cross-entropy loss (nats/token, ± standard error over windows)\n\n"
+        + table(schemes, lengths, trained, loss),
         "![Loss against length](loss.png)",
         "## Perplexity\n\n" + table(schemes, lengths, trained, perplexity),
-        "## Passkeys found\n\n" + table(schemes, lengths, trained, accuracy),
-        "![Passkeys found, by scheme and length](passkey.png)",
+        "## Passkey retrieval\n\n" + table(schemes, lengths, trained, accuracy),
+        "![Passkey retrieval accuracy by scheme and length](passkey.png)",
         "## How it was measured\n\n" + demo_method(about),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def introduction(about: Mapping[str, Any]) -> str:
-    """What the tables show."""
+    """Explain what the tables show."""
     return (
-        f"The model was trained on {about['trained_length']} tokens. Each scheme is put on the same weights,\n"
-        "untrained, and asked for more. A loss that stays flat to the right means that the scheme extends the model;\n"
-        "one that falls, that the longer context is used."
+        f"The model was trained on {about['trained_length']} tokens. Each scheme is patched into the same weights,\n"
+        "without training, and measured at longer contexts. A loss that stays flat to the right means that the scheme\n"
+        "extrapolates; a loss that falls, that the model uses the longer context."
     )
 
 
 def demo_method(about: Mapping[str, Any]) -> str:
-    """What a reader needs to judge the numbers."""
+    """Describe how the numbers were measured."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
-    options = "; ".join(f"{label}: {told(given)}" for label, given in about["options"].items())
+    options = "; ".join(f"{label}: {options_text(given)}" for label, given in about["options"].items())
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     return f"""\
-- Loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of held-out
-  text, the same tokens at every length and for every scheme. The standard errors are those of the text; as all
-  schemes read the same text, differences between schemes are surer than they suggest.
-- Passkeys (`posenc_passkey`): {about["keys"]} five-digit keys, each hidden at {depths} of the filler.
-  Found means that greedy decoding writes all five digits.
-- Zero-shot schemes are patched anew for every length, with factor = length / trained length, so that each is seen
-  at its best; at the trained length the factor is 1. Options other than the defaults: {options or "none"}.
+- Cross-entropy loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of
+  held-out text, the same tokens at every length and for every scheme. The standard errors are those over windows; all
+  schemes are measured on the same text, so differences between schemes are more certain than they suggest.
+- Passkey retrieval (`posenc_passkey`): {about["keys"]} five-digit keys, each inserted at depths {depths} of the filler
+  text. A key counts as found if greedy decoding generates all five digits.
+- Zero-shot schemes are patched separately for every length, with factor = length / trained length, their best
+  setting; at the trained length the factor is 1. Options other than the defaults: {options or "none"}.
 - `yarn + LoRA` has one factor, {about["lengths"][-1] // about["trained_length"]}, for all lengths, and
   {about["fine_tune_steps"]} steps of LoRA on text that is not in the test.
-- Text: the standard library of Python {about["python"]}; other versions give slightly other numbers.
+- Text: the standard library of Python {about["python"]}; other versions give slightly different numbers.
 - Versions: {versions}."""
 
 
-def told(options: Mapping[str, Any]) -> str:
-    """``granularity 64, multiplier 8``."""
+def options_text(options: Mapping[str, Any]) -> str:
+    """Format options as ``granularity 64, multiplier 8``."""
     return ", ".join(f"{name} {value:g}" for name, value in options.items())
 
 
 def table(schemes: Sequence[str], lengths: Sequence[int], trained: int, cell: Cell) -> str:
-    """Schemes down, lengths across."""
+    """Format a Markdown table: schemes as rows, lengths as columns."""
     head = ["scheme", *(heading(length, trained) for length in lengths)]
     return markdown_table(head, [[scheme, *(cell(scheme, length) for length in lengths)] for scheme in schemes])
 
 
 def heading(length: int, trained: int) -> str:
-    """``512 (2×)``."""
+    """Format a length and its multiple of the trained length: ``512 (2×)``."""
     return f"{length} ({length / trained:g}×)"
 
 
 def lookup(rows: Sequence[Row]) -> dict[tuple[str, int, str, str], Row]:
-    """Rows without a depth, by scheme, length, task and metric."""
+    """Index the rows over all depths by scheme, length, task and metric."""
     return {
         (row.scheme, row.length, row.task, row.metric): row
         for row in rows
@@ -115,7 +116,7 @@ def lookup(rows: Sequence[Row]) -> dict[tuple[str, int, str, str], Row]:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """A comparison as Markdown: a table for every metric of every task, and how it was measured."""
+    """Format a comparison as Markdown: a table for every metric of every task, and how it was measured."""
     about = comparison.about
     parts = [f"# {escaped(title(about))}"]
     if noted := remarks(comparison):
@@ -123,8 +124,8 @@ def comparison_text(comparison: Comparison) -> str:
     for task in comparison.tasks():
         parts.append(f"## {escaped(task_title(task))}")
         for metric in comparison.metrics(task):
-            head, lines = grid(comparison, task, metric)
-            parts.append(f"{escaped(axis(metric))}, `{task}`\n\n" + markdown_table(head, lines))
+            head, lines = table_of(comparison, task, metric)
+            parts.append(f"{escaped(axis_label(metric))}, `{task}`\n\n" + markdown_table(head, lines))
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
     if about["command"]:
@@ -133,16 +134,16 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def bullets(sentences: Sequence[str]) -> str:
-    """A list."""
+    """Format a bulleted list."""
     return "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
 
 
 def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table whose numbers stand right."""
+    """Format a table with right-aligned numbers."""
     rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in (head, *lines)]
     return "\n".join([rows[0], "|---|" + "---:|" * (len(head) - 1), *rows[1:]])
 
 
 def escaped(text: str) -> str:
-    """Foreign text that is neither markup nor the end of a cell."""
+    """Escape foreign text, so that it is neither markup nor the end of a cell."""
     return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").split())

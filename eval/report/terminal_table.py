@@ -1,4 +1,4 @@
-"""The comparison as a table for a terminal."""
+"""Results of the demo as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hf_posenc.eval.results.rows import Row
 
 
 def results_table(rows: Sequence[Row], trained_length: int) -> Table:
-    """Schemes down, lengths across; in each cell loss and passkeys found."""
+    """Build a table with schemes as rows and lengths as columns; each cell has loss and passkey retrieval accuracy."""
     value = lookup(rows)
     lengths = sorted({row.length for row in rows if row.length is not None})
-    table = Table(title="loss (nats/token) · passkeys found", title_justify="left", title_style="bold")
+    table = Table(title="cross-entropy loss (nats/token) · passkey retrieval", title_justify="left", title_style="bold")
     table.add_column("scheme")
     for length in lengths:
         table.add_column(heading(length, trained_length), justify="right")

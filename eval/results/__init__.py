@@ -1,1 +1,1 @@
-"""Measured numbers as values and on disk: rows, comparisons, the resumable store of finished cells."""
+"""Results of evaluations: rows, comparisons, and the store of finished cells that makes comparisons resumable."""

@@ -1,4 +1,4 @@
-"""What a comparison found: records of cells, the rows inside, and how sure they are."""
+"""Result of a comparison: records of its cells, their rows, and confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
+from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Record
 
 FORMAT = 1
-FEWEST = 3  # documents from which an interval is given
+FEWEST = 3  # documents needed for a confidence interval
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
-"""Metrics that stand for a task, the first it has."""
+"""Metrics in order of importance: the first that a task has represents it."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of all cells, in their order, and what they were measured with."""
+    """Records of all cells in order of measurement, and the settings they were measured with (``about``)."""
 
     about: dict[str, Any]
     records: list[Record]
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The numbers, under the name of the model and the labels of the entries."""
+        """All numbers, with the model's name in reports and the labels of the entries."""
         return [
             Row(**{**row, "model": self.about["model"], "scheme": record.scheme})
             for record in self.records
@@ -36,31 +36,31 @@ class Comparison:
 
     @property
     def labels(self) -> list[str]:
-        """The entries, in the order asked for."""
+        """Labels of the entries, in the order given."""
         return [scheme["label"] for scheme in self.about["schemes"]]
 
     def with_state(self, state: str) -> list[Record]:
-        """Records that are ``"refused"``, ``"failed"`` or ``"done"``."""
+        """Return the records that are ``"refused"``, ``"failed"`` or ``"done"``."""
         return [record for record in self.records if record.state == state]
 
     def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
-        """Records in that state, by entry and reason."""
+        """Group the records in a state by entry and reason."""
         found: dict[tuple[str, str], list[Record]] = {}
         for record in self.with_state(state):
             found.setdefault((record.scheme, record.reason), []).append(record)
         return found
 
     def tasks(self) -> list[str]:
-        """Tasks that have numbers, in their order; a group has several."""
+        """Return the tasks that have numbers, in order; a group has several."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
     def metrics(self, task: str, depth: bool = False) -> list[str]:
-        """Metrics of a task, the one that stands for it first; with ``depth``, those given at depths."""
+        """Return the metrics of a task, most important first; with ``depth``, those measured per depth."""
         found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
         return sorted(found, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``results.json`` has it. Nothing in it tells time, so that equal settings give equal files."""
+        """Return the content of ``results.json``; it holds no times, so that equal settings give equal files."""
         cells = [
             {"scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason, "key": r.key}
             for r in self.records
@@ -68,16 +68,16 @@ class Comparison:
         return {"format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows]}
 
 
-def by_place(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[str, int | None], Row]:
-    """Rows of one metric over all depths, by scheme and length."""
+def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[str, int | None], Row]:
+    """Index the rows of one metric over all depths by scheme and length."""
     return {(r.scheme, r.length): r for r in rows if (r.task, r.metric, r.depth) == (task, metric, None)}
 
 
 def interval(row: Row) -> tuple[float, float] | None:
-    """Where the mean over documents lies with 95 % confidence, by Student's t.
+    """Compute the 95 % confidence interval of the mean over documents, by Student's t.
 
-    A share on which all documents agree has no spread to go by; there it is Wilson's interval. Fewer than three
-    documents give none.
+    Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead; None for
+    fewer than `FEWEST` documents.
     """
     if row.stderr is None or row.n < FEWEST:
         return None
@@ -86,13 +86,13 @@ def interval(row: Row) -> tuple[float, float] | None:
         z = NormalDist().inv_cdf(0.975)
         far = z * z / (row.n + z * z)
         return (0.0, far) if row.value == 0.0 else (1.0 - far, 1.0)
-    half = student(row.n - 1) * row.stderr
+    half = student_t(row.n - 1) * row.stderr
     low, high = row.value - half, row.value + half
     return (max(0.0, low), min(1.0, high)) if share else (low, high)
 
 
-def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t, within 1 % from two degrees of freedom on (Cornish and Fisher's expansion)."""
+def student_t(freedom: int) -> float:
+    """97.5 % quantile of Student's t by the Cornish–Fisher expansion, within 1 % from two degrees of freedom on."""
     z = NormalDist().inv_cdf(0.975)
     terms = (
         z,

@@ -1,4 +1,4 @@
-"""lm-eval's nested results as a tidy list: one row a number."""
+"""Convert lm-eval's nested results to tidy data: one row per number."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Row:
 
     Attributes:
         model: name, path or class of the model.
-        scheme: what position was.
+        scheme: name of the positional scheme.
         task: lm-eval task.
-        length: tokens of the request; None for tasks without a sweep.
-        depth: share of the filler before the key; None where there is none, or for all depths together.
+        length: tokens of the request; None for tasks without a length sweep.
+        depth: relative depth of the key in the filler text, 0 … 1; None over all depths, or without a key.
         metric: ``nll`` (nats/token), ``ppl``, ``acc``, ``recall``, …
         value: mean over documents.
-        stderr: standard error over documents; None where there is one document, or none is defined.
-        n: documents.
+        stderr: standard error over documents; None for one document, or where it is undefined.
+        n: number of documents.
     """
 
     model: str
@@ -39,12 +39,12 @@ class Row:
     n: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
         return asdict(self)
 
 
 def rows_of(results: Mapping[str, Any], *, scheme: str, model: str) -> list[Row]:
-    """Rows of lm-eval's ``results``, in its order."""
+    """Convert lm-eval's ``results`` to rows, in its order."""
     return [
         row
         for task, metrics in results["results"].items()
@@ -53,7 +53,7 @@ def rows_of(results: Mapping[str, Any], *, scheme: str, model: str) -> list[Row]
 
 
 def task_rows(task: str, metrics: Mapping[str, Any], scheme: str, model: str, n: int) -> Iterable[Row]:
-    """Rows of one task. lm-eval writes each metric as ``name,filter``, its error as ``name_stderr,filter``."""
+    """Convert the metrics of one task; lm-eval names a metric ``name,filter`` and its error ``name_stderr,filter``."""
     for key, value in metrics.items():
         name, _, chosen = key.partition(",")
         if not chosen or name.endswith("_stderr") or not isinstance(value, (int, float)):
@@ -67,10 +67,10 @@ def task_rows(task: str, metrics: Mapping[str, Any], scheme: str, model: str, n:
 
 
 def number(value: Any) -> float | None:
-    """A float, or None for lm-eval's ``"N/A"``."""
+    """Return a float, or None for lm-eval's ``"N/A"``."""
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` whole or not at all; what JSON has no form for, such as lm-eval's functions, as text."""
+    """Write ``content`` as JSON, atomically; values without a JSON form, such as functions, are written as text."""
     write_bytes(path, (json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n").encode())

@@ -1,94 +1,63 @@
-"""Finished cells of a comparison, in a SQLite file: what is in it was measured, and is never measured again.
+"""Store of finished cells of a comparison: a SQLite file, locked while it is open, one transaction per cell.
 
-    key = SHA-256 of every setting a number depends on            a changed setting has other keys, hence no cells
-
-One transaction a cell, so that a kill loses the cell under way and no other. One program at a time: the file is locked
-for as long as it is open, and the lock goes with the process, however that ends. Each row carries a digest of itself,
-which tells when something else wrote to the file. Everything inside is JSON and text.
+A killed process loses only the cell it was measuring. The lock ends with the process. Every row has a digest of its
+values, which detects changes by other programs. All values are JSON and text.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
+from hf_posenc.eval.results.record import Record, canonical, digest_of, is_intact
 
-APPLICATION = 0x706F7365  # "pose", in the place SQLite has for it
+APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
 FORMAT = 1
 TABLE = """CREATE TABLE cells (
     key TEXT PRIMARY KEY, scheme TEXT NOT NULL, task TEXT NOT NULL, length INTEGER, state TEXT NOT NULL,
     reason TEXT NOT NULL, rows TEXT NOT NULL, seconds REAL NOT NULL, settings TEXT NOT NULL, digest TEXT NOT NULL
 ) WITHOUT ROWID"""
 
-State = Literal["done", "refused", "failed"]
-
-
-@dataclass(frozen=True)
-class Record:
-    """A cell that was tried.
-
-    Attributes:
-        key: of its settings.
-        scheme, task: label of the entry, and lm-eval task.
-        length: in tokens; None for a task that has no lengths of its own.
-        state: ``"refused"`` is not defined here and final; ``"failed"`` is tried again by the next run.
-        reason: why it was refused or failed.
-        rows: numbers, as `Row.to_dict` has them.
-        seconds: it took.
-        settings: that `key` was made of.
-    """
-
-    key: str
-    scheme: str
-    task: str
-    length: int | None
-    state: State
-    reason: str
-    rows: list[dict[str, Any]]
-    seconds: float
-    settings: dict[str, Any]
-
 
 class Store:
-    """An open file of cells, ours alone until it is closed.
+    """An open store, exclusively locked until it is closed.
 
     Args:
-        path: of the file; it and its folder are made if need be.
+        path: of the SQLite file; created with its folder if missing.
 
     Raises:
-        StoreUnusable: it cannot be opened, is in use, or is something else.
+        StoreUnusable: the file cannot be opened, is in use, or is another program's.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.new = [place for place in (path, path.parent) if not place.exists()]
+        self.created = [created for created in (path, path.parent) if not created.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreUnusable(
                 f"{path.parent} cannot be a folder of results ({error.strerror}). Choose another with --out."
             ) from error
-        with self.told():
+        with self.explained_errors():
             self.connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
             try:
                 self.open()
             except BaseException as error:
                 self.connection.close()
-                if "locked" not in str(error):  # then it is not ours alone
-                    self.take_back()
+                if "locked" not in str(error):  # a locked file belongs to another process
+                    self.remove_created()
                 raise
         self.file = self.inode()
 
     def open(self) -> None:
-        """Lock the file, and make the table in a new one."""
+        """Lock the file, and create the table in a new one."""
         run = self.connection.execute
         run("PRAGMA locking_mode = EXCLUSIVE")
         run("PRAGMA synchronous = FULL")
@@ -108,30 +77,30 @@ class Store:
         run("COMMIT")
 
     def get(self, key: str) -> Record | None:
-        """The cell of that key, or None.
+        """Return the record with that key, or None.
 
         Raises:
-            StoreChanged: it is not as it was written.
+            StoreChanged: another program has changed the row.
         """
-        with self.told():
+        with self.explained_errors():
             row = self.connection.execute("SELECT * FROM cells WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
         *values, digest = row
         if not is_intact(values, digest):
             raise StoreChanged(
-                f"Cell {values[0][:12]} in {self.path} is not as it was written. "
+                f"Cell {values[0][:12]} in {self.path} was changed by another program. "
                 "Restore the file, or delete it to measure everything again."
             )
         record = dict(zip(Record.__annotations__, self.decoded(values), strict=True))
         return Record(**record)
 
     def put(self, record: Record) -> None:
-        """Keep a cell; when this returns it is on the disk.
+        """Store a record; when this returns, it is on disk.
 
         Raises:
             StoreChanged: the file was deleted or replaced since it was opened.
-            StoreUnusable: it cannot be written; what was in it is still there.
+            StoreUnusable: the file cannot be written; its contents are unchanged.
         """
         if self.inode() != self.file:
             raise StoreChanged(
@@ -139,24 +108,24 @@ class Store:
                 "Run the same command again, and leave the folder alone meanwhile."
             )
         values = self.encoded(record)
-        with self.told():
+        with self.explained_errors():
             self.connection.execute(
                 f"INSERT OR REPLACE INTO cells VALUES ({', '.join('?' * (len(values) + 1))})",
                 (*values, digest_of(values)),
             )
 
     def encoded(self, record: Record) -> list[Any]:
-        """As columns."""
+        """Encode a record as column values."""
         json_columns = {"rows", "settings"}
         return [canonical(value) if name in json_columns else value for name, value in asdict(record).items()]
 
     def decoded(self, values: list[Any]) -> list[Any]:
-        """`encoded`, undone; the order of columns is the table's."""
+        """Decode column values, in the order of the table."""
         columns = ["key", "scheme", "task", "length", "state", "reason", "rows", "seconds", "settings"]
         return [json.loads(v) if n in {"rows", "settings"} else v for n, v in zip(columns, values, strict=True)]
 
     def inode(self) -> tuple[int, int] | None:
-        """Which file the path names at the moment."""
+        """Return device and inode of the file the path names now, or None without a file."""
         try:
             found = os.stat(self.path)
         except OSError:
@@ -164,17 +133,17 @@ class Store:
         return found.st_dev, found.st_ino
 
     def close(self) -> None:
-        """Close the file and give up the lock; a new file that holds nothing goes, with its folder if that is new."""
-        empty = self.new and self.connection.execute("SELECT count(*) FROM cells").fetchone()[0] == 0
+        """Close the file and release the lock; remove an empty file created here, with its folder if created."""
+        empty = self.created and self.connection.execute("SELECT count(*) FROM cells").fetchone()[0] == 0
         self.connection.close()
         if empty and self.inode() == self.file:
-            self.take_back()
+            self.remove_created()
 
-    def take_back(self) -> None:
-        """Remove what is new: the file, and its folder."""
-        for place in self.new:
+    def remove_created(self) -> None:
+        """Remove the file and the folder that this store created."""
+        for path in self.created:
             with suppress(OSError):
-                place.rmdir() if place.is_dir() else place.unlink()
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def __enter__(self) -> Store:
         return self
@@ -183,15 +152,15 @@ class Store:
         self.close()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Say SQLite's errors in our words."""
+    def explained_errors(self) -> Iterator[None]:
+        """Raise SQLite's errors as `StoreUnusable`, with what to do."""
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreUnusable(f"{self.path}: {error}. {advice(str(error))}") from error
+            raise StoreUnusable(f"{self.path}: {error}. {remedy(str(error))}") from error
 
 
-ADVICE = {
+REMEDIES = {
     "locked": "Another program is using it; wait for it, or choose another folder with --out.",
     "full": "Free some space and run the same command again; finished cells are kept.",
     "I/O error": "Check the disk and run the same command again; finished cells are kept.",
@@ -202,29 +171,6 @@ ADVICE = {
 }
 
 
-def advice(message: str) -> str:
-    """What to do about an error of SQLite."""
-    return next((advice for sign, advice in ADVICE.items() if sign in message), "Choose another folder with --out.")
-
-
-def key_of(settings: Mapping[str, Any]) -> str:
-    """The name of a cell: equal for equal settings, and for no others."""
-    return hashlib.sha256(canonical(settings).encode()).hexdigest()
-
-
-def digest_of(values: list[Any]) -> str:
-    """What a row is checked against."""
-    return hashlib.sha256(canonical(values).encode()).hexdigest()
-
-
-def is_intact(values: list[Any], digest: Any) -> bool:
-    """Whether a row is as it was written; one with values that JSON has no form for never was."""
-    try:
-        return bool(digest_of(values) == digest)
-    except (TypeError, ValueError):
-        return False
-
-
-def canonical(value: Any) -> str:
-    """JSON in one way only."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def remedy(message: str) -> str:
+    """Return what to do about an error message of SQLite."""
+    return next((text for sign, text in REMEDIES.items() if sign in message), "Choose another folder with --out.")

@@ -1,8 +1,10 @@
-"""lm-eval tasks that sweep over lengths.
+"""Base classes of lm-eval tasks that sweep over context lengths.
 
 A document is one target, or one key, *with all the lengths at which it is asked*: one request a length (and depth). So
 every length is measured on the same thing, curves are paired, each metric has a standard error over documents, and
 lm-eval's ``--limit n`` means n at every length.
+
+A few lines over the limit: the two tasks here are the examples that every other task is written after.
 """
 
 from __future__ import annotations

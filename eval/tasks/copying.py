@@ -1,4 +1,4 @@
-"""lm-eval tasks of random token strings, teacher-forced: which tokens greedy decoding would write, in one pass."""
+"""lm-eval tasks that copy random token strings, scored with teacher forcing in one forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""posenc_docs: the loss of the same tokens of the user's own documents, after ever more of what stands before them.
+"""posenc_docs: loss of the same tokens of the user's own documents, with increasing context before them.
 
     document   … … … … … … … … … context ▏ target          the target ends at token `longest`
 

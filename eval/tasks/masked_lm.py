@@ -1,4 +1,4 @@
-"""lm-eval tasks for masked language models: hidden tokens of the same last tokens after ever more text.
+"""lm-eval tasks for masked language models: loss of the same masked tokens, with increasing context before them.
 
 posenc_mlm           … … … text ▏ targ_t                    what the neighbourhood gives
 posenc_mlm_recall    target … … … text ▏ targ_t             what can be looked up at the far end of the text

@@ -1,4 +1,4 @@
-"""posenc_passkey_gen: the hidden key written by generation, not read off a teacher-forced pass.
+"""posenc_passkey_gen: passkey retrieval by generation instead of teacher forcing.
 
 The two differ where the model could continue a right beginning but would not begin. The prompts are those of
 `posenc_passkey`, with room for the tokens of the key.

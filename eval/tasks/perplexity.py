@@ -1,4 +1,4 @@
-"""lm-eval tasks that score runs of tokens: loss by position, and loss under a sliding window.
+"""lm-eval tasks that score spans of tokens: loss by position, and loss in a sliding window.
 
 posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of one text, read from its first token
 posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it

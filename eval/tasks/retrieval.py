@@ -1,4 +1,4 @@
-"""Fixed answers to be retrieved from prompts of any length, as an lm-eval task.
+"""Base class of lm-eval tasks that retrieve fixed answers from prompts of a given length.
 
     scoring: forced       prompt + " a₁," → " a₂"      each answer after the right ones before it, a request each
     scoring: generate     prompt → text                RULER's string match

@@ -1,4 +1,4 @@
-"""RULER's shapes as lm-eval tasks, with our own generators; one class a shape, options in the task's metadata.
+"""RULER's tasks for lm-eval, with our own generators; one class per task, options in the task's metadata.
 
 Hsieh et al. 2024, "RULER", arXiv:2404.06654. Numbers are comparable with each other, not with RULER's.
 """

@@ -1,4 +1,4 @@
-"""Options of a task as its metadata gives them, checked, and kept for the results with the defaults filled in."""
+"""Options from a task's metadata: validated, with defaults filled in, and kept for the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.sweep import whole
+from hf_posenc.eval.tasks.parse import whole
 
 
 class TaskOptions:

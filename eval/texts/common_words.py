@@ -1,4 +1,4 @@
-"""Words that come up most often: the answer is nowhere, it has to be counted.
+"""RULER's common words extraction and frequent words extraction: find the most frequent words of a text.
 
     common words      k words ``often`` times each among ever more words that come ``rarely``, in a shuffled list
     frequent words    the r-th word comes ⌊n / r^α⌋ times: a Zipf check; the first k are asked for

@@ -1,4 +1,4 @@
-"""The user's own documents: text files, JSON lines, folders of both, or a dataset.
+"""Load the user's own documents: text files, JSON lines, folders of both, or a dataset.
 
 notes.txt                 one document
 records.jsonl             one a line, its text in ``field``

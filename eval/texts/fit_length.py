@@ -1,4 +1,4 @@
-"""As much filler as a length holds.
+"""Find how much filler text fits a number of tokens.
 
     units(length) = max { n : tokens(prompt(n)) ≤ length }        found by interpolation, safeguarded by bisection
 

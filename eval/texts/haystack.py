@@ -1,4 +1,4 @@
-"""Needles in a haystack of sentences.
+"""Haystacks: sentences in which needles are inserted at given depths.
 
     filler × round(d₁ n) · needle₁ · filler · … · needle_k · filler          n sentences in all, depths d₁ ≤ … ≤ d_k
 

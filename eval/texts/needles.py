@@ -1,4 +1,4 @@
-"""Needles in a haystack, in RULER's four shapes: one of one, one of many keys, many values of a key, many keys.
+"""RULER's needle in a haystack (NIAH): single, multi-key, multi-value and multi-query.
 
     intro · filler … "The code of mesodar is 4831957." … filler · question · opening of the answer
 

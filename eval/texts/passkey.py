@@ -1,4 +1,4 @@
-"""Passkey retrieval: a five-digit number is hidden in filler; the model is asked for it.
+"""Passkey retrieval: a five-digit number is inserted into filler text, and the model is asked for it.
 
     frame · filler × n · "The pass key is 71432. …" · filler × m · "What is the pass key? The pass key is"
 

@@ -1,4 +1,4 @@
-"""Questions about people nobody has heard of, answered in one document, or two, among many like them.
+"""Question answering over many documents about invented people; one or two documents hold the answer.
 
     "Document 3. Mesodar Tibenul was born in Gorafim and works as a potter."        one hop: where was she born?
     "Document 8. Gorafim lies on the river Sadoven and lives on salt."              two hops: on which river?

@@ -1,4 +1,4 @@
-"""Random token strings to be copied or continued: what a model can only do by attending far back.
+"""Random token strings to copy or continue, which requires attention to distant tokens.
 
 copy         x₁ x₂ … xₙ ▏ x₁ x₂ … → xₙ         each token stands n places back
 induction    … a b … … … … … … … a → b         the pair stands once, at a depth

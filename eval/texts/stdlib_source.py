@@ -1,4 +1,4 @@
-"""Text that every Python installation has: the standard library's own sources.
+"""Default texts: source code of the Python standard library, available in every installation.
 
 Starters are trained on `TRAINING` and measured on `HELD_OUT`; no module is in both. All exist on Python 3.10 to 3.14,
 with small differences, so a figure made from this text belongs to the interpreter that made it.

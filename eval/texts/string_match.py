@@ -1,4 +1,4 @@
-"""Whether a generated text holds the answers: RULER's string matches, upper and lower case alike.
+"""RULER's string match: whether a generated text contains the answers, ignoring case.
 
     match = share of the answers that occur in the text        part = 1 if any of them does
 

@@ -1,4 +1,4 @@
-"""A user's text file, read whole; or refused, before anything else is done, with what is wrong with it."""
+"""Read a user's text file, or raise an error that says what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variable tracing: which names stand for a number, some by way of others?
+"""RULER's variable tracking: find all variables that hold a value, through chains of assignments.
 
     "Let mesodar be 4831957." … "Let tibenul be mesodar." … "Let gorafim be tibenul."      one chain, in this order
 

@@ -1,4 +1,4 @@
-"""Coined words, numbers and plain sentences: what the retrieval tasks are written with.
+"""Vocabulary of the retrieval tasks: invented words, numbers and plain sentences.
 
     "mesodar", "tibenul"        consonant, vowel, …, seven letters: 14⁴ · 5³ = 4,802,000 words
 

@@ -1,4 +1,4 @@
-"""The same last tokens, with more and more text before them.
+"""Windows of text: the same last tokens, with increasing context before them.
 
     length 256                         … context ▏ target
     length 512         … … … … … … … … … context ▏ target

@@ -1,7 +1,7 @@
-"""The command line ``hf-posenc``: each command parses, makes one library call and shows the result.
+"""Command line ``hf-posenc``: each command parses its arguments, makes one library call and shows the result.
 
-0 done    1 failed    2 asked for something that is not there    3 done, but a part of it was refused
-4 a check of the contract is broken    130 interrupted    143 terminated
+Exit codes: 0 success, 1 failure, 2 invalid argument, 3 partly refused (the rest was done), 4 a check does not hold,
+130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hf_posenc.cli.environment import DEBUG
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and end the process; ``--debug``, anywhere, lets errors through as tracebacks."""
+    """Run the command line and exit; with ``--debug`` at any place, errors are shown as tracebacks."""
     from hf_posenc.cli.stopping import stoppable
 
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this process
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # until the process ends
     given = list(sys.argv[1:] if arguments is None else arguments)
     with stoppable():

@@ -1,4 +1,4 @@
-"""``python -m hf_posenc.cli`` is ``hf-posenc``."""
+"""Run ``hf-posenc`` as ``python -m hf_posenc.cli``."""
 
 from hf_posenc.cli import main
 

@@ -1,4 +1,4 @@
-"""The commands, and what is common to all."""
+"""The Typer application: all commands with their help examples, and the options common to all."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from hf_posenc.cli.commands.properties import properties
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
 
-# Plain help: it loads without rich, which doubles the time to answer, and holds no escape codes.
+# Plain help: importing rich would double the response time, and its output holds escape codes.
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text; the control character keeps the lines apart."""
+    """Format examples for the end of a help text; ``\\b`` keeps click from joining the lines."""
     return "\b\n" + "\n".join(("Examples:", *(f"  {line}" for line in lines)))
 
 
-def version(wanted: bool) -> None:
-    """Show the version and stop."""
-    if wanted:
+def version(requested: bool) -> None:
+    """Show the version and exit."""
+    if requested:
         output.show_text(f"hf-posenc {metadata.version('hf-posenc')}")
         raise typer.Exit
 
@@ -52,9 +52,9 @@ def common(
     show_version: Annotated[
         bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option(DEBUG, help="Let errors through as tracebacks; may stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show errors as tracebacks; allowed at any place.")] = False,
 ) -> None:
-    """Change how a Hugging Face transformer knows position: patch, check, evaluate."""
+    """Exchange the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
 
 
 app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --json"))(

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their words are read."""
+"""Options shared by several commands, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from hf_posenc.schemes.entry import json_or_text
 from hf_posenc.starters.loading import NAMES, starter_path
 
 AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.")]
-Model = Annotated[
-    str, Option("--model", "-m", help="A folder, a hub name, or starter:llama, starter:gpt2, starter:bert.")
+Model = Annotated[str, Option("--model", "-m", help="Folder, hub name, or starter:llama, starter:gpt2, starter:bert.")]
+SchemeName = Annotated[str, Option("--scheme", "-s", help="Scheme or composition, such as yarn+logn.")]
+Factor = Annotated[
+    float | None, Option("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
 ]
-SchemeName = Annotated[str, Option("--scheme", "-s", help="A scheme or a composition, such as yarn+logn.")]
-Factor = Annotated[float | None, Option("--factor", "-f", help="Target length over trained length, at least 1.")]
-TargetLength = Annotated[int | None, Option(help="Tokens the model should reach; instead of --factor.")]
+TargetLength = Annotated[int | None, Option(help="Context length to reach, in tokens; instead of --factor.")]
 SchemeOptions = Annotated[
-    list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
+    list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
 ]
 
 TrustTasks = Annotated[
-    bool, Option("--trust-tasks", help="Load task files from outside the package: they can run any code.")
+    bool, Option("--trust-tasks", help="Load task files from outside the package, which can run arbitrary code.")
 ]
 
 Dtype = Annotated[
-    str | None, Option(help="Of the weights, such as float32; by default as stored, for starters float32.")
+    str | None, Option(help="Data type of the weights, such as float32; default: as stored (starters: float32).")
 ]
 
 STARTER = "starter:"
-SHOWING = ("as_json", "quiet")  # say how results are shown, not what they are
+DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed
 
 
 def model_path(given: str) -> str:
-    """What ``--model`` names: the folder of a starter, a folder, or a name of the hub.
+    """Resolve ``--model``: the folder of a starter checkpoint, a local folder, or a hub name.
 
     Raises:
         BadArgument: there is no such starter or folder.
@@ -60,10 +60,10 @@ def model_path(given: str) -> str:
 
 
 def tokenizer_of(path: str) -> Any:
-    """The tokenizer of a model, never with code of its own.
+    """Load the tokenizer of a model, without remote code.
 
     Raises:
-        PosEncError: it cannot be found or read.
+        PosEncError: the tokenizer cannot be found or read.
     """
     from transformers import AutoTokenizer
 
@@ -74,23 +74,23 @@ def tokenizer_of(path: str) -> Any:
 
 
 def dtype_of(model: str, given: str | None) -> str:
-    """The type weights are run in: as given, else as stored; starters are stored in half of what they are run in."""
+    """Resolve ``--dtype``: as given, else as stored; starters are stored in half precision and run in float32."""
     return given or ("float32" if model.startswith(STARTER) else "auto")
 
 
 def check_file(option: str, path: Path) -> None:
-    """Refuse a file to write that is a folder, a device or a pipe, or lies in a file, before the work is done.
+    """Check, before the work is done, that an output path can be a regular file.
 
     Raises:
-        BadArgument: it is.
+        BadArgument: it is a folder, a device or a pipe, or one of its parents is a file.
     """
-    above = next((place for place in path.absolute().parents if place.exists()), None)
-    if (path.exists() and not path.is_file()) or (above is not None and not above.is_dir()):
+    parent = next((place for place in path.absolute().parents if place.exists()), None)
+    if (path.exists() and not path.is_file()) or (parent is not None and not parent.is_dir()):
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
 
 
 def model_type(given: str) -> str:
-    """A kind of model that has an adapter.
+    """Check that there is an adapter for a model type.
 
     Raises:
         BadArgument: there is none of that name.
@@ -104,9 +104,9 @@ def model_type(given: str) -> str:
 
 
 def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str, Any]:
-    """``["window=128", "ramp=dim"]`` as values, checked against the scheme before any model is loaded.
+    """Parse ``["window=128", "ramp=dim"]``, and check the options against the scheme before any model is loaded.
 
-    What reads as JSON is what it reads as, the rest is text.
+    A value that parses as JSON is that value; any other is text.
 
     Raises:
         BadArgument: a word has no ``=``, or there is no scheme it could belong to.
@@ -130,15 +130,15 @@ def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str,
 
 
 def words_of(given: Sequence[str] | None) -> list[str]:
-    """``["256,512", "1024"]`` as three words."""
+    """Split repeated, comma-separated values: ``["256,512", "1024"]`` is three words."""
     return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
 
 
 def whole_numbers(option: str, given: Sequence[str] | None) -> list[int]:
-    """Words as counts of at least 1.
+    """Parse comma-separated positive integers.
 
     Raises:
-        BadArgument: one is something else.
+        BadArgument: a word is anything else.
     """
     words = words_of(given)
     for word in words:
@@ -148,11 +148,11 @@ def whole_numbers(option: str, given: Sequence[str] | None) -> list[int]:
 
 
 def command_line(context: Context) -> str:
-    """The command that is running, so that a shell takes it: what was given, without what is the default anyway."""
+    """Format the running command, quoted for a shell, without options that have their default."""
     words = ["hf-posenc", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if value in (None, False, [], ()) or str(value) == str(parameter.default) or parameter.name in SHOWING:
+        if value in (None, False, [], ()) or str(value) == str(parameter.default) or parameter.name in DISPLAY_OPTIONS:
             continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             name = [parameter.opts[0]] if parameter.param_type_name == "option" else []
@@ -161,10 +161,10 @@ def command_line(context: Context) -> str:
 
 
 def depths_of(given: str) -> list[float]:
-    """``"0,0.5,1"`` as shares.
+    """Parse relative depths, such as ``"0,0.5,1"``.
 
     Raises:
-        BadArgument: one is no number from 0 to 1.
+        BadArgument: a word is no number from 0 to 1.
     """
     try:
         found = [float(word) for word in words_of([given])]

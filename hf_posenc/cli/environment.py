@@ -1,4 +1,4 @@
-"""What this package runs on, with secrets hidden."""
+"""Collect versions, hardware and environment variables for bug reports, with secrets hidden."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = (
     "hf-posenc", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "peft",
     "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
 )  # fmt: skip
-MATTERING = re.compile(r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_")
+RELEVANT = re.compile(r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_")
 SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
 LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
@@ -19,17 +19,17 @@ DEBUG = "--debug"
 
 
 def environment() -> dict[str, dict[str, str]]:
-    """Versions, machine and environment variables, each a table of names and values."""
+    """Collect versions, machine and environment variables, each as names and values."""
     return {"versions": versions(), "machine": machine(), "environment": variables(os.environ.items())}
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that matter."""
+    """Collect the versions of Python and of the packages that affect results."""
     return {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES}
 
 
 def installed(name: str) -> str:
-    """A package's version, or that it has none."""
+    """Return a package's version, or ``"not installed"``."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -37,7 +37,7 @@ def installed(name: str) -> str:
 
 
 def machine() -> dict[str, str]:
-    """System and devices."""
+    """Collect system, cores, threads and accelerators."""
     import torch
 
     found = {"system": platform.platform(), "cores": str(os.cpu_count()), "torch threads": str(torch.get_num_threads())}
@@ -49,8 +49,6 @@ def machine() -> dict[str, str]:
 
 
 def variables(items: object) -> dict[str, str]:
-    """The environment variables that change what we do, without tokens and passwords."""
-    mattering = {name: value for name, value in sorted(items) if MATTERING.match(name)}  # type: ignore[call-overload]
-    return {
-        name: "(set, hidden)" if SECRET.search(name) else LOGIN.sub("…", value) for name, value in mattering.items()
-    }
+    """Select the environment variables that affect results, without tokens and passwords."""
+    relevant = {name: value for name, value in sorted(items) if RELEVANT.match(name)}  # type: ignore[call-overload]
+    return {name: "(set, hidden)" if SECRET.search(name) else LOGIN.sub("…", value) for name, value in relevant.items()}

@@ -1,4 +1,4 @@
-"""From an exception to two sentences and an exit code."""
+"""Turn an exception into a two-sentence message and an exit code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
 
 class BadArgument(errors.PosEncError, ValueError):
-    """A word on the command line does not name what it should."""
+    """An argument on the command line is invalid."""
 
 
-ASKED_FOR_WRONGLY = (
+USAGE_ERRORS = (
     BadArgument,
     errors.UnknownScheme,
     errors.UnknownOption,
-    errors.UnknownTopic,
+    errors.UnknownLesson,
     errors.OptionOutOfRange,
     errors.LengthContradiction,
     BadComparison,
@@ -32,47 +32,48 @@ ASKED_FOR_WRONGLY = (
 )
 
 
-ROOM = "Make room and run the same command again; what was there before is as it was."
+FREE_SPACE = "Free some space and run the same command again; existing files are unchanged."
 ACCESS = "Make the folder writable, or choose another."
 FOLDER = "Choose another folder."
 DISK = {
-    errno.ENOSPC: ROOM, errno.EFBIG: ROOM, errno.EDQUOT: ROOM, errno.EROFS: ACCESS, errno.EACCES: ACCESS,
+    errno.ENOSPC: FREE_SPACE, errno.EFBIG: FREE_SPACE, errno.EDQUOT: FREE_SPACE,
+    errno.EROFS: ACCESS, errno.EACCES: ACCESS,
     errno.EPERM: ACCESS, errno.ENOTDIR: FOLDER, errno.EISDIR: FOLDER, errno.EEXIST: FOLDER,
     errno.EIO: "Check the disk, or choose another folder.",
     errno.EMFILE: "Close other programs, or allow more open files (ulimit -n).",
 }  # fmt: skip
-"""What to do about an error of a disk or a folder."""
+"""Error number of the file system → what to do about it."""
 IN_RUST = re.compile(r"\(os error (\d+)\)")
 
 
 def end(error: BaseException) -> NoReturn:
-    """Say what happened and what to do, and end the process with the exit code that belongs to it."""
+    """Write what happened and what to do to stderr, and exit with the matching code."""
     if was_interrupted(error):
         sys.exit(INTERRUPTED)
-    output.fail(told(error))
-    sys.exit(USAGE if isinstance(error, ASKED_FOR_WRONGLY) else FAILED)
+    output.fail(message_of(error))
+    sys.exit(USAGE if isinstance(error, USAGE_ERRORS) else FAILED)
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Whether an interrupt is behind an error: transformers tells one that meets its imports as a missing package."""
+    """Whether an interrupt caused an error: transformers reports one during its imports as a missing package."""
     return error is not None and (
         isinstance(error, KeyboardInterrupt) or was_interrupted(error.__cause__) or was_interrupted(error.__context__)
     )
 
 
-def told(error: BaseException) -> str:
-    """Two sentences about an exception."""
+def message_of(error: BaseException) -> str:
+    """Say in two sentences what happened and what to do."""
     first = str(error).strip().partition("\n")[0].rstrip(" .:")
     if isinstance(error, errors.PosEncError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name or 'A package'} is not installed. pip install 'hf-posenc[all]'"
-    if isinstance(error, ImportError):  # what transformers raises for a package that a checkpoint needs
+    if isinstance(error, ImportError):  # raised by transformers for a package that a checkpoint needs
         return f"{first}. Install it, or choose a model that does without."
     if (number := errno_of(error)) in DISK:
         where = getattr(error, "filename", None)
         return f"{os.strerror(number)}{f': {where}' if where else ''}. {DISK[number]}"
-    if isinstance(error, OSError):  # what transformers and the hub raise for a model that cannot be had
+    if isinstance(error, OSError):  # raised by transformers and the hub for a model that cannot be loaded
         return f"{first}. Check the name or path; --debug shows the whole error."
     return (
         f"{type(error).__name__}: {first}. If this looks like a bug, report what --debug shows, and what "
@@ -81,6 +82,6 @@ def told(error: BaseException) -> str:
 
 
 def errno_of(error: BaseException) -> int:
-    """The system's number of an error, also of one that safetensors has put into words; 0 where there is none."""
+    """Return the ``errno`` of an error, also where safetensors only has it in its message; 0 where there is none."""
     found = IN_RUST.search(str(error))
     return (int(found[1]) if found else getattr(error, "errno", None)) or 0

@@ -1,6 +1,6 @@
-"""The one place that speaks: results on stdout, progress and errors on stderr, JSON for machines.
+"""All output of the command line: results on stdout, progress and errors on stderr, JSON on request.
 
-Nothing is ever read as markup: names, paths and messages come from other people's files.
+No text is interpreted as markup: names, paths and messages come from other people's files.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-Tell = Callable[[float | None, str], None]
-"""Called with the share of the work that is done, or None where nobody knows it, and what is going on."""
+ProgressCallback = Callable[[float | None, str], None]
+"""Called with the completed fraction of the work (None where unknown) and a description of the current step."""
 
-PIPED_WIDTH = 200  # columns of a table that no terminal limits
+PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
 SECONDS_BETWEEN_LINES = 60  # of progress where there is no terminal
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
-QUIETING = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
+QUIET_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
 
 def show_json(value: Any) -> None:
-    """Write ``value`` as JSON, in ASCII so that every encoding carries it."""
+    """Write ``value`` as JSON, in ASCII, which every terminal encoding can represent."""
     sys.stdout.write(SECRET.sub("hf_", json.dumps(value, indent=1, default=str)) + "\n")
     sys.stdout.flush()
 
 
 def show_text(text: str) -> None:
-    """Write a text as it is."""
+    """Write plain text."""
     sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Write rows under column heads; numbers stand right, truth values read yes or no."""
+    """Write a table; numbers are right-aligned, booleans read yes or no."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     kept = [tuple(row) for row in rows]
-    told = None if title is None else Text(printable(title))
-    table = Table(title=told, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    heading = None if title is None else Text(printable(title))
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[number], (int, float)) for row in kept)
         table.add_column(
@@ -60,7 +60,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
 
 
 def show(renderable: RenderableType) -> None:
-    """Write anything rich can draw."""
+    """Write any rich renderable."""
     console(sys.stdout).print(renderable)
 
 
@@ -70,15 +70,15 @@ def fail(message: str) -> None:
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Tell]:
-    """A bar on stderr while the block runs, the only one; without a terminal, one line a minute; quiet, nothing."""
-    with other_bars_off(), own_bar(quiet) as tell:
-        yield tell
+def progress(quiet: bool = False) -> Iterator[ProgressCallback]:
+    """Show a single progress bar on stderr; without a terminal, one line a minute; if ``quiet``, nothing."""
+    with other_bars_off(), own_bar(quiet) as update:
+        yield update
 
 
 @contextmanager
 def other_bars_off() -> Iterator[None]:
-    """Keep transformers from drawing its bars into ours."""
+    """Switch the progress bars of transformers off."""
     from transformers.utils import logging
 
     were_on = logging.is_progress_bar_enabled()
@@ -91,9 +91,11 @@ def other_bars_off() -> Iterator[None]:
 
 
 @contextmanager
-def own_bar(quiet: bool = False) -> Iterator[Tell]:
-    """The bar, the lines that stand for it, or nothing where the call or the environment asks for that."""
-    if quiet or any(os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIETING):
+def own_bar(quiet: bool = False) -> Iterator[ProgressCallback]:
+    """Show the bar, or lines without a terminal, or nothing where the call or the environment asks for silence."""
+    if quiet or any(
+        os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES
+    ):
         yield lambda done, doing: None
     elif sys.stderr.isatty():
         from rich.progress import (
@@ -113,17 +115,17 @@ def own_bar(quiet: bool = False) -> Iterator[Tell]:
                 task, total=None if done is None else 1.0, completed=done, description=printable(doing)
             )
     else:
-        yield Lines(sys.stderr)
+        yield ProgressLines(sys.stderr)
 
 
-class Lines:
-    """Progress as lines of text, for log files."""
+class ProgressLines:
+    """Progress as lines of text, for log files; at most one in `SECONDS_BETWEEN_LINES`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.next = stream, 0.0
 
     def __call__(self, done: float | None, doing: str) -> None:
-        """Write a line, unless the last one is fresh."""
+        """Write a line, unless the last one was written less than `SECONDS_BETWEEN_LINES` ago."""
         if time.monotonic() < self.next:
             return
         self.next = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -132,7 +134,7 @@ class Lines:
 
 
 def console(stream: TextIO) -> Console:
-    """A rich console without markup, emoji codes or highlighting; plain where the stream is no terminal."""
+    """Create a rich console without markup, emoji codes or highlighting; plain where the stream is no terminal."""
     from rich.console import Console
 
     wide = None if stream.isatty() else PIPED_WIDTH
@@ -140,17 +142,17 @@ def console(stream: TextIO) -> Console:
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters written out, so that a foreign string cannot drive the terminal."""
+    """Escape control characters, so that a foreign string cannot control the terminal."""
     return without_secrets("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
 
 
 def without_secrets(text: str) -> str:
-    """``text`` with tokens of the hub cut off."""
+    """Redact access tokens of the hub."""
     return SECRET.sub("hf_…", text)
 
 
 def cell_text(cell: object) -> str:
-    """A value as a table shows it."""
+    """Format a value for a table cell."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
@@ -161,5 +163,5 @@ def cell_text(cell: object) -> str:
 
 
 def is_flag(rows: Sequence[Sequence[object]], column: int) -> bool:
-    """Whether a column holds truth values."""
+    """Whether a column holds booleans only."""
     return all(isinstance(row[column], bool) for row in rows)

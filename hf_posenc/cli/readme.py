@@ -1,4 +1,4 @@
-"""The table in `docs/schemes.md`, from the registry: ``python -m hf_posenc.cli.readme`` rewrites it."""
+"""Write the scheme table of `docs/schemes.md` from the registry: ``python -m hf_posenc.cli.readme`` rewrites it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ HEAD = "| scheme | also called | what it is | defined for | learned | use | pape
 
 
 def scheme_table(records: Sequence[SchemeRecord]) -> str:
-    """The records as a Markdown table."""
+    """Format scheme records as a Markdown table."""
     return "\n".join([HEAD, *map(row, sorted(records, key=lambda record: record.recipe))])
 
 
 def row(record: SchemeRecord) -> str:
-    """One line of the table."""
+    """Format one record as a line of the table."""
     also = ", ".join(f"`{alias}`" for alias in record.aliases)
     yes = {True: "yes", False: ""}
     paper = f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""
@@ -31,12 +31,12 @@ def row(record: SchemeRecord) -> str:
 
 
 def paper_name(paper: str) -> str:
-    """An arXiv number as it is; of an address, the host."""
+    """Return an arXiv number unchanged, and the host name of a URL."""
     return paper.split("/")[2].removeprefix("www.") if paper.startswith("http") else paper
 
 
 def with_table(text: str, table: str) -> str:
-    """A page with the table between its two markers replaced."""
+    """Replace the table between the two markers of a page."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table}\n{END}{after}"

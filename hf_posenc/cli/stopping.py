@@ -1,6 +1,6 @@
-"""What a signal does to a command: the first lets it put things in order, the second ends it at once.
+"""Signal handling of commands: the first signal lets a command clean up, the second ends the process at once.
 
-130 after an interrupt (Ctrl-C), 143 after a request to terminate, as shells count them.
+Exit code 130 after SIGINT (Ctrl-C) and 143 after SIGTERM, as shells expect.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks the command to end.
+    """A signal has asked the command to end.
 
     Attributes:
-        code: the process should end with.
+        code: exit code for the process.
     """
 
     def __init__(self, number: int) -> None:
@@ -31,8 +31,8 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise `Stopped` on the first signal while this lasts, and end the process on the second."""
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+    """Inside the block, raise `Stopped` on the first signal and end the process on the second."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
     first: list[int] = []
@@ -49,7 +49,7 @@ def stoppable() -> Iterator[None]:
     except Stopped as stopped:
         sys.exit(stopped.code)
     except SystemExit:
-        if first:  # Typer, or a library that took it for an error, has turned it into an exit of its own
+        if first:  # Typer or a library has converted `Stopped` into its own exit
             sys.exit(128 + first[0])
         raise
     finally:

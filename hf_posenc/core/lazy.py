@@ -1,4 +1,4 @@
-"""Names of a package that load the module they live in when they are first used."""
+"""Lazy exports of a package: a name imports its module on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from importlib import import_module
 def lazy_exports(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names load lazily.
+    """Build ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names load lazily.
 
-    The package imports the same names under ``TYPE_CHECKING``, for type checkers, which cannot follow this.
+    The package also imports the names under ``TYPE_CHECKING``, since type checkers cannot follow ``__getattr__``.
 
     Args:
-        package: its ``__name__``.
-        homes: full module name to the names that are exported from it.
+        package: ``__name__`` of the package.
+        homes: full module name → names exported from it.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 

@@ -23,7 +23,8 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.cli.arguments import scheme_options
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.run import STORE
-from hf_posenc.eval.results.store import Record, Store
+from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.patching.preconditions.host_config import check_host
 from hf_posenc.patching.stored.config_guard import unguard

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hf_posenc.insight.lessons import topics
+from hf_posenc.insight.lessons import all_lessons
 
 
 def test_without_a_topic_all_are_listed(call: Callable) -> None:
     out = call("explain").out
-    assert all(any(line.split()[0] == name for line in out.splitlines() if line.strip()) for name in topics())
-    assert {row["topic"] for row in call("explain", "--json").data} == set(topics())
+    assert all(any(line.split()[0] == name for line in out.splitlines() if line.strip()) for name in all_lessons())
+    assert {row["topic"] for row in call("explain", "--json").data} == set(all_lessons())
 
 
 def test_a_topic_says_what_is_done_and_what_was_found(call: Callable) -> None:

@@ -17,7 +17,7 @@ def test_json_is_complete(call: Callable) -> None:
     answer = call("probe", "--model", "starter:llama", "--scheme", "yarn", "--factor", "2", *SMALL, "--json")
     assert answer.code == 0
     found = answer.data
-    assert [side["label"] for side in found["sides"]] == ["as it comes", "yarn"]
+    assert [side["label"] for side in found["sides"]] == ["unpatched", "yarn"]
     side = found["sides"][0]
     assert len(side["heads"]) == 30
     assert len(side["mass"]) == 5
@@ -33,7 +33,7 @@ def test_tables_and_pictures(call: Callable, tmp_path: Path) -> None:
     answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))
     assert answer.code == 0
     assert "heads use position" in answer.out
-    assert "effective length" in answer.out
+    assert "effective context length" in answer.out
     for name in ("distance", "heads", "sinks", "loss"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hf_posenc.insight.properties import in_order
+from hf_posenc.insight.properties import list_properties
 
 
 def test_one_scheme_says_what_each_number_is(call: Callable) -> None:
     out = call("properties", "none").out
     assert "position does nothing to attention" in out
-    assert all(one.asks.split()[0] in out for one in in_order())
+    assert all(one.question.split()[0] in out for one in list_properties())
 
 
 def test_side_by_side(call: Callable) -> None:

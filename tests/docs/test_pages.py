@@ -15,7 +15,7 @@ from typer.main import get_command
 import hf_posenc
 from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
-from hf_posenc.insight.lessons import topics
+from hf_posenc.insight.lessons import all_lessons
 from hf_posenc.insight.plots.registry import list_plots
 from hf_posenc.schemes import registry
 
@@ -79,7 +79,7 @@ def test_commands_can_be_given(line: str) -> None:
     _, name, *words = shlex.split(line)
     given = COMMANDS[name].make_context(name, words).params
     if name == "explain" and words:
-        assert words[0] in topics()
+        assert words[0] in all_lessons()
     for picture in given.get("picture") or ():
         assert picture in {known.name for known in list_plots()}
 

@@ -11,16 +11,11 @@ import pytest
 import torch
 
 from hf_posenc import describe, is_patched
-from hf_posenc.eval.comparison import run as comparing
+from hf_posenc.eval.comparison import measure as measuring
 from hf_posenc.eval.comparison.cell import Request, cells_of
-from hf_posenc.eval.comparison.run import (
-    is_final,
-    measured_cell,
-    patched,
-    what_is_wrong,
-)
+from hf_posenc.eval.comparison.measure import invalid_rows_reason, is_final, measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.record import Record
 from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED
@@ -127,10 +122,10 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
             raise evaluated
         return SimpleNamespace(rows=[SimpleNamespace(to_dict=lambda row=row: row) for row in evaluated])
 
-    monkeypatch.setattr(comparing, "patched", patch)
-    monkeypatch.setattr(comparing, "evaluate", evaluate)
+    monkeypatch.setattr(measuring, "patched", patch)
+    monkeypatch.setattr(measuring, "evaluate", evaluate)
     cell = REQUEST.cell(YARN, "posenc_ppl", (64,))
-    return measured_cell(SimpleNamespace(), cell, REQUEST, {}, lambda: None)
+    return measure_cell(SimpleNamespace(), cell, REQUEST, {}, lambda: None)
 
 
 def test_how_a_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +146,5 @@ def test_how_a_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_numbers_that_are_none(value: float) -> None:
-    assert what_is_wrong([{"metric": "ppl", "value": value, "length": 8}])
-    assert what_is_wrong(ROWS) == ""
+    assert invalid_rows_reason([{"metric": "ppl", "value": value, "length": 8}])
+    assert invalid_rows_reason(ROWS) == ""

@@ -23,7 +23,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import expanded
-from hf_posenc.eval.comparison import run as comparing
+from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.errors import StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
 from hf_posenc.schemes.entry import Entry, entries_of
 
@@ -45,7 +45,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
         seen.append((given["label"], given["tasks"][0], tuple(given["lengths"])))
         return evaluate(lm, **given)
 
-    monkeypatch.setattr(comparing, "evaluate", spied)
+    monkeypatch.setattr(measure, "evaluate", spied)
     return seen
 
 
@@ -156,18 +156,18 @@ def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:
 
 
 def test_a_failed_cell_is_noted_and_tried_again(run, measured, monkeypatch) -> None:
-    spied = comparing.evaluate
+    spied = measure.evaluate
 
     def broken(lm: Any, **given: Any) -> Any:
         if (given["label"], given["lengths"]) == ("pi", (TRAINED,)):
             raise RuntimeError("out of memory\nwith a long story")
         return spied(lm, **given)
 
-    monkeypatch.setattr(comparing, "evaluate", broken)
+    monkeypatch.setattr(measure, "evaluate", broken)
     found = run(tasks=["posenc_ppl"])
     assert [r.state for r in found.records] == ["done", "done", "failed", "done"]
     assert found.records[2].reason == "RuntimeError: out of memory"
-    monkeypatch.setattr(comparing, "evaluate", spied)
+    monkeypatch.setattr(measure, "evaluate", spied)
     assert [r.state for r in run(tasks=["posenc_ppl"]).records] == ["done"] * 4
     assert len(measured) == 4
 
@@ -203,7 +203,9 @@ def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
         llama, "fire", tokenizer=tokenizer, out=tmp_path / "again", lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
     )
     assert first.rows == second.rows
-    assert "made for models that are trained with it" in (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "needs training, and these weights were not trained with it" in (tmp_path / "results.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,15 +281,15 @@ def test_words_of_schemes() -> None:
 CHILD = """
 import sys
 from hf_posenc.eval import compare
-from hf_posenc.eval.comparison import run as comparing
-evaluate, put = comparing.evaluate, comparing.Store.put
+from hf_posenc.eval.comparison import measure
+evaluate, put = measure.evaluate, measure.Store.put
 def begun(lm, **given):
     print("begin", given["label"], given["tasks"][0], *given["lengths"], flush=True)
     return evaluate(lm, **given)
 def kept(store, record):
     put(store, record)
     print("kept", record.scheme, record.task, record.length, flush=True)
-comparing.evaluate, comparing.Store.put = begun, kept
+measure.evaluate, measure.Store.put = begun, kept
 compare(sys.argv[1], "unpatched,pi,yarn", out=sys.argv[2], lengths=[128, 256],
         samples=2, scored=16, keys=1, depths=[0.5])
 print("end", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_posenc.eval.results.comparison import interval, student
+from hf_posenc.eval.results.comparison import interval, student_t
 from hf_posenc.eval.results.rows import Row
 
 # The 97.5 % points of Student's t, as printed in any table of it (NIST/SEMATECH e-Handbook, section 1.3.6.7.2).
@@ -27,7 +27,7 @@ def test_half_an_interval_is_so_many_standard_errors(freedom: int) -> None:
     tolerance = CLOSE.get(freedom, 3e-4)
     assert wide == pytest.approx(TABLE[freedom], rel=tolerance)
     assert (low + high) / 2 == pytest.approx(2.0, rel=1e-12)
-    assert student(freedom) == pytest.approx(TABLE[freedom], rel=tolerance)
+    assert student_t(freedom) == pytest.approx(TABLE[freedom], rel=tolerance)
     if freedom in WRONG:  # control: the tolerance tells one degree from the next
         assert abs(WRONG[freedom] / TABLE[freedom] - 1) > tolerance
 

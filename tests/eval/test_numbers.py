@@ -13,15 +13,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.comparison.identity import plain
+from hf_posenc.eval.comparison.identity import to_json
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.lm.spans import passes
-from hf_posenc.eval.results.comparison import Comparison, by_place
+from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
+from hf_posenc.eval.results.record import Record, is_intact, key_of
+from hf_posenc.eval.results.record import digest_of as row_digest
 from hf_posenc.eval.results.rows import Row, rows_of
-from hf_posenc.eval.results.store import Record, is_intact, key_of
-from hf_posenc.eval.results.store import digest_of as row_digest
 from hf_posenc.eval.tasks.base import (
     LengthSweep,
     PasskeyTask,
@@ -162,7 +162,7 @@ def test_what_a_comparison_is_asked_for() -> None:
     assert {(r.model, r.scheme) for r in found.rows} == {("name", "pi")}
     assert found.reasons("done") == {("pi", ""): found.records}
     assert found.with_state("failed") == []
-    placed = by_place(found.rows, "t", "acc")
+    placed = rows_by_cell(found.rows, "t", "acc")
     assert list(placed) == [("pi", 8)]
     assert placed["pi", 8].depth is None
 
@@ -289,7 +289,7 @@ def test_a_comparison_as_json_has_it() -> None:
 
 def test_settings_as_json_has_them() -> None:
     given = {1: (2.5, None, True), "a": {"b": [torch.float32]}, "c": "d"}
-    assert plain(given) == {"1": [2.5, None, True], "a": {"b": ["torch.float32"]}, "c": "d"}
+    assert to_json(given) == {"1": [2.5, None, True], "a": {"b": ["torch.float32"]}, "c": "d"}
 
 
 @pytest.mark.parametrize("task", [TokenLossTask, SlidingTask, DocsTask, PerplexityTask, PasskeyTask, MaskedTask])

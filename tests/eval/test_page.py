@@ -15,9 +15,9 @@ import pytest
 from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
-from hf_posenc.eval.results.comparison import Comparison, interval, student
+from hf_posenc.eval.results.comparison import Comparison, interval, student_t
+from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")
 
@@ -187,7 +187,7 @@ def test_nothing_but_refusals_is_a_page_too() -> None:
 def test_intervals_against_another_library() -> None:
     stats = pytest.importorskip("scipy.stats", reason="comes with lm-eval")
     for freedom in (2, 3, 7, 15, 100):
-        assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-2)
+        assert student_t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-2)
     row = Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 16)
     assert interval(row) == pytest.approx(stats.t.interval(0.95, 15, 2.0, 0.1), rel=1e-3)
     none = Row("m", "s", "t", 1, None, "acc", 0.0, 0.0, 8)

@@ -26,7 +26,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.evaluation import language_model
+from hf_posenc.eval.lm.load import language_model
 
 model, text, out, kind = sys.argv[1:]
 tasks = {"causal": ["posenc_ppl", "posenc_token_nll", "posenc_passkey_gen", "posenc_copy"], "masked": ["posenc_mlm"]}

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
-from hf_posenc.eval.results.store import Record, Store, key_of
+from hf_posenc.eval.results.record import Record, key_of
+from hf_posenc.eval.results.store import Store
 
 RECORD = Record(
     key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="",
@@ -59,7 +60,8 @@ def test_two_at_once_are_refused(path: Path) -> None:
 
 def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
     code = (
-        "import pathlib; from hf_posenc.eval.results.store import Record, Store\n"
+        "import pathlib; from hf_posenc.eval.results.store import Store\n"
+        "from hf_posenc.eval.results.record import Record\n"
         f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
         "s.connection.execute('BEGIN'); s.connection.execute(\"DELETE FROM cells\"); print('in', flush=True); input()"
     )
@@ -80,7 +82,7 @@ def test_foreign_writing_is_noticed(path: Path) -> None:
         before = connection.execute("SELECT * FROM cells").fetchall()
         connection.execute(f"UPDATE cells SET {change}")
         connection.commit()
-        with Store(path) as store, pytest.raises(StoreChanged, match="not as it was written"):
+        with Store(path) as store, pytest.raises(StoreChanged, match="changed by another program"):
             store.get("k")
         connection.execute("DELETE FROM cells")
         connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", before[0])
@@ -139,7 +141,8 @@ def test_a_full_disk_keeps_what_was_there(path: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="file size limits are POSIX")
 def test_a_write_that_fails_half_way(path: Path) -> None:
     code = (
-        "import pathlib, resource, signal; from hf_posenc.eval.results.store import Record, Store\n"
+        "import pathlib, resource, signal; from hf_posenc.eval.results.store import Store\n"
+        "from hf_posenc.eval.results.record import Record\n"
         "from hf_posenc.eval.errors import StoreUnusable; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"

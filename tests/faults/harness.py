@@ -24,6 +24,7 @@ from transformers.models.llama.modeling_llama import LlamaModel
 
 from hf_posenc.cli import main
 from hf_posenc.cli.app import app  # noqa: F401  what a fresh command would import first
+from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.comparison import run as comparing
 from hf_posenc.eval.evaluation import language_model  # noqa: F401
 from hf_posenc.eval.texts import passkey  # noqa: F401
@@ -88,7 +89,7 @@ def noted(log):
     """Note every cell that begins and every cell that is kept."""
 
     def setup():
-        evaluate, put = comparing.evaluate, comparing.Store.put
+        evaluate, put = measure.evaluate, measure.Store.put
 
         def note(*words):
             with open(log, "a") as file:
@@ -102,7 +103,7 @@ def noted(log):
             put(store, record)
             note("kept", record.scheme, record.length)
 
-        comparing.evaluate, comparing.Store.put = begun, kept
+        measure.evaluate, measure.Store.put = begun, kept
 
     return setup
 
@@ -211,7 +212,7 @@ def impatient():
 
     def setup():
         noted(log)()
-        undo = comparing.unpatch_model
+        undo = measure.unpatch_model
 
         def slow(model):
             with open(log, "a") as file:
@@ -219,7 +220,7 @@ def impatient():
             time.sleep(2 * LIMIT)
             return undo(model)
 
-        comparing.unpatch_model = slow
+        measure.unpatch_model = slow
 
     words = [word if word != "unpatched,pi,yarn" else "pi" for word in COMPARE]
     child = fork([*words, "--out", folder], setup)
@@ -322,13 +323,13 @@ def filling():
 
     def shrinking():
         noted(log)()
-        put = comparing.Store.put
+        put = measure.Store.put
 
         def kept(store, record):
             put(store, record)
             os.system(f"mount -o remount,size=48k {disk}")
 
-        comparing.Store.put = kept
+        measure.Store.put = kept
 
     try:
         first = run([*COMPARE, "--out", disk / "run"], shrinking)
@@ -350,7 +351,7 @@ def two_writers():
         def setup():
             from hf_posenc.training import resume
 
-            evaluate, write = comparing.evaluate, resume.write_json
+            evaluate, write = measure.evaluate, resume.write_json
 
             def pause():
                 ready.touch()
@@ -364,7 +365,7 @@ def two_writers():
                 pause()
                 write(path, content)
 
-            comparing.evaluate, resume.write_json = paused, paused_write
+            measure.evaluate, resume.write_json = paused, paused_write
 
         return setup
 
@@ -425,13 +426,13 @@ def odd():
     os.truncate(place / "cut" / "cells.sqlite", 4096 + 100)
 
     def removed():
-        put = comparing.Store.put
+        put = measure.Store.put
 
         def gone(store, record):
             put(store, record)
             shutil.rmtree(place / "removed")
 
-        comparing.Store.put = gone
+        measure.Store.put = gone
 
     def no_temporary_folder():
         os.environ["TMPDIR"] = "/proc/nowhere"

@@ -23,8 +23,9 @@ from hf_posenc.eval.report import exports, report
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.plots import loss_plot
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.results.store import Record, Store
+from hf_posenc.eval.results.store import Store
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.resume import Manifest, last_complete, start_run
 from hf_posenc.training.search_log import SearchLog
@@ -214,7 +215,7 @@ def taken(which: int) -> list[Any]:
 
     order = compose.PlotRequest(entries_of("alibi" if which else "t5"), view=View(length=8))
     pictures = map(plot_of, ("bias", "bias_curve"))
-    return [saving.Taken(picture, [compose.sheets(picture, order)]) for picture in pictures]
+    return [saving.ComputedPlot(picture, [compose.sheets(picture, order)]) for picture in pictures]
 
 
 @lru_cache(maxsize=4)

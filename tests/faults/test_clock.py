@@ -52,7 +52,7 @@ def test_progress_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = RemainingTime([("a", 16)] * 4, [], lambda done, doing: told.append(done))
     for seconds in (0.0, 1e9, 1e-9, 3.0):
         progress.begin("")
-        progress.tick()
+        progress.on_request()
         progress.end(seconds)
     assert told == sorted(told)
     assert all(0.0 <= share <= 1.0 for share in told)

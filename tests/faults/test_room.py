@@ -57,7 +57,7 @@ def test_compare_says_so_before_it_measures(
     from hf_posenc.eval.comparison import run as comparing
 
     disk(5000)
-    monkeypatch.setattr(comparing, "measured", lambda *given: pytest.fail("it has begun"))
+    monkeypatch.setattr(comparing, "measure_cells", lambda *given: pytest.fail("it has begun"))
     with pytest.raises(NoRoom, match="Results of this run") as error:
         compared(tmp_path, tmp_path / "out")
     needed, free = bytes_told(error)

@@ -17,7 +17,7 @@ from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.record import Record
 
 SIGN = "dialog-was-here"
 RUN = f"document.title='{SIGN}'"

@@ -1,1 +1,1 @@
-"""The commands, one file each."""
+"""Commands of ``hf-posenc``, one file each."""

@@ -1,4 +1,4 @@
-"""``hf-posenc advise``: which scheme, with which numbers, at what cost."""
+"""``hf-posenc advise``: recommend schemes and options for a target context length."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ from hf_posenc.cli.errors import PARTLY
 def advise(
     model: Model,
     target: Annotated[
-        str, Option("--target", "-t", metavar="TOKENS", help="Such as 131072 or 128k; k is 1024, m its square.")
+        str,
+        Option(
+            "--target",
+            "-t",
+            metavar="TOKENS",
+            help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
+        ),
     ],
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Advise on a scheme for a length.
+    """Recommend schemes for a target context length.
 
-    Reads the configuration only, never weights. The exit code is 3 where no adapter knows the model.
+    Reads the configuration only, never weights. The exit code is 3 where there is no adapter for the model.
     """
-    from hf_posenc.insight.advise import advise as ask
+    from hf_posenc.insight.advise import advise as recommend
 
-    advice = ask(model_path(model), target, name=model, dtype=dtype_of(model, dtype))
+    advice = recommend(model_path(model), target, name=model, dtype=dtype_of(model, dtype))
     if as_json:
         output.show_json(advice.to_dict())
     else:

@@ -1,4 +1,4 @@
-"""``hf-posenc bench``: what schemes cost in time and memory, beside the model as it comes."""
+"""``hf-posenc bench``: time and memory of schemes, relative to the unpatched model and to a naive implementation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hf_posenc.insight.bench.devices import Device
 
 STARTER = "starter:llama"
-RESULTS, PICTURES = "bench.json", ("bench.svg", "bench.png")
+RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
 
 
 def bench(
@@ -34,42 +34,54 @@ def bench(
         list[str], Option("--schemes", "--scheme", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
     ],
     model: Annotated[
-        str, Option("--model", "-m", help="A folder, a hub name, or starter:llama, starter:gpt2, starter:bert.")
+        str, Option("--model", "-m", help="Folder, hub name, or starter:llama, starter:gpt2, starter:bert.")
     ] = STARTER,
     shape: Annotated[
-        str | None, Option(help="Instead: random weights, as LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8.")
+        str | None,
+        Option(help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8."),
     ] = None,
     kind: Annotated[str, Option(help="With --shape: llama, gpt2 or bert.")] = "llama",
     trained_length: Annotated[
-        int | None, Option(min=1, help="With --shape; by default the longest length over the factor.")
+        int | None, Option(min=1, help="With --shape: tokens; default: the longest length / factor.")
     ] = None,
     lengths: Annotated[
-        list[str] | None, Option("--lengths", "--length", "-l", help="Tokens, as in 512,2048; the default is both.")
+        list[str] | None, Option("--lengths", "--length", "-l", help="Sequence lengths in tokens; default: 512,2048.")
     ] = None,
     factor: Annotated[
-        float | None, Option("--factor", "-f", help="Of all schemes; by default 8, or what the longest length takes.")
+        float | None,
+        Option(
+            "--factor",
+            "-f",
+            help="Extension factor of all schemes; default: 8, or more if the longest length needs it.",
+        ),
     ] = None,
-    decode: Annotated[bool, Option("--decode", help="Time single tokens behind a cache of each length.")] = False,
-    train: Annotated[bool, Option("--train", help="Time forward and backward.")] = False,
+    decode: Annotated[
+        bool, Option("--decode", help="Time decoding of single tokens with a KV cache of each length.")
+    ] = False,
+    train: Annotated[bool, Option("--train", help="Time forward and backward passes.")] = False,
     prefill: Annotated[
-        bool | None, Option("--prefill/--no-prefill", help="Time reading a text; the default unless others are asked.")
+        bool | None,
+        Option(
+            "--prefill/--no-prefill",
+            help="Time the forward pass over a whole text; default unless --decode or --train.",
+        ),
     ] = None,
-    against: Annotated[str, Option(help="unpatched (sdpa), naive (all scores and biases formed), or both.")] = (
-        "unpatched,naive"
-    ),
-    rounds: Annotated[int, Option(min=1, help="Of each cell; fewer than 7 say little.")] = 7,
-    batch: Annotated[int, Option(min=1, help="Rows.")] = 1,
+    against: Annotated[
+        str, Option(help="Baselines: unpatched (sdpa), naive (materializes all scores and biases), or both.")
+    ] = ("unpatched,naive"),
+    rounds: Annotated[int, Option(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
+    batch: Annotated[int, Option(min=1, help="Batch size.")] = 1,
     dtype: Dtype = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; by default CUDA where there is any.")] = None,
-    threads: Annotated[int, Option(min=1, help="Of the processor.")] = 1,
-    out: Annotated[Path | None, Option(help=f"Write {RESULTS} and pictures to this folder.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
+    out: Annotated[Path | None, Option(help=f"Write {RESULTS} and plots to this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time schemes beside the model as it comes, and beside their naive form.
+    """Time schemes relative to the unpatched model and to a naive implementation.
 
-    All run in this process, once a round, and every round in reverse order; shown are medians of the ratios within
-    rounds, with quartiles. Lengths beyond the model's are run on the unpatched one as well, for its time only. Memory
-    is the peak above the model; in decoding the cache is part of it.
+    All variants run in this process, once per round, alternately forwards and backwards in order; shown are medians and
+    quartiles of the ratios within rounds. Lengths beyond the model's context length are run unpatched as well, for
+    their time only. Memory is the peak beyond the weights; in decoding it includes the KV cache.
     """
     import torch
 
@@ -85,15 +97,15 @@ def bench(
 
         require_matplotlib()
     place = device_of(device)
-    subject = load(model, shape, kind, trained_length or max(16, int(max(chosen, default=1) / (factor or 8))), dtype)
+    target = load(model, shape, kind, trained_length or max(16, int(max(chosen, default=1) / (factor or 8))), dtype)
     cells: list[Cell] = []
-    about = about_run(context, place, model if shape is None else f"{kind} {shape}", str(subject.dtype), threads)
-    was = torch.get_num_threads()
+    about = about_run(context, place, model if shape is None else f"{kind} {shape}", str(target.dtype), threads)
+    threads_before = torch.get_num_threads()
     try:
-        with output.progress() as tell:
+        with output.progress() as progress:
             for cell in run(
-                subject, ",".join(schemes), chosen, cases=cases, against=words_of([against]), factor=factor,
-                rounds=rounds, batch=batch, device=place, threads=threads, tell=tell,
+                target, ",".join(schemes), chosen, cases=cases, against=words_of([against]), factor=factor,
+                rounds=rounds, batch=batch, device=place, threads=threads, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:
@@ -103,7 +115,7 @@ def bench(
         show(cells, about, out, as_json)
         raise
     finally:
-        torch.set_num_threads(was)
+        torch.set_num_threads(threads_before)
     show(cells, about, out, as_json)
     if any(cell.state == "failed" for cell in cells):
         raise Exit(FAILED)
@@ -112,11 +124,11 @@ def bench(
 
 
 def load(model: str, shape: str | None, kind: str, trained_length: int, dtype: str | None) -> Any:
-    """The model that is timed.
+    """Load the model to be timed, or create one with random weights.
 
     Raises:
-        BadArgument: a word cannot be read.
-        OptionOutOfRange: the shape makes no model.
+        BadArgument: an argument cannot be parsed.
+        OptionOutOfRange: there is no model of that shape.
     """
     import torch
 
@@ -134,13 +146,13 @@ def load(model: str, shape: str | None, kind: str, trained_length: int, dtype: s
         raise BadArgument(f"--kind takes {', '.join(KINDS)}, got {kind!r}. Choose one of them.")
     found = getattr(torch, dtype or "float32", None)
     if not isinstance(found, torch.dtype):
-        raise BadArgument(f"--dtype takes a type of torch, got {dtype!r}. Write for example bfloat16.")
+        raise BadArgument(f"--dtype takes a torch dtype, got {dtype!r}. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
     return random_model((layers, hidden, heads, kv_heads), kind, trained_length, found)
 
 
 def about_run(context: Context, device: Device, model: str, dtype: str, threads: int) -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Collect what the numbers depend on: command, model, dtype, device, threads, environment."""
     return {
         "command": command_line(context), "model": model, "dtype": dtype.removeprefix("torch."),
         "device": device.name, "threads": threads, **environment(),
@@ -148,18 +160,18 @@ def about_run(context: Context, device: Device, model: str, dtype: str, threads:
 
 
 def write(cells: list[Cell], about: dict[str, Any], folder: Path) -> None:
-    """The numbers and the pictures as far as there are any; each file whole."""
+    """Write the numbers and the plots of the finished cells; each file atomically."""
     from hf_posenc.core.files.atomic import write_json
     from hf_posenc.insight.bench.plots import write_plot
     from hf_posenc.insight.bench.report import to_dict
 
     write_json(folder / RESULTS, to_dict(cells, about))
-    for name in PICTURES:
+    for name in PLOTS:
         write_plot(cells, folder / name)
 
 
 def show(cells: list[Cell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """One table a case, what stands behind a dash, and where the files are."""
+    """Show one table per case, the reasons of missing values, and the files written."""
     from hf_posenc.insight.bench.report import (
         TITLES,
         remarks,
@@ -177,4 +189,4 @@ def show(cells: list[Cell], about: dict[str, Any], out: Path | None, as_json: bo
     if cells:
         output.show_text("{model}, {dtype}, {threads} thread(s) of {device}".format(**about))
     if out is not None and cells:
-        output.show_text(f"Written to {out}: {', '.join((RESULTS, *PICTURES))}")
+        output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")

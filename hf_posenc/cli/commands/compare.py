@@ -1,4 +1,4 @@
-"""``hf-posenc compare``: schemes side by side on a model of one's own."""
+"""``hf-posenc compare``: several schemes on one model, task by task and length by length."""
 
 from __future__ import annotations
 
@@ -38,42 +38,47 @@ def compare(
             "--schemes",
             "--scheme",
             "-s",
-            help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the model as it comes.",
+            help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
         ),
     ],
     lengths: Annotated[
         list[str] | None,
         Option(
-            "--lengths", "--length", "-l", help="Tokens, as in 256,512; by default 1, 2, 4 times the trained length."
+            "--lengths",
+            "--length",
+            "-l",
+            help="Sequence lengths in tokens, as in 256,512; default: 1, 2, 4 times the trained length.",
         ),
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; by default loss and passkeys."),
+        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
     ] = None,
-    out: Annotated[Path, Option(help="Folder of the results; the same again goes on there.")] = Path("results/compare"),
+    out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path(
+        "results/compare"
+    ),
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
     scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
-    keys: Annotated[int, Option(min=1, help="Passkeys and needles, each hidden at every depth.")] = 8,
-    depths: Annotated[str, Option(help="Shares of the filler before the key.")] = "0,0.25,0.5,0.75,1",
-    text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of keys, masks and learned schemes.")] = 0,
-    limit: Annotated[int | None, Option(min=1, help="Documents a length, for a quick look.")] = None,
+    keys: Annotated[int, Option(min=1, help="Passkeys or needles, each inserted at every depth.")] = 8,
+    depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
+    text: Annotated[Path | None, Option(help="Text file; default: held-out sources of the standard library.")] = None,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
+    limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
     one_factor: Annotated[
-        bool, Option("--one-factor", help="Patch once for the longest length, not for each length anew.")
+        bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
     ] = False,
     dtype: Dtype = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; by default CUDA where there is any.")] = None,
-    batch_size: Annotated[int, Option(min=1, help="Requests of one length that share a forward.")] = 1,
-    include_path: Annotated[Path | None, Option(help="A folder of further task files; needs --trust-tasks.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
+    include_path: Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")] = None,
     trust_tasks: TrustTasks = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes on your own model.
 
-    Each scheme on each task at each length is a cell that is kept once it is measured: the same command after an
-    interruption goes on where it was. The exit code is 3 where a scheme was refused, 1 where a cell failed.
+    Each scheme on each task at each length is a cell, stored as soon as it is measured: after an interruption, the same
+    command resumes. The exit code is 3 where a scheme was refused, 1 where a cell failed.
     """
     from hf_posenc.eval import compare as run
 
@@ -82,12 +87,12 @@ def compare(
         loading["device"] = device
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
     try:
-        with output.progress(quiet) as tell:
+        with output.progress(quiet) as progress:
             comparison = run(
                 model_path(model), ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
                 include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
-                progress=tell, **loading,
+                progress=progress, **loading,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
@@ -103,13 +108,13 @@ def compare(
 
 
 def show(comparison: Comparison, out: Path) -> None:
-    """One table a task, what was refused or failed, and where the files are."""
-    from hf_posenc.eval.report.phrases import axis, grid, remarks
+    """Show one table per task, what was refused or failed, and the files written."""
+    from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
 
     for task in comparison.tasks():
         for metric in comparison.metrics(task)[:1]:
-            head, lines = grid(comparison, task, metric)
-            output.show_table(head, lines, title=f"{task}: {axis(metric)}")
+            head, lines = table_of(comparison, task, metric)
+            output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")

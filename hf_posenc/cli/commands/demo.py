@@ -1,4 +1,4 @@
-"""``hf-posenc demo``: eight schemes on a small trained Llama, measured and drawn."""
+"""``hf-posenc demo``: measure and plot eight schemes on a small trained Llama."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from hf_posenc.cli.arguments import AsJson
 
 
 def demo(
-    out: Annotated[Path, Option(help="Folder of the results; made if need be.")] = Path("results/demo"),
+    out: Annotated[Path, Option(help="Folder of the results; created if missing.")] = Path("results/demo"),
     quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; about a minute.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes on a small trained Llama.
 
-    Eight schemes up to eight times its trained length, then a brief fine-tune of one. Some six minutes, no network.
+    Eight schemes at up to eight times its trained length, then a brief fine-tuning of one. About six minutes; needs no
+    network.
     """
     from hf_posenc.eval.demo import run_demo
     from hf_posenc.eval.report.terminal_table import results_table
 
-    with output.progress() as tell:
-        results = run_demo(out, quick=quick, progress=tell)
+    with output.progress() as progress:
+        results = run_demo(out, quick=quick, progress=progress)
     if as_json:
         output.show_json(results.to_dict())
     else:

@@ -1,4 +1,4 @@
-"""``hf-posenc env``: what a bug report needs."""
+"""``hf-posenc env``: versions, devices and environment variables for a bug report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hf_posenc.cli.environment import environment
 
 
 def env(as_json: AsJson = False) -> None:
-    """Show what a bug report needs.
+    """Show versions, devices and environment variables for a bug report.
 
-    Versions, devices and the environment variables that matter; secrets are hidden.
+    Secrets are hidden.
     """
-    seen = environment()
+    found = environment()
     if as_json:
-        output.show_json(seen)
+        output.show_json(found)
         return
-    for title, values in seen.items():
+    for title, values in found.items():
         output.show_text(f"{title}\n" + "\n".join(f"  {name:<28}{value}" for name, value in values.items()))

@@ -1,4 +1,4 @@
-"""``hf-posenc eval``: a model measured at many lengths."""
+"""``hf-posenc eval``: measure one model at several sequence lengths."""
 
 from __future__ import annotations
 
@@ -29,37 +29,39 @@ COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n"
 def evaluate(
     model: Model,
     scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Put on first; by default the model as it comes.")
+        str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
-    length: Annotated[list[int] | None, Option("--length", "-l", help="Tokens; may be repeated.")] = None,
-    task: Annotated[list[str] | None, Option("--task", "-t", help="An lm-eval task; may be repeated.")] = None,
+    length: Annotated[
+        list[int] | None, Option("--length", "-l", help="Sequence length in tokens; may be repeated.")
+    ] = None,
+    task: Annotated[list[str] | None, Option("--task", "-t", help="lm-eval task; may be repeated.")] = None,
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
-    text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of passkeys and masks.")] = 0,
-    out: Annotated[Path | None, Option(help="Also write rows and lm-eval's own results to this JSON file.")] = None,
+    text: Annotated[Path | None, Option(help="Text file; default: held-out sources of the standard library.")] = None,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys and masks.")] = 0,
+    out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
     dtype: Dtype = None,
     option: SchemeOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model at many lengths, through lm-eval.
+    """Measure a model at several sequence lengths, through lm-eval.
 
-    By default the loss of the same last tokens at every length, and the passkeys it finds.
+    By default the cross-entropy loss of the same last tokens at every length, and passkey retrieval.
     """
     from hf_posenc.eval import evaluate as measure
 
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     given = {name: value for name, value in patch.items() if value is not None}
-    path, number = model_path(model), count(1)
+    path, requests = model_path(model), count(1)
     if out is not None:
         check_file("--out", out)
-    with output.progress() as tell:
+    with output.progress() as progress:
         evaluation = measure(
             path, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text, seed=seed,
             trust_tasks=trust_tasks,
-            dtype=dtype_of(model, dtype), tick=lambda: tell(None, f"request {next(number)}"), **given,
+            dtype=dtype_of(model, dtype), on_request=lambda: progress(None, f"request {next(requests)}"), **given,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)
@@ -68,7 +70,7 @@ def evaluate(
 
 
 def show(rows: list[dict[str, object]], as_json: bool) -> None:
-    """Rows as JSON or as a table."""
+    """Show rows as JSON or as a table."""
     if as_json:
         output.show_json(rows)
     else:

@@ -1,4 +1,4 @@
-"""``hf-posenc explain``: demonstrations that print what they find."""
+"""``hf-posenc explain``: short lessons on positional encodings, measured on small models."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ COLUMNS = 100
 
 def explain(
     name: Annotated[
-        str | None, Argument(help="A topic; without one, all of them are listed.", metavar="[TOPIC]")
+        str | None, Argument(help="Lesson to run; without one, all lessons are listed.", metavar="[LESSON]")
     ] = None,
     scheme: Annotated[
         list[str] | None,
         Option(
-            "--scheme", "-s", help="Show it on these instead: rope,alibi; may be repeated. Not all topics take any."
+            "--scheme",
+            "-s",
+            help="Schemes to run it on, as in rope,alibi; may be repeated. Not every lesson takes any.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what positional encodings are about.
+    """Explain positional encodings by small experiments.
 
-    Each demonstration runs in seconds on small models, prints its numbers, and concludes from them.
+    Each lesson runs in seconds on small models, prints its measurements and draws a conclusion from them.
     """
+    from hf_posenc.insight.lessons import all_lessons
     from hf_posenc.insight.lessons import explain as run
-    from hf_posenc.insight.lessons import topics
 
     if name is None:
-        rows = [(topic.name, topic.title, topic.schemes) for topic in topics().values()]
+        rows = [(lesson.name, lesson.title, lesson.schemes) for lesson in all_lessons().values()]
         if as_json:
             output.show_json([{"topic": name, "title": title, "schemes": schemes} for name, title, schemes in rows])
         else:
-            output.show_table(("topic", "question", "schemes it is shown on"), rows)
+            output.show_table(("lesson", "question", "schemes"), rows)
         return
     with output.other_bars_off():
         finding = run(name, words_of(scheme))
@@ -51,7 +53,7 @@ def explain(
 
 
 def show(finding: Finding) -> None:
-    """What is done, the numbers, and what they say."""
+    """Show what the lesson does, its tables and its conclusion."""
     output.show_text(finding.title + "\n\n" + fill(finding.shows, COLUMNS) + "\n")
     for table in finding.tables:
         output.show_table(table.columns, table.rows, title=table.title or None)

@@ -1,4 +1,4 @@
-"""``hf-posenc export``: a scheme as a plain checkpoint, for whoever has not got this package."""
+"""``hf-posenc export``: write a patched model as a plain transformers checkpoint, readable without this package."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.errors import BadArgument
 
-Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Where the checkpoint goes.")]
-Scheme = Annotated[str | None, Option("--scheme", "-s", help="Put on first; by default the one the model carries.")]
+Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint.")]
+Scheme = Annotated[
+    str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
+]
 
 
 def export(
@@ -37,9 +39,9 @@ def export(
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint that plain transformers reads, where it has a RoPE type for the scheme.
+    """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
 
-    Without --scheme, the one the model carries. A PEFT adapter is merged into the weights.
+    Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights.
     """
     from hf_posenc.checkpoints.export import export_native, merged
     from hf_posenc.checkpoints.load import from_pretrained
@@ -47,7 +49,7 @@ def export(
     path, options = model_path(model), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
-    with output.other_bars_off(), warnings.catch_warnings(record=True) as told:
+    with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(path)
         patched = from_pretrained(
@@ -55,7 +57,7 @@ def export(
         )
         parameters = export_native(merged(patched), out)
         tokenizer.save_pretrained(out)
-    remarks = [str(one.message) for one in told if one.category.__module__.startswith("hf_posenc")]
+    remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})
         return

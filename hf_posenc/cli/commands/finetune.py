@@ -1,4 +1,4 @@
-"""``hf-posenc finetune``: a patched model trained briefly at its new length."""
+"""``hf-posenc finetune``: fine-tune a patched model at its target context length."""
 
 from __future__ import annotations
 
@@ -29,32 +29,39 @@ from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 if TYPE_CHECKING:
     from hf_posenc.training import Tuned
 
-PICTURE = "curve.png"
+PLOT = "curve.png"
 
 
 def finetune(
     context: Context,
     model: Model,
     scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Put on first; by default what the checkpoint carries.")
+        str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
-    trained_length: Annotated[int | None, Option(help="Tokens, where the model's own word is wrong.")] = None,
+    trained_length: Annotated[
+        int | None, Option(help="Pre-training context length in tokens, where the configuration is wrong.")
+    ] = None,
     option: SchemeOptions = None,
     text: Annotated[
-        list[Path] | None, Option(help="Training text; may be repeated; by default the standard library's sources.")
+        list[Path] | None, Option(help="Training text; may be repeated; default: sources of the standard library.")
     ] = None,
-    held_out: Annotated[list[Path] | None, Option(help="Text to measure on; by default likewise, others.")] = None,
-    length: Annotated[int | None, Option(min=2, help="Tokens a row; by default the target length.")] = None,
+    held_out: Annotated[
+        list[Path] | None,
+        Option(help="Evaluation text; may be repeated; default: other sources of the standard library."),
+    ] = None,
+    length: Annotated[
+        int | None, Option(min=2, help="Training sequence length in tokens; default: the target length.")
+    ] = None,
     steps: Annotated[int, Option(min=1, help="Optimiser steps.")] = 30,
     method: Annotated[str, Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full.")] = "lora",
-    batch: Annotated[int, Option(min=1, help="Rows one process reads at a time.")] = 1,
-    accumulate: Annotated[int, Option(min=1, help="Batches a step.")] = 1,
-    learning_rate: Annotated[float, Option(help="Peak; large models and long runs want less.")] = 1e-3,
-    rank: Annotated[int, Option(min=1, help="Of LoRA's matrices; of prompts, virtual tokens.")] = 16,
+    batch: Annotated[int, Option(min=1, help="Sequences per process and forward pass.")] = 1,
+    accumulate: Annotated[int, Option(min=1, help="Batches per optimiser step.")] = 1,
+    learning_rate: Annotated[float, Option(help="Peak learning rate; use less for large models and long runs.")] = 1e-3,
+    rank: Annotated[int, Option(min=1, help="Rank of LoRA's matrices; for prompt and prefix, virtual tokens.")] = 16,
     packing: Annotated[
-        str, Option(help="joined: documents see their predecessors in a row. separate: they do not.")
+        str, Option(help="joined: a document attends to those packed before it. separate: it does not.")
     ] = "joined",
     seed: Annotated[int, Option(min=0)] = 0,
     gradient_checkpointing: Annotated[bool, Option("--gradient-checkpointing", help="Less memory, more time.")] = False,
@@ -62,26 +69,28 @@ def finetune(
     save_every: Annotated[int, Option(min=1, help="Steps between checkpoints.")] = 20,
     eval_every: Annotated[int, Option(min=1, help="Steps between measurements.")] = 10,
     eval_lengths: Annotated[
-        list[str] | None, Option(help="Tokens, as in 256,512; by default the trained length doubled up to the target.")
+        list[str] | None,
+        Option(help="Lengths in tokens, as in 256,512; default: the trained length, doubled up to the target."),
     ] = None,
-    out: Annotated[Path, Option(help="Folder of checkpoints, the curve and the finished adapter.")] = Path(
+    out: Annotated[Path, Option(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
         "results/finetune"
     ),
-    resume: Annotated[bool, Option("--resume", help="Go on from the last whole checkpoint in --out.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune a patched model briefly at its new length.
+    """Fine-tune a patched model at its target context length.
 
-    The loss of the same held-out last tokens is measured at every length before, between and after the steps. Killed?
-    The same command with --resume goes on. Under `accelerate launch` all processes share the rows.
+    The cross-entropy loss of the same last held-out tokens is measured at every length before, during and after
+    training. After an interruption, the same command with --resume continues. Under `accelerate launch` the processes
+    share the sequences.
     """
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.training import Training, reach_of
     from hf_posenc.training import finetune as train
 
     path = model_path(model)
-    with told_how_to_resume(context, resume), output.progress() as tell:
+    with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
             dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
@@ -96,25 +105,25 @@ def finetune(
         tuned = train(
             patched, tokenizer_of(path), texts_of(text, TRAINING), training,
             held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
-            progress=lambda share, loss: tell(share, f"loss {loss:.3f}"),
+            progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
         show(tuned, trained, out, as_json)
 
 
 @contextmanager
-def told_how_to_resume(context: Context, resuming: bool) -> Iterator[None]:
-    """Say what command goes on, where the run is interrupted."""
+def resume_hint(context: Context, resuming: bool) -> Iterator[None]:
+    """If the block is interrupted, write the command that resumes it to stderr."""
     try:
         yield
     except KeyboardInterrupt:
         again = command_line(context) + ("" if resuming else " --resume")
-        output.fail(f"Interrupted. The last whole checkpoint is kept; resume with: {again}")
+        output.fail(f"Interrupted. The last complete checkpoint is kept; resume with: {again}")
         raise
 
 
 def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
-    """The files, or modules of the standard library."""
+    """Read the given files, or modules of the standard library where none are given."""
     if files is None:
         return [module_text(name) for name in modules]
     from hf_posenc.eval.texts.text_file import read_text
@@ -123,7 +132,7 @@ def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
 
 
 def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
-    """What was measured before and after, and where the files are."""
+    """Show the held-out loss before and after training, and the files written."""
     from hf_posenc.errors import MissingExtra
     from hf_posenc.eval.report.finetune_curve import curve_plot
 
@@ -135,9 +144,9 @@ def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
         [length, f"{length / trained:g}×", measured[0].held_out[length], measured[-1].held_out[length]]
         for length in measured[-1].held_out
     ]
-    output.show_table(("length", "", "before", "after"), rows, title="held-out loss, nats/token")
+    output.show_table(("length", "", "before", "after"), rows, title="held-out cross-entropy loss (nats/token)")
     written = "the adapter, curve.json"
     with suppress(MissingExtra):
-        curve_plot([tuned.curve], trained, out / PICTURE)
-        written += f", {PICTURE}"
+        curve_plot([tuned.curve], trained, out / PLOT)
+        written += f", {PLOT}"
     output.show_text(f"Written to {out}: {written}")

@@ -1,4 +1,4 @@
-"""``hf-posenc info``: one scheme in full."""
+"""``hf-posenc info``: formula, paper, properties and options of one scheme."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def info(
 
 
 def facts(record: SchemeRecord) -> str:
-    """The record as lines."""
+    """Format a record as lines of key and value."""
     models = ", ".join(record.models) + (f" (elsewhere {record.undefined})" if record.undefined else "")
     lines = {
         "name": ", ".join((record.name, *record.aliases)),
@@ -43,18 +43,18 @@ def facts(record: SchemeRecord) -> str:
 
 
 USES = {
-    "zero-shot": "works untrained on a RoPE model",
+    "zero-shot": "works on a RoPE model without training",
     "training": "the model must be trained with it",
-    "recipe": "a recipe for training, on top of other positions",
+    "recipe": "a training recipe on top of another scheme",
 }
 
 CACHES = {
-    "final": "keys as they are used",
-    "copies": "keys once for each region",
-    "raw": "keys before rotation; they are rotated when read",
+    "final": "the KV cache holds keys as attention uses them",
+    "copies": "the KV cache holds one copy of the keys per region",
+    "raw": "the KV cache holds unrotated keys, rotated at every step",
 }
 
 
 def paper_address(paper: str) -> str:
-    """An arXiv number as an address; an address as it is."""
+    """Turn an arXiv number into a URL; return a URL unchanged."""
     return paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}"

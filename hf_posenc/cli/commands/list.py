@@ -1,4 +1,4 @@
-"""``hf-posenc list``: the schemes."""
+"""``hf-posenc list``: all registered schemes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def list_command(
     model: Annotated[str | None, Option("--model", "-m", help="Only those defined for llama, gpt2 or bert.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all schemes, and behind them the recipes, which move positions about while a model is trained."""
+    """List all schemes, then the training recipes, which change positions during training only."""
     records = [record for record in list_schemes() if model is None or model_type(model) in record.models]
     records.sort(key=lambda record: record.recipe)
     if as_json:

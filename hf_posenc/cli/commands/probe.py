@@ -1,10 +1,10 @@
-"""``hf-posenc probe``: what a trained model does with position."""
+"""``hf-posenc probe``: measure how the attention heads of a trained model use position."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -25,6 +25,7 @@ from hf_posenc.cli.errors import BadArgument
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
+    from hf_posenc.insight.probe.variant import Variant
 
 COLUMNS = (
     "layer", "head", "mostly", "mean distance", "at one distance", "which", "first token", "beyond trained",
@@ -35,30 +36,32 @@ COLUMNS = (
 def probe(
     model: Model,
     scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Also look at the model with this scheme, and at what it moved.")
+        str | None, Option("--scheme", "-s", help="Also probe the model with this scheme, and compare.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
     option: SchemeOptions = None,
     length: Annotated[
-        int | None, Option("--length", "-l", min=2, help="Tokens of a text; by default what the scheme reaches.")
+        int | None,
+        Option("--length", "-l", min=2, help="Sequence length in tokens; default: the target length of the scheme."),
     ] = None,
-    text: Annotated[Path | None, Option(help="A text file; by default held-out standard library sources.")] = None,
+    text: Annotated[Path | None, Option(help="Text file; default: held-out sources of the standard library.")] = None,
     samples: Annotated[int, Option(min=1, help="Texts whose loss is measured.")] = 32,
-    rows: Annotated[int, Option(min=1, help="Rows looked at in each of four texts.")] = 256,
+    rows: Annotated[int, Option(min=1, help="Attention rows (queries) measured in each of four texts.")] = 256,
     scored: Annotated[int, Option(min=1, help="Tokens at the end of each text whose loss is measured.")] = 32,
-    sinks: Annotated[int, Option(min=1, help="Tokens at the start that count as the first.")] = 1,
-    seed: Annotated[int, Option(min=0, help="Of the shuffle of positions.")] = 0,
-    out: Annotated[Path | None, Option(help="Write pictures and probe.json to this folder.")] = None,
+    sinks: Annotated[int, Option(min=1, help="Tokens at the start that count as attention sink.")] = 1,
+    seed: Annotated[int, Option(min=0, help="Random seed of the position shuffle.")] = 0,
+    out: Annotated[Path | None, Option(help="Write plots and probe.json to this folder.")] = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look inside a trained model: where its heads look, which of them use position, how much text it makes use of.
+    """Probe a trained model: where its heads attend, which of them use position, how much context it uses.
 
-    Weights are shares of a row, on average over rows of the second half of each text (of the whole, in an encoder).
+    Attention weights are percentages of a row, averaged over queries in the second half of each text (the whole text in
+    an encoder).
     """
     from hf_posenc.checkpoints.load import from_pretrained
-    from hf_posenc.insight.probe import probe as look
+    from hf_posenc.insight.probe import probe as run
 
     if scheme is None and (factor is not None or target_length is not None):
         raise BadArgument(
@@ -69,12 +72,12 @@ def probe(
 
         require_matplotlib()
     path, options = model_path(model), scheme_options(scheme, option)
-    with output.progress() as tell:
-        tell(None, "loading")
-        found = look(
+    with output.progress() as progress:
+        progress(None, "loading")
+        found = run(
             from_pretrained(path, dtype=dtype_of(model, dtype)), tokenizer_of(path),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=text, samples=samples,
-            rows=rows, scored=scored, sinks=sinks, seed=seed, tell=lambda doing: tell(None, doing), **options,
+            rows=rows, scored=scored, sinks=sinks, seed=seed, progress=lambda doing: progress(None, doing), **options,
         )  # fmt: skip
         written = [] if out is None else write(found, out)
     if as_json:
@@ -85,32 +88,32 @@ def probe(
 
 
 def write(found: Probe, folder: Path) -> list[Path]:
-    """The pictures and the numbers, all of them or none."""
+    """Write the plots and ``probe.json``, all of them or none."""
     from hf_posenc.core.files.atomic import write_json
     from hf_posenc.core.files.staged import staged
     from hf_posenc.insight.probe.plots import write_plots
 
-    with staged(folder) as beside:
-        pictures = write_plots(found, beside)
-        write_json(beside / "probe.json", json.loads(json.dumps(found.to_dict())))
-    return [folder / name for name in (*(file.name for file in pictures), "probe.json")]
+    with staged(folder) as staging:
+        plots = write_plots(found, staging)
+        write_json(staging / "probe.json", json.loads(json.dumps(found.to_dict())))
+    return [folder / name for name in (*(file.name for file in plots), "probe.json")]
 
 
 def show(found: Probe) -> None:
-    """A table of heads for each side, and what can be said of the whole."""
+    """Show a table of heads and a summary for each variant."""
     moved = found.moved
-    for number, side in enumerate(found.sides):
+    for number, variant in enumerate(found.variants):
         shift = moved if number == 1 else None
-        rows = [row(head, None if shift is None else float(shift[head.layer, head.head])) for head in side.heads]
+        rows = [row(head, None if shift is None else float(shift[head.layer, head.head])) for head in variant.heads]
         columns = COLUMNS if shift is not None else COLUMNS[:-1]
-        output.show_table(columns, rows, title=f"{side.label}, {side.length:,} tokens")
-    for side in found.sides:
-        output.show_text("\n".join(summary(side, found)))
+        output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
+    for variant in found.variants:
+        output.show_text("\n".join(summary(variant, found)))
 
 
-def row(head: Head, moved: float | None) -> list[Any]:
-    """A head as a line of the table."""
-    cells = [
+def row(head: Head, moved: float | None) -> list[object]:
+    """Format one head as a line of the table."""
+    cells: list[object] = [
         head.layer, head.head, head.kind, f"{head.mean_distance:.1f}", percent(head.share), head.strongest,
         percent(head.sink), percent(head.beyond), percent(head.direct), percent(head.total),
     ]  # fmt: skip
@@ -118,24 +121,24 @@ def row(head: Head, moved: float | None) -> list[Any]:
 
 
 def percent(share: float) -> str:
-    """``12 %``."""
+    """Format a share as ``12 %``."""
     return f"{100 * share:.0f} %"
 
 
-def summary(side: Any, found: Probe) -> list[str]:
-    """What a side comes to."""
-    heads = side.heads
+def summary(variant: Variant, found: Probe) -> list[str]:
+    """Summarize one variant: heads that use position, attention sinks, loss by context length."""
+    heads, loss = variant.heads, variant.loss
     using = sum(head.uses_position for head in heads)
     lines = [
-        f"{side.label}: {using} of {len(heads)} heads use position; "
-        f"weight on the first token by layer: {', '.join(map(percent, side.sinks))}"
+        f"{variant.label}: {using} of {len(heads)} heads use position; "
+        f"attention weight on the first token by layer: {', '.join(map(percent, variant.sinks))}"
     ]
-    if side.reading is not None:
-        lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(side.reading.lengths, side.reading.means, strict=True))
-        hurts = side.reading.hurts_from
-        lines.append(f"  loss (nats/token) of the same last tokens at {lengths}")
+    if loss is not None:
+        lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(loss.lengths, loss.means, strict=True))
+        hurts = loss.hurts_from
+        lines.append(f"  cross-entropy loss (nats/token) of the same last tokens by context length: {lengths}")
         lines.append(
-            f"  effective length {side.reading.effective:,} tokens (trained {found.trained_length:,}); "
-            + ("more text does not hurt" if hurts is None else f"more text hurts from {hurts:,} on")
+            f"  effective context length {loss.effective:,} tokens (trained length {found.trained_length:,}); "
+            + ("more context never hurts" if hurts is None else f"more context hurts from {hurts:,} tokens on")
         )
     return lines

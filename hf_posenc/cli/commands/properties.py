@@ -1,4 +1,4 @@
-"""``hf-posenc properties``: what an encoding should be able to do, measured."""
+"""``hf-posenc properties``: measured properties of positional encodings (uniqueness, translation invariance, …)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hf_posenc.schemes.registry import list_schemes
 if TYPE_CHECKING:
     from hf_posenc.insight.properties import Cell, Rounded
 
-SIDE_BY_SIDE = 6  # more schemes than that are rows
+MOST_COLUMNS = 6  # with more schemes, each is a row
 ROUNDED = {
     "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8 queries and keys",
     "positions": "positions in bfloat16",
@@ -25,31 +25,31 @@ ROUNDED = {
 def properties(
     schemes: Annotated[
         list[str] | None,
-        Argument(help="Such as rope, yarn+logn, sinusoidal:kind=sin; by default all.", metavar="[SCHEME]…"),
+        Argument(help="Such as rope, yarn+logn, sinusoidal:kind=sin; default: all.", metavar="[SCHEME]…"),
     ] = None,
     model: Annotated[
-        str | None, Option("--model", "-m", help="llama, gpt2 or bert; by default the first it is defined for.")
+        str | None, Option("--model", "-m", help="llama, gpt2 or bert; default: the first the scheme is defined for.")
     ] = None,
     precision: Annotated[
-        bool, Option("--precision", help="Errors of low precision at positions up to a million instead.")
+        bool, Option("--precision", help="Instead: rounding errors of low precision at positions up to a million.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure the properties of schemes.
 
-    Each answer stands beside the number that decided it; one scheme alone is shown with what each number is.
+    Each answer is shown with the number that decides it; for a single scheme, each number is explained.
     """
     from hf_posenc.insight.properties import measure, measure_precision
     from hf_posenc.schemes.entry import entries_of
 
     kind = None if model is None else model_type(model)
     names = schemes or [record.name for record in list_schemes()]
-    asked = [(entry.scheme or "none", entry.options) for entry in entries_of(names)]
-    with output.progress() as tell:
+    specs = [(entry.scheme or "none", entry.options) for entry in entries_of(names)]
+    with output.progress() as progress:
         if precision:
-            errors = measure_precision(asked, model=kind, progress=lambda name: tell(None, name))
+            errors = measure_precision(specs, model=kind, progress=lambda name: progress(None, name))
         else:
-            table = measure(asked, model=kind, progress=lambda name: tell(None, name))
+            table = measure(specs, model=kind, progress=lambda name: progress(None, name))
     if precision:
         show_errors(errors, as_json)
     elif as_json:
@@ -59,45 +59,46 @@ def properties(
 
 
 def show(table: dict[str, dict[str, Cell]]) -> None:
-    """One scheme in full, a few side by side, many as rows."""
-    from hf_posenc.insight.properties import in_order
+    """Show one scheme in full, a few as columns, many as rows."""
+    from hf_posenc.insight.properties import list_properties
 
-    asked = {one.name: one.asks for one in in_order()}
+    questions = {one.name: one.question for one in list_properties()}
     names = list(table)
     if len(names) == 1:
         (row,) = table.values()
-        output.show_table(("property", names[0], "the number"), [(asked[k], c, c.says) for k, c in row.items()])
-    elif len(names) <= SIDE_BY_SIDE:
-        output.show_table(("property", *names), [(asks, *(table[n][k] for n in names)) for k, asks in asked.items()])
+        lines = [(questions[key], cell, cell.explanation) for key, cell in row.items()]
+        output.show_table(("property", names[0], "the number"), lines)
+    elif len(names) <= MOST_COLUMNS:
+        output.show_table(("property", *names), [(q, *(table[n][k] for n in names)) for k, q in questions.items()])
     else:
-        output.show_table(("scheme", *asked), [(name, *map(short, row.values())) for name, row in table.items()])
+        output.show_table(("scheme", *questions), [(name, *map(short, row.values())) for name, row in table.items()])
     if len(names) > 1:
-        output.show_text("— where the question does not arise. One scheme alone shows why, and what each number is.")
+        output.show_text("—: not applicable. Name a single scheme to see why, and what each number means.")
 
 
 def short(cell: Cell) -> str:
-    """A cell without its note."""
+    """Format a cell without its note."""
     return str(cell).partition(" (")[0]
 
 
 def show_errors(errors: Sequence[Rounded], as_json: bool) -> None:
-    """A row for each scheme and rounding, a column for each place."""
+    """Show a row for each scheme and rounding, a column for each position."""
     if as_json:
         output.show_json([{k: str(v) if v == float("inf") else v for k, v in asdict(one).items()} for one in errors])
         return
-    places = sorted({one.start for one in errors})
+    positions = sorted({one.start for one in errors})
     found = {(one.scheme, one.kind, one.start): one for one in errors}
     rows = [
-        (scheme, ROUNDED[kind], *(error_text(found[scheme, kind, place]) for place in places))
+        (scheme, ROUNDED[kind], *(error_text(found[scheme, kind, position]) for position in positions))
         for scheme, kind in dict.fromkeys((one.scheme, one.kind) for one in errors)
     ]
-    output.show_table(("scheme", "what is rounded", *(f"at position {place:,}" for place in places)), rows)
+    output.show_table(("scheme", "what is rounded", *(f"at position {position:,}" for position in positions)), rows)
     output.show_text(
-        "Error of attention scores, then of outputs, against float64: root mean square, in units of what exact scores "
-        "or outputs differ by. At 1 nothing is left of them; — where the scheme ends before."
+        "Root-mean-square error of attention scores, then of outputs, against float64, divided by the standard "
+        "deviation of the exact values: at 1, nothing of the signal is left. —: the scheme ends before that position."
     )
 
 
 def error_text(one: Rounded) -> str:
-    """Two errors, or that there are none."""
+    """Format the two errors, or — where there are none."""
     return "—" if one.scores is None else f"{one.scores:.1e}  {one.outputs:.1e}"

@@ -1,7 +1,7 @@
-"""Two pictures: loss against length, and where the pass key is found.
+"""Create and save matplotlib figures; the palette and the length axis that all plots share.
 
-Colours are Okabe and Ito's (Color Universal Design, 2008), which colour-blind readers can tell apart; every line has a
-marker of its own as well.
+The palette is that of Okabe and Ito (Color Universal Design, 2008), which colour-blind readers can distinguish; plots
+also give every line its own marker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ DOTS_PER_INCH = 150
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure and its axes, without the state of pyplot, so that no window and no user setting is touched.
+    """Create a figure with one axes, without pyplot, so that no window opens and no user setting changes.
+
+    Args:
+        width, height: inches.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -33,7 +36,7 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def require_matplotlib() -> None:
-    """Say which extra is missing, rather than which module.
+    """Raise an error that names the extra to install where matplotlib is missing.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -41,18 +44,18 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("Pictures need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
+        raise MissingExtra("Plots need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
 
 
 def save_figure(canvas: Any, path: Path) -> None:
-    """Write a figure, whole or not at all; the ending says which format."""
-    drawn = io.BytesIO()
-    canvas.savefig(drawn, format=path.suffix.lstrip(".") or "png")
-    write_bytes(path, drawn.getvalue())
+    """Write a figure atomically, in the format of the file name's suffix."""
+    content = io.BytesIO()
+    canvas.savefig(content, format=path.suffix.lstrip(".") or "png")
+    write_bytes(path, content.getvalue())
 
 
 def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None:
-    """A logarithmic axis of lengths, each with its multiple of the trained length."""
+    """Make the x axis logarithmic and label each length with its multiple of the trained length."""
     axes.set_xscale("log", base=2)
     names = length_names(lengths)
     axes.set_xticks(lengths, [f"{name}\n{n / trained_length:g}×" for name, n in zip(names, lengths, strict=True)])
@@ -60,6 +63,6 @@ def length_ticks(axes: Any, lengths: Sequence[int], trained_length: int) -> None
 
 
 def length_names(lengths: Sequence[int]) -> list[str]:
-    """``1,024``, or ``1k`` where many stand side by side."""
+    """Format lengths as ``1,024``, or as ``1k`` where there are more than five."""
     short = len(lengths) > 5
     return [f"{length // 1024}k" if short and length % 1024 == 0 else f"{length:,}" for length in lengths]

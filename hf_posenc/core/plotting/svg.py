@@ -1,7 +1,7 @@
-"""A matplotlib figure as SVG to stand inside a page: small, in the page's colours and letters, the same every time.
+"""Render a matplotlib figure as inline SVG: small, deterministic, in the text colour and font of the page.
 
-What matplotlib writes for a file of its own is taken off: prologue, global style, licence data, names of parts that
-would occur twice in one page, and digits nobody can see.
+Removed is what matplotlib writes for stand-alone files: prologue, global style, metadata, element ids (they would occur
+twice in one page) and decimals below the visible resolution.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from html import escape
 from typing import Any
 
 NEUTRAL = "#010203"
-"""A colour that stands for the page's text colour, light or dark."""
+"""Placeholder that becomes ``currentColor``, the text colour of the page in light and dark mode."""
 
 SETTINGS: Any = {
-    "svg.fonttype": "none",  # letters stay letters: to be selected, searched, and read aloud
+    "svg.fonttype": "none",  # keep text as text: it can be selected, searched and read aloud
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": NEUTRAL,
@@ -34,11 +34,11 @@ DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
 def svg_of(figure: Any, described: str) -> str:
-    """The figure as an ``<svg>`` element.
+    """Render a figure as an ``<svg>`` element.
 
     Args:
-        figure: of matplotlib, drawn under `SETTINGS`.
-        described: what the picture shows, for those who do not see it.
+        figure: a matplotlib figure, drawn under `SETTINGS`.
+        described: text alternative (``aria-label``) for screen readers.
     """
     from matplotlib import rc_context
 
@@ -49,25 +49,25 @@ def svg_of(figure: Any, described: str) -> str:
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", "", text, flags=re.DOTALL)
-    text = TAG.sub(lambda tag: tidied(tag.group()), text)
+    text = TAG.sub(lambda tag: shorten_tag(tag.group()), text)
     text = re.sub(r"<defs>\s*</defs>|<!--.*?-->|\s*\n\s*", " ", text, flags=re.DOTALL)
-    text = re.sub(r"(?<=>) (?=<)| (?=z )|(?<=z) (?=\")", "", without_bare_groups(text))
+    text = re.sub(r"(?<=>) (?=<)| (?=z )|(?<=z) (?=\")", "", remove_bare_groups(text))
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg role="img" aria-label="{escape(described)}" viewBox="0 0 {width} {height}" width="{width}pt">'
     return head + re.sub(r"^<svg[^>]*>", "", text).strip()
 
 
-def tidied(tag: str) -> str:
-    """One tag; the texts between tags are left alone."""
+def shorten_tag(tag: str) -> str:
+    """Shorten one tag: drop ids and fonts, round numbers, replace the placeholder colour."""
     tag = LETTERS.sub("", PART_NAME.sub("", tag)).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
     return NO_TURN.sub("", DIGITS.sub(r"\1", tag))
 
 
-def without_bare_groups(text: str) -> str:
-    """``<g>`` without attributes, of which matplotlib puts several around everything, taken off with its end."""
+def remove_bare_groups(text: str) -> str:
+    """Remove ``<g>`` elements without attributes, start and end tag; matplotlib nests several around everything."""
     kept: list[bool] = []
 
-    def judged(tag: re.Match[str]) -> str:
+    def replacement(tag: re.Match[str]) -> str:
         if tag.group() == "</g>":
             return "</g>" if kept.pop() else ""
         if not tag.group().endswith("/>"):
@@ -75,4 +75,4 @@ def without_bare_groups(text: str) -> str:
             return tag.group() if kept[-1] else ""
         return ""  # an empty group
 
-    return re.sub(r"</g>|<g(?=[\s/>])[^>]*>", judged, text)
+    return re.sub(r"</g>|<g(?=[\s/>])[^>]*>", replacement, text)

@@ -1,8 +1,9 @@
-"""Which scheme for which model and length, with what numbers, at what cost: read off a configuration, no weights."""
+"""Recommend schemes, options and their cost for a model and a target context length, from its configuration alone."""
 
 from __future__ import annotations
 
 from hf_posenc.insight.advise.recommend import advise
-from hf_posenc.insight.advise.report import Advice, Recommendation
+from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.report import Advice
 
 __all__ = ["Advice", "Recommendation", "advise"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hf_posenc.insight.advise.evidence import LARGEST_GROUP
-from hf_posenc.insight.advise.report import Advice, Recommendation
+from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.units import size
 

@@ -19,7 +19,8 @@ from hf_posenc.insight.advise.evidence import (
 )
 from hf_posenc.insight.advise.feasibility import warnings_of
 from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
-from hf_posenc.insight.advise.report import Advice, Recommendation
+from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.units import tokens
 

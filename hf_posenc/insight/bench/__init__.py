@@ -1,4 +1,4 @@
-"""What a scheme costs in time and memory, measured beside the model as it comes and beside the scheme's naive form."""
+"""Benchmark: time and memory of schemes, relative to the unpatched model and to a naive implementation."""
 
 from hf_posenc.insight.bench.cell import Cell, Measured
 from hf_posenc.insight.bench.devices import device_of

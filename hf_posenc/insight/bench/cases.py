@@ -1,4 +1,4 @@
-"""What is timed: reading a text, writing one token behind a text, a step of training."""
+"""Benchmark cases: prefill, decoding of one token, and a training step."""
 
 from __future__ import annotations
 

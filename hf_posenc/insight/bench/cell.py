@@ -24,7 +24,7 @@ class Measured:
     why_not: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values for JSON."""
         return {
             "wall_seconds": [t.wall for t in self.times], "processor_seconds": [t.processor for t in self.times],
             "memory_bytes": self.memory, "why_not": self.why_not,
@@ -68,7 +68,7 @@ class Cell:
         return ours.memory / theirs.memory
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values for JSON."""
         ratios = {
             role: {
                 "time": plain(self.time_ratio(role)), "processor_time": plain(self.time_ratio(role, "processor")),

@@ -1,4 +1,4 @@
-"""The naive form of decoding where keys stand elsewhere than at their positions, as published code has it.
+"""Naive decoding of schemes that move keys to other positions, as in published code.
 
 Keys are cached as they were projected, and at every step all of them are turned to where the regions have them: O(keys)
 rotations for one token. Other schemes have no such form; their keys are cached as they are read, naively too.

@@ -1,4 +1,4 @@
-"""Two panels a case: time and memory over those of the model as it comes, against length."""
+"""Plot a benchmark: time and memory relative to the unpatched model, against length, two panels per case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PANEL = (4.6, 3.4)  # inches
 
 
 def write_plot(cells: Sequence[Cell], path: Path) -> bool:
-    """Draw what was timed beside the model as it comes; False where nothing was.
+    """Draw what was timed beside the unpatched model; False where nothing was.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -68,7 +68,7 @@ def memories(cells: Sequence[Cell]) -> dict[str, Line]:
 
 
 def draw(axes: Any, lines: dict[str, Line]) -> None:
-    """A line a scheme; as much as the model as it comes is a dashed line."""
+    """A line a scheme; as much as the unpatched model is a dashed line."""
     lengths = sorted({point[0] for line in lines.values() for point in line})
     axes.axhline(1.0, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     for number, (scheme, line) in enumerate(lines.items()):

@@ -1,4 +1,4 @@
-"""Models with random weights, to be timed where there is no other."""
+"""Models with random weights for benchmarks."""
 
 from __future__ import annotations
 

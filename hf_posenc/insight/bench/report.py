@@ -68,5 +68,5 @@ def remarks(cells: Sequence[Cell]) -> list[str]:
 
 
 def to_dict(cells: Sequence[Cell], about: dict[str, Any]) -> dict[str, Any]:
-    """Plain values, for JSON: how it was measured, and every round of every cell."""
+    """Plain values for JSON: how it was measured, and every round of every cell."""
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}

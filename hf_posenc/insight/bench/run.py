@@ -1,9 +1,10 @@
-"""A benchmark: every case at every length for every scheme, each a cell that is whole once it is there."""
+"""Run a benchmark: every case at every length for every scheme, one cell each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ from hf_posenc.insight.bench.variants import (
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
-Tell = Callable[[float | None, str], None]
-SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive form: scores, biases, weights and what is between, in float32
+ProgressCallback = Callable[[float | None, str], None]
+SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive implementation: scores, biases, weights and intermediates, in float32
 
 
 def bench(
@@ -36,92 +37,94 @@ def bench(
     *,
     device: Device | None = None,
     threads: int | None = 1,
-    tell: Tell = lambda done, doing: None,
-    **order: Any,
+    progress: ProgressCallback = lambda done, doing: None,
+    **settings: Any,
 ) -> Iterator[Cell]:
-    """Time schemes on a model, paired with the model as it comes and with their naive form.
+    """Time schemes on a model, paired with the unpatched model and with a naive implementation.
 
     Args:
-        model: without a scheme; it is left as it is.
+        model: unpatched; not changed.
         schemes: as `hf_posenc.eval.compare` takes them.
-        lengths: tokens of a text, or in the cache.
-        device: where it runs; by default the processor.
-        threads: of torch; None leaves them as they are.
-        tell: called with the share that is done and what is going on.
-        **order: see `BenchSettings`.
+        lengths: tokens of a text, or in the KV cache.
+        device: where the model runs; by default the CPU.
+        threads: CPU threads of torch; None keeps the setting.
+        progress: called with the completed fraction and a description of the current step.
+        **settings: see `BenchSettings`.
 
     Yields:
-        A cell when it is finished: whoever stops has those before.
+        Every cell as soon as it is finished.
 
     Raises:
-        PosEncError: something is asked for that does not exist; refused schemes are cells.
+        PosEncError: an argument is invalid; a refused scheme is a cell, not an error.
     """
-    place = device or Cpu()
-    plan = BenchSettings(entries_of(schemes), lengths, **order)
+    chosen_device = device or Cpu()
+    plan = BenchSettings(entries_of(schemes), lengths, **settings)
     check_model(model, plan)
-    return run(model.to(place.torch), plan, place, threads, tell)
+    return run(model.to(chosen_device.torch), plan, chosen_device, threads, progress)
 
 
-def check_model(model: PreTrainedModel, order: BenchSettings) -> None:
-    """Refuse what a model cannot be asked for.
+def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
+    """Check that the model can be benchmarked.
 
     Raises:
-        OptionOutOfRange: it is no decoder, and is to decode.
-        AlreadyPatched: it carries a scheme.
-        UnsupportedModel: no adapter knows it.
+        OptionOutOfRange: decoding is requested of an encoder.
+        AlreadyPatched: the model is patched.
+        UnsupportedModel: there is no adapter for the model.
     """
     base, adapter = base_model_of(model)
     if is_patched(model):
-        raise AlreadyPatched("The model carries a scheme, and is timed as it comes. Call unpatch_model(model) first.")
+        raise AlreadyPatched(
+            "The model is patched, and the benchmark needs the unpatched model. Call unpatch_model(model) first."
+        )
     trained = adapter.trained_length(base.config)
     causal = adapter.geometry(base.config, trained_length=trained, target_length=trained).causal
-    for case in order.cases:
+    for case in settings.cases:
         if CASES[case].decoder_only and not causal:
             raise OptionOutOfRange(f"cases has {case!r}, but {type(model).__name__} has no cache. Leave it out.")
 
 
 def run(
-    model: PreTrainedModel, order: BenchSettings, device: Device, threads: int | None, tell: Tell
+    model: PreTrainedModel, settings: BenchSettings, device: Device, threads: int | None, progress: ProgressCallback
 ) -> Iterator[Cell]:
-    """All cells, in turn."""
-    work = [(case, length, entry) for case in order.cases for length in order.lengths for entry in order.entries]
+    """Yield all cells in order."""
+    work = list(product(settings.cases, settings.lengths, settings.entries))
     for number, (case, length, entry) in enumerate(work):
 
-        def told(
+        def report(
             share: float, doing: str, before: int = number, what: str = f"{entry.label}, {case}, {length:,}"
         ) -> None:
-            tell((before + share) / len(work), f"{what}: {doing}")
+            progress((before + share) / len(work), f"{what}: {doing}")
 
         with torch_threads(threads):
-            cell = cell_of(model, order, device, case, length, entry, told)
+            cell = cell_of(model, settings, device, case, length, entry, report)
         yield cell
 
 
 def cell_of(
     model: PreTrainedModel,
-    order: BenchSettings,
+    settings: BenchSettings,
     device: Device,
     case: str,
     length: int,
     entry: Entry,
-    tell: Callable[[float, str], None],
+    progress: Callable[[float, str], None],
 ) -> Cell:
-    """One cell."""
+    """Measure one cell."""
     base, adapter = base_model_of(model)
-    ids = text(model, order.batch, length)
+    ids = text(model, settings.batch, length)
     tokens = CASES[case].tokens(ids)
     running: dict[str, Any] = {}
     found: dict[str, Measured] = {}
     try:
         for role in (UNPATCHED, PATCHED, NAIVE):
-            if role != PATCHED and role not in order.against:
+            if role != PATCHED and role not in settings.against:
                 continue
-            tell(0.0, f"memory of {role}")
+            progress(0.0, f"memory of {role}")
             if role == NAIVE and (reason := too_large(base, device, case, ids)):
                 found[role] = Measured(why_not=reason)
                 continue
             try:
-                target = order.target(adapter.trained_length(base.config))
+                target = settings.target(adapter.trained_length(base.config))
                 chosen = variant(model, role, entry, length, target, decodes=CASES[case].decoder_only)
                 running[role] = CASES[case](chosen, ids)
             except PosEncError as error:
@@ -132,8 +135,8 @@ def cell_of(
             running[role].reset()
             found[role] = Measured(memory=device.peak(running[role].call) + running[role].held())
         times = interleaved(
-            running, order.rounds, device.clock,
-            lambda done: tell(done / order.rounds, f"round {done} of {order.rounds}"),
+            running, settings.rounds, device.clock,
+            lambda done: progress(done / settings.rounds, f"round {done} of {settings.rounds}"),
         )  # fmt: skip
     except (RuntimeError, MemoryError) as error:
         return Cell(entry.label, case, length, tokens, "failed", found, f"{type(error).__name__}: {error}")
@@ -143,25 +146,25 @@ def cell_of(
 
 
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:
-    """Random tokens ``[batch, length]``, always the same."""
+    """Return random token ids ``[batch, length]``, always the same."""
     generator = torch.Generator().manual_seed(0)
     config: Any = base_model_of(model)[0].config
     return torch.randint(0, config.vocab_size, (batch, length), generator=generator).to(model.device)
 
 
 def too_large(base: Any, device: Device, case: str, ids: Tensor) -> str:
-    """Why the naive form is not run, where its matrices of scores would not fit."""
+    """Return why the naive implementation cannot run (its scores exceed the memory); empty if it can."""
     layers = {None: 0, "one layer": 1, "all layers": base.config.num_hidden_layers}[CASES[case].scores_squared]
     heads, (batch, length) = base.config.num_attention_heads, ids.shape
     needed, free = SCORE_COPIES * SCORE_BYTES * layers * batch * heads * length**2, device.free()
     if free is None or needed <= free:
         return ""
-    return f"the naive form would hold about {needed / 2**30:.0f} GiB of scores, and {free / 2**30:.0f} GiB are free"
+    return f"the naive implementation needs about {needed / 2**30:.0f} GiB for scores, {free / 2**30:.0f} GiB are free"
 
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Another number of threads while the block runs."""
+    """Inside the block, set the number of CPU threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

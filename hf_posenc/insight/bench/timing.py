@@ -1,4 +1,4 @@
-"""Paired, interleaved timing: everything runs once a round, in one process, and each round in the reverse order.
+"""Paired, interleaved timing: everything runs once per round, in one process, and each round in the reverse settings.
 
     ratio = median over rounds of (time of one / time of the other, in the same round)
 
@@ -18,7 +18,7 @@ SHORTEST = 0.05  # seconds of a sample: below, the clock and the scheduler show
 MOST_CALLS = 64
 
 
-class Subject(Protocol):
+class Timed(Protocol):
     """Something whose time is taken."""
 
     def reset(self) -> None:
@@ -61,35 +61,35 @@ def calls_of(seconds: float) -> int:
 
 
 def interleaved(
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, Timed],
     rounds: int,
     clock: Clock = cpu_clock,
-    tell: Callable[[int], None] = lambda number: None,
+    progress: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[Elapsed]]:
-    """Times of one call of each subject in each round.
+    """Times of one call of each callable in each round.
 
     Args:
         subjects: by name; each runs once before anything is timed, which says how many calls make a sample.
-        rounds: how many; the order of the subjects is reversed from one to the next.
+        rounds: how many; the order is reversed from one to the next.
         clock: times a sample.
-        tell: called with the number of a round when it is done.
+        progress: called with the number of a round when it is done.
     """
-    calls = {name: calls_of(sampled(subject, 1, clock).wall) for name, subject in subjects.items()}
+    calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in subjects.items()}
     found: dict[str, list[Elapsed]] = {name: [] for name in subjects}
     for number in range(rounds):
         for name in list(subjects)[:: -1 if number % 2 else 1]:
             found[name].append(sampled(subjects[name], calls[name], clock))
-        tell(number + 1)
+        progress(number + 1)
     return found
 
 
-def sampled(subject: Subject, calls: int, clock: Clock) -> Elapsed:
+def sampled(timed: Timed, calls: int, clock: Clock) -> Elapsed:
     """Time of one call, the mean of several."""
-    subject.reset()
+    timed.reset()
 
     def run() -> None:
         for _ in range(calls):
-            subject.call()
+            timed.call()
 
     whole = clock(run)
     return Elapsed(whole.wall / calls, whole.processor / calls)

@@ -1,4 +1,4 @@
-"""The models that are compared: as it comes, with a scheme, and with the scheme computed naively.
+"""Variants of a model that are compared: unpatched, patched, and patched with a naive implementation.
 
 They share their weights, so that three of them take the memory of one, but not their gradients.
 """

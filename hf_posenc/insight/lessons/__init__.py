@@ -1,20 +1,20 @@
-"""What positional encodings are about, as demonstrations that run: each measures, and concludes from what it measured.
+"""Lessons on positional encodings: small experiments that measure something and conclude from the numbers.
 
-    from hf_posenc.insight.lessons import explain, topics
+    from hf_posenc.insight.lessons import all_lessons, explain
     print(explain("dog").conclusion)
 
-A topic is one file of `hf_posenc.insight.lessons.demonstrations`: a registered function that says
-what it does, measures it, and concludes.
+A lesson is one file of `hf_posenc.insight.lessons.demonstrations`: a registered function that returns what it does, its
+tables of measurements and its conclusion.
 """
 
 from __future__ import annotations
 
 from hf_posenc.insight.lessons.finding import Finding, Table
 from hf_posenc.insight.lessons.registry import (
-    Topic,
+    Lesson,
+    all_lessons,
     explain,
-    topic,
-    topics,
+    register_lesson,
 )
 
-__all__ = ["Finding", "Table", "Topic", "explain", "topic", "topics"]
+__all__ = ["Finding", "Lesson", "Table", "all_lessons", "explain", "register_lesson"]

@@ -1,4 +1,4 @@
-"""Codes of a scheme as models add them, for demonstrations on codes alone."""
+"""Position embeddings of a scheme as models add them, for lessons on embeddings alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.errors import UnknownTopic
+from hf_posenc.errors import UnknownLesson
 from hf_posenc.insight.properties import Target, targets
 
 
@@ -19,13 +19,13 @@ def coded(scheme: str, **options: Any) -> Target:
     """
     found = targets(scheme, options)[0]
     if not found.has_codes:
-        raise UnknownTopic(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
+        raise UnknownLesson(f"Scheme {scheme!r} adds no codes to embeddings. Name one that does, such as sinusoidal.")
     return found
 
 
-def codes(subject: Target, positions: Tensor | int) -> Tensor:
+def codes(target: Target, positions: Tensor | int) -> Tensor:
     """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first so many."""
     places = torch.arange(positions) if isinstance(positions, int) else positions
-    found = subject.codes(places)
+    found = target.codes(places)
     assert found is not None
     return found

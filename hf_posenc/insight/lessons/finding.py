@@ -1,4 +1,4 @@
-"""What a demonstration found."""
+"""Result of a lesson: tables of measurements and a conclusion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """A demonstration's result.
+    """A lesson's result.
 
     Attributes:
         topic: its name.
@@ -46,5 +46,5 @@ class Finding:
     conclusion: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Plain values for JSON."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The topics by name; every module of `hf_posenc.insight.lessons.demonstrations` registers its own."""
+"""Registry of lessons by name; every module of `hf_posenc.insight.lessons.demonstrations` registers its own."""
 
 from __future__ import annotations
 
@@ -10,76 +10,78 @@ from importlib import import_module
 
 import torch
 
-from hf_posenc.errors import UnknownTopic, nearest
+from hf_posenc.errors import UnknownLesson, nearest
 from hf_posenc.insight.lessons.finding import Finding, Table
 
-Found = tuple[str, "Iterable[Table]", str]
-Demonstration = Callable[..., Found]
+Result = tuple[str, "Iterable[Table]", str]
+"""What the lesson does, its tables, and the conclusion."""
+
+Experiment = Callable[..., Result]
 
 
 @dataclass(frozen=True)
-class Topic:
-    """A demonstration.
+class Lesson:
+    """A registered lesson.
 
     Attributes:
         name: one word.
         title: the question it answers.
-        schemes: those it is shown on unless others are asked for; empty where it is about none in particular.
-        run: schemes to what is shown, tables and conclusion; without arguments where it takes no schemes.
+        schemes: schemes it runs on by default; empty for a lesson that takes none.
+        run: runs the experiment on a tuple of schemes; without arguments where the lesson takes none.
     """
 
     name: str
     title: str
     schemes: tuple[str, ...]
-    run: Demonstration
+    run: Experiment
 
 
-_TOPICS: dict[str, Topic] = {}
+_LESSONS: dict[str, Lesson] = {}
 
 
-def topic(name: str, title: str, *, schemes: tuple[str, ...] = ()) -> Callable[[Demonstration], Demonstration]:
-    """Register a demonstration.
+def register_lesson(name: str, title: str, *, schemes: tuple[str, ...] = ()) -> Callable[[Experiment], Experiment]:
+    """Register the decorated function as a lesson.
 
     Raises:
-        ValueError: there is one of that name.
+        ValueError: there is a lesson of that name already.
     """
 
-    def decorate(run: Demonstration) -> Demonstration:
-        if name in _TOPICS:
-            raise ValueError(f"There is a topic {name!r} already. Choose another name.")
-        _TOPICS[name] = Topic(name, title, schemes, run)
+    def decorate(run: Experiment) -> Experiment:
+        if name in _LESSONS:
+            raise ValueError(f"There is a lesson {name!r} already. Choose another name.")
+        _LESSONS[name] = Lesson(name, title, schemes, run)
         return run
 
     return decorate
 
 
-def topics() -> dict[str, Topic]:
-    """All demonstrations, by name."""
+def all_lessons() -> dict[str, Lesson]:
+    """Return all lessons by name."""
     _load()
-    return dict(sorted(_TOPICS.items()))
+    return dict(sorted(_LESSONS.items()))
 
 
 def explain(name: str, schemes: Iterable[str] = ()) -> Finding:
-    """Run a demonstration.
+    """Run a lesson.
 
     Args:
-        name: of the topic.
-        schemes: to show it on, instead of its own; as `hf_posenc.patch_model` takes them.
+        name: of the lesson.
+        schemes: schemes to run it on instead of its defaults, as in `hf_posenc.patch_model`.
 
     Raises:
-        UnknownTopic: there is none of that name, or it is about no schemes and some are given.
+        UnknownLesson: there is no lesson of that name, or schemes are given to one that takes none.
         PosEncError: a scheme is refused.
     """
-    known = topics()
+    known = all_lessons()
     if name not in known:
-        raise UnknownTopic(f"No topic is called {name!r}.{nearest(name, known)} `hf-posenc explain` lists all of them.")
-    chosen, asked = known[name], tuple(schemes)
-    if asked and not chosen.schemes:
-        raise UnknownTopic(f"Topic {name!r} is not about a scheme of your choice. Leave --scheme out.")
+        raise UnknownLesson(f"There is no lesson {name!r}.{nearest(name, known)} `hf-posenc explain` lists them.")
+    lesson, given = known[name], tuple(schemes)
+    if given and not lesson.schemes:
+        raise UnknownLesson(f"Lesson {name!r} takes no schemes. Leave --scheme out.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        shows, tables, conclusion = chosen.run(asked or chosen.schemes) if chosen.schemes else chosen.run()
-    return Finding(name, chosen.title, " ".join(shows.split()), tuple(tables), " ".join(conclusion.split()))
+        shows, tables, conclusion = lesson.run(given or lesson.schemes) if lesson.schemes else lesson.run()
+    return Finding(name, lesson.title, " ".join(shows.split()), tuple(tables), " ".join(conclusion.split()))
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Small models with random weights, and sentences for them: what is shown holds for any weights."""
+"""Small models with random weights, and sentences for them; the lessons hold for any weights."""
 
 from __future__ import annotations
 

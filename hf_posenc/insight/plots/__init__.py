@@ -1,11 +1,11 @@
-"""Look at schemes: pictures of what they do to positions, computed by the code that models run.
+"""Plots of positional schemes, computed by the code that models run.
 
     from hf_posenc.insight.plots import show
     show(["yarn", "ntk"], "frequencies", factor=8)["frequencies"].savefig("bars.png")
-    show("rope")                                       # the picture that says most of it
+    show("rope")                                       # its most informative plot
 
-A picture belongs to hooks of a scheme, so a scheme of one's own is shown by the same pictures. `register_plot` adds
-one. ``hf-posenc show`` is the command.
+A plot shows hooks of a scheme, so the same plots work for schemes of your own. `register_plot` adds a plot. The command
+is ``hf-posenc show``.
 """
 
 from __future__ import annotations

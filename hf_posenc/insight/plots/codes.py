@@ -15,40 +15,40 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.rotation_matrices import rotations
-from hf_posenc.insight.plots.target import Target, counted
+from hf_posenc.insight.plots.target import Target, position_range
 
 STEADY = 1e-4  # relative change of a hand's length that is rounding
 TIED = 1e-6  # relative difference of two widths that is rounding
 GOLDEN = math.pi * (3 - math.sqrt(5))  # no two channels stand for directions that are close
 
 
-def has_code(subject: Target) -> bool:
+def has_code(target: Target) -> bool:
     """Whether every position has a code of its own."""
-    adds = subject.has("embed") and subject.scheme.embed(counted(1)) is not None
-    return adds or subject.reads_table or subject.has("rotation", "row_rotation")
+    adds = target.has("embed") and target.scheme.embed(position_range(1)) is not None
+    return adds or target.reads_table or target.has("rotation", "row_rotation")
 
 
-def codes(subject: Target, length: int, start: int = 0) -> Tensor:
+def codes(target: Target, length: int, start: int = 0) -> Tensor:
     """Codes of the positions from ``start`` on, ``[length, channels]``, float32.
 
     Raises:
         OptionOutOfRange: positions have no code: the scheme only says what pairs of them do.
         PositionOutOfTable: the scheme ends before.
     """
-    positions = counted(length, start)
-    added = subject.scheme.embed(positions)
+    positions = position_range(length, start)
+    added = target.scheme.embed(positions)
     if added is not None:
         return added.expand(1, -1, -1)[0].float()
-    if subject.reads_table and subject.table is not None:
-        return subject.scheme.read_table(subject.table, positions)[0].float()
-    turning = list(rotations(subject, length).values())
+    if target.reads_table and target.table is not None:
+        return target.scheme.read_table(target.table, positions)[0].float()
+    turning = list(rotations(target, length).values())
     if not turning:
         raise OptionOutOfRange(
-            f"Scheme {subject.label!r} gives positions no code of their own, only pairs of them. "
-            'Look at another picture: "bias", "scores" or "distances".'
+            f"Scheme {target.label!r} gives positions no code of their own, only pairs of them. "
+            'Look at another plot: "bias", "scores" or "distances".'
         )
     rotation = turning[0]
-    places = positions if rotation.axes is None else subject.scheme.coordinates(positions, None)
+    places = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
     return rotate(first_hands(rotation, length), rotation, table(rotation, places))[0, 0].float()
 
 
@@ -74,29 +74,29 @@ def hands(code: Tensor) -> Tensor | None:
     return None
 
 
-def turned(subject: Target, length: int, start: int = 0) -> Tensor | None:
+def turned(target: Target, length: int, start: int = 0) -> Tensor | None:
     """How far each hand has turned since position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
-    first, now = hands(codes(subject, 2)), hands(codes(subject, max(length, 2), start))
+    first, now = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
     if first is None or now is None:
         return None
     clockwise = (first[1] * first[0].conj()).angle().sign()  # (sin, cos) turns against (cos, sin)
     return ((now[:length] * first[0].conj()).angle() * clockwise).remainder(2 * math.pi)
 
 
-def products(subject: Target, length: int, origin: int) -> Tensor:
+def products(target: Target, length: int, origin: int) -> Tensor:
     """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
-    code = codes(subject, length).double()
+    code = codes(target, length).double()
     return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
 
 
-def steps(subject: Target, length: int) -> Tensor:
+def steps(target: Target, length: int) -> Tensor:
     """|code(p + 1) − code(p)| for p = 0 … length − 2, ``[length − 1]``."""
-    return codes(subject, length).double().diff(dim=0).norm(dim=1)
+    return codes(target, length).double().diff(dim=0).norm(dim=1)
 
 
-def path(subject: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
+def path(target: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
     """Codes in the plane of their two widest directions, ``[length, 2]``, and the shares of variance these have."""
-    code = codes(subject, length).double()
+    code = codes(target, length).double()
     centred = code - code.mean(0)
     _, size, directions = torch.linalg.svd(centred, full_matrices=False)
     angles = GOLDEN * torch.arange(code.shape[1], dtype=torch.float64)
@@ -120,7 +120,7 @@ def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, be
     return found / found.norm().clamp(min=1e-12)
 
 
-def gram(subject: Target, length: int) -> Tensor:
+def gram(target: Target, length: int) -> Tensor:
     """⟨code(i), code(j)⟩ over the mean of ⟨code(i), code(i)⟩, ``[length, length]``."""
-    code = codes(subject, length).double()
+    code = codes(target, length).double()
     return code @ code.T / code.square().sum(1).mean().clamp(min=1e-12)

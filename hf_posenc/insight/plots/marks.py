@@ -1,6 +1,6 @@
-"""Marks that pictures share: maps with one colour scale, curves with one pair of axes.
+"""Marks that plots share: maps with one colour scale, curves with one pair of axes.
 
-Colours are Okabe and Ito's, told apart by every reader; with more than six lines they come again with other dashes.
+Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they come again with other dashes.
 Maps run from dark blue to yellow (cividis), and from purple over white to orange where numbers have two signs.
 """
 
@@ -71,10 +71,10 @@ class Limits:
         return cls(low, high if high > low else low + 1.0, "cividis")
 
 
-def scales(sheets: Sequence[Sheet], among: Sequence[Sheet], key: str) -> list[Limits]:
+def scales(sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet], key: str) -> list[Limits]:
     """The colour scale of each sheet: that of all ``among`` which it stands, or its own where these are none."""
-    if among:
-        return [Limits.of([sheet.numbers[key] for sheet in among])] * len(sheets)
+    if scale_sheets:
+        return [Limits.of([sheet.numbers[key] for sheet in scale_sheets])] * len(sheets)
     return [Limits.of([sheet.numbers[key]]) for sheet in sheets]
 
 
@@ -113,7 +113,7 @@ def plain(axes: Any) -> None:
 
 
 def legend(figure: Any, *panels: Any) -> None:
-    """Names of the lines of all panels, each once, under the picture, where there is more than one."""
+    """Names of the lines of all panels, each once, under the plot, where there is more than one."""
     named = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if len(named) < 2:
         return

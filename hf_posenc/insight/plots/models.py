@@ -1,7 +1,7 @@
-"""Where a scheme to look at comes from: shapes of a host that does not exist, or a model of one's own.
+"""Sources of schemes to plot: shapes without weights, or a live model.
 
-Pictures need no weights. Built for mere shapes, a learned scheme is as it starts, always with the same seed; patched
-into a model, it has that model's table and projections, and a checkpoint's own scheme has what it learned.
+Built for shapes alone, learned parameters have their initial values, always with the same seed. Patched into a model, a
+scheme has the position table and projections of that model; a checkpoint's own scheme has its learned parameters.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ TABLE_STD = 0.02  # of GPT-2's and BERT's tables before training
 SEED = 0
 
 
-class AsItComes(Scheme):
-    """The host's own positions, nothing changed."""
+class Unpatched(Scheme):
+    """The model's own positional encoding, unchanged."""
 
     record = SchemeRecord("unpatched", title="The host's own positions.")
     replaces_host = False
 
 
 class Source(Protocol):
-    """What schemes can be built on, for as long as a picture is taken."""
+    """Where schemes can be built while a plot is computed."""
 
-    def subject(
+    def target(
         self,
         scheme: SchemeSpec | None,
         options: Mapping[str, Any] | None = None,
@@ -59,24 +59,24 @@ class Source(Protocol):
         layer: int = 0,
         **lengths: Any,
     ) -> AbstractContextManager[Target]:
-        """A scheme as `hf_posenc.patch_model` takes it, or None for the host's own positions.
+        """Build a scheme as in `hf_posenc.patch_model`; None stands for the unpatched model.
 
         Args:
             scheme: what to build.
             options: of the scheme.
-            label: what pictures call it.
-            layer: which layer's scheme.
+            label: name in plots.
+            layer: layer whose scheme is built.
             **lengths: ``factor``, ``target_length``, ``trained_length``; the same as for `hf_posenc.patch_model`.
         """
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """A host that does not exist: a decoder that rotates, a decoder with a table, or an encoder with a table.
+    """Shapes of a model without weights: rotary decoder (llama), decoder or encoder with a table (gpt2, bert).
 
     Attributes:
-        kind: whose kind it is of; None for the first that the scheme is defined for.
-        width: channels of a token, and so of what is added to it; need not be heads · head_dim here.
+        kind: model type; None for the first that the scheme is defined for.
+        width: hidden size, and so the width of position embeddings; may differ from heads · head_dim.
     """
 
     kind: Kind | None = None
@@ -94,16 +94,16 @@ class Shapes:
             raise OptionOutOfRange(f"head_dim must be even, as pairs are rotated, got {self.head_dim}. Add one.")
 
     def geometry(self, kind: Kind, target_length: int) -> Geometry:
-        """The shapes as a scheme reads them."""
-        turning = HostRotary(Rotation(geometric(BASE, self.head_dim)), BASE) if kind == "llama" else None
+        """Build the `Geometry` that schemes are built for."""
+        rotary = HostRotary(Rotation(geometric(BASE, self.head_dim)), BASE) if kind == "llama" else None
         return Geometry(
             heads=self.heads, kv_heads=self.heads, head_dim=self.head_dim, width=self.width, layers=self.layers,
             causal=kind != "bert", trained_length=self.trained_length, target_length=target_length,
-            rotary=turning, table=self.trained_length if turning is None else None,
+            rotary=rotary, table=self.trained_length if rotary is None else None,
         )  # fmt: skip
 
     @contextmanager
-    def subject(
+    def target(
         self,
         scheme: SchemeSpec | None,
         options: Mapping[str, Any] | None = None,
@@ -112,12 +112,12 @@ class Shapes:
         layer: int = 0,
         **lengths: Any,
     ) -> Iterator[Target]:
-        """A scheme as it starts; see `Source.subject`.
+        """Build a scheme with its initial parameters; see `Source.target`.
 
         Raises:
             PosEncError: the scheme, an option or a length is refused.
         """
-        chosen = plan(AsItComes if scheme is None else scheme, options)
+        chosen = plan(Unpatched if scheme is None else scheme, options)
         found = resolve(host=self.trained_length, **lengths)
         kind = self.kind or first_kind(scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
@@ -131,12 +131,12 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of one's own, patched while a picture is taken and afterwards as it was."""
+    """A model of one's own, patched while a plot is taken and afterwards as it was."""
 
     model: nn.Module = field(repr=False)
 
     @contextmanager
-    def subject(
+    def target(
         self,
         scheme: SchemeSpec | None,
         options: Mapping[str, Any] | None = None,
@@ -153,7 +153,7 @@ class Model:
         own = scheme is None and is_patched(self.model)
         if not own:
             with seeded():
-                patch_model(self.model, AsItComes if scheme is None else scheme, **lengths, **(options or {}))
+                patch_model(self.model, Unpatched if scheme is None else scheme, **lengths, **(options or {}))
         try:
             base, _ = base_model_of(self.model)
             attentions: list[Any] = base.__dict__[ATTENTIONS]
@@ -170,7 +170,7 @@ class Model:
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:
     """The first kind of host that all parts of a scheme are defined for; a rotating decoder where there is none."""
-    models = [set(cls.record.models) for cls, _ in parts_of_spec(scheme or AsItComes)]
+    models = [set(cls.record.models) for cls, _ in parts_of_spec(scheme or Unpatched)]
     return next((kind for kind in KINDS if all(kind in known for known in models)), "llama")
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.terms import Block
-from hf_posenc.insight.plots.target import Target, counted
+from hf_posenc.insight.plots.target import Target, position_range
 from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 
 Vectors = Literal["ones", "random"]
@@ -112,11 +112,11 @@ def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     return whole  # type: ignore[return-value]  # there is always a region
 
 
-def pairs_of(subject: Target, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> Pairs:
+def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> Pairs:
     """All pairs of a text of ``length`` tokens.
 
     Args:
-        subject: the scheme.
+        target: the scheme.
         length: tokens, from position 0 on.
         vectors: every channel of all queries and keys alike, so that a pair scores 1 before position has its say and
             a token's own states are 0; or the same random vectors everywhere and a state for each token.
@@ -126,8 +126,8 @@ def pairs_of(subject: Target, length: int, vectors: Vectors = "ones", coordinate
         OutsideModel: the scheme reads a layer's own projections, and there is no model.
         CannotCombine: parts of a composition do not go together.
     """
-    scheme, geometry = subject.scheme, subject.geometry
-    positions = scheme.reposition(counted(length), training=False)
+    scheme, geometry = target.scheme, target.geometry
+    positions = scheme.reposition(position_range(length), training=False)
     hidden = torch.zeros(1, length, geometry.width)
     head = torch.full((geometry.head_dim,), geometry.head_dim**-0.25)
     query = key = head
@@ -135,54 +135,54 @@ def pairs_of(subject: Target, length: int, vectors: Vectors = "ones", coordinate
         draws = torch.Generator().manual_seed(0)
         query, key = torch.randn(2, geometry.head_dim, generator=draws)
         hidden = torch.randn(hidden.shape, generator=draws)
-    ctx = replace(subject.context(positions, hidden), coordinates=coordinates)
+    ctx = replace(target.context(positions, hidden), coordinates=coordinates)
     q, k = scheme.prepare(
         query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
     )
     queries, keys, values = rotated(scheme, q, k, torch.zeros_like(k), ctx)
-    beside = scheme.carry(ctx)
-    ctx = ctx if beside is None else replace(ctx, carried=beside.float())
+    companions = scheme.carry(ctx)
+    ctx = ctx if companions is None else replace(ctx, carried=companions.float())
     queries, terms = scaled(queries, scheme.terms(ctx))
     copies = copies_of(keys, terms.regions)
     return Pairs(AttentionCall(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
 
 
-def remaps(subject: Target) -> bool:
+def remaps(target: Target) -> bool:
     """Whether some pairs are seen at another distance than their own."""
-    return any(region.remaps for region in subject.scheme.regions(subject.context(counted(1))))
+    return any(region.remaps for region in target.scheme.regions(target.context(position_range(1))))
 
 
-def temperatures(subject: Target, length: int) -> Tensor:
+def temperatures(target: Target, length: int) -> Tensor:
     """Factor of every row's logits, ``[heads or 1, query]``."""
-    scheme = subject.scheme
-    terms = scheme.terms(subject.context(scheme.reposition(counted(length), training=False)))
+    scheme = target.scheme
+    terms = scheme.terms(target.context(scheme.reposition(position_range(length), training=False)))
     factor = torch.full((1, length), terms.logit_scale)
     for scale in (terms.query_scale, terms.row_scale):
         factor = factor if scale is None else factor * (scale if scale.ndim == 2 else scale[0])
     return factor
 
 
-def places(subject: Target, length: int) -> Tensor:
+def places(target: Target, length: int) -> Tensor:
     """Where the tokens of one text stand in training, ``[token]``, float64; drawn anew where a recipe draws."""
-    return subject.scheme.reposition(counted(length), training=True)[0].double()
+    return target.scheme.reposition(position_range(length), training=True)[0].double()
 
 
-def patch_scores(subject: Target, height: int, width: int, row: int, column: int) -> Tensor:
+def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
     """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
 
     Where a scheme reads coordinates, the last two are row and column and any before them 0; another reads the patches
     line by line, as a text.
     """
     number = torch.arange(height * width)
-    axes = getattr(subject.scheme.rotation(), "axes", None)
+    axes = getattr(target.scheme.rotation(), "axes", None)
     given = None
     if axes is not None:
-        count = subject.scheme.coordinates(counted(1), None).shape[-1]
+        count = target.scheme.coordinates(position_range(1), None).shape[-1]
         given = torch.zeros(1, height * width, count, dtype=torch.long)
         given[0, :, -1] = number % width
         if count > 1:
             given[0, :, -2] = number // width
-    logits = pairs_of(subject, height * width, coordinates=given).logits()
+    logits = pairs_of(target, height * width, coordinates=given).logits()
     return logits[0, row * width + column].view(height, width)
 
 

@@ -1,4 +1,4 @@
-"""What a notebook calls: schemes in, figures or numbers out."""
+"""Plot schemes from Python or a notebook: schemes in, figures or numbers out."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ VIEW = tuple(View.__dataclass_fields__)
 LENGTHS = ("factor", "target_length", "trained_length")
 
 
-def show(schemes: str | Iterable[Given], pictures: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
-    """Draw schemes side by side.
+def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
+    """Plot schemes side by side.
 
     Args:
         schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``.
-        pictures: names of pictures; by default the one that says most of the first scheme.
+        plots: names of plots; by default the most informative one for the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``start``, ``position``, ``head``,
-            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a model to look into, or ``shapes``, the
-            `Shapes` of a host that is not there.
+            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a live model, or ``shapes``, `Shapes` of a
+            model without weights.
 
     Returns:
-        A matplotlib figure under the name of each picture.
+        A matplotlib figure for each plot, by name.
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        PosEncError: a scheme, an option, a length or a picture is refused.
+        PosEncError: a scheme, an option, a length or a plot is refused.
     """
-    order = order_of(schemes, **how)
-    return {picture.name: figure(picture, sheets(picture, order)) for picture in asked(pictures, order)}
+    request = request_of(schemes, **how)
+    return {plot.name: figure(plot, sheets(plot, request)) for plot in chosen_plots(plots, request)}
 
 
-def numbers(schemes: str | Iterable[Given], picture: str, **how: Any) -> list[Sheet]:
-    """The numbers behind a picture, one `Sheet` a scheme; arguments and errors as of `show`."""
-    return sheets(plot_of(picture), order_of(schemes, **how))
+def numbers(schemes: str | Iterable[Given], plot: str, **how: Any) -> list[Sheet]:
+    """Compute the numbers of a plot, one `Sheet` per scheme; arguments and errors as in `show`."""
+    return sheets(plot_of(plot), request_of(schemes, **how))
 
 
-def asked(pictures: str | Sequence[str] | None, order: PlotRequest) -> list[Plot]:
-    """The pictures of names, or the one that says most of these schemes."""
-    if pictures is None:
-        return [first_plot(order)]
-    return [plot_of(name) for name in ([pictures] if isinstance(pictures, str) else pictures)]
+def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:
+    """Return the named plots, or the most informative one."""
+    if plots is None:
+        return [first_plot(request)]
+    return [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]
 
 
-def order_of(
+def request_of(
     schemes: str | Iterable[Given], *, model: Any = None, shapes: Shapes | None = None, layer: int = 0, **how: Any
 ) -> PlotRequest:
-    """What `show` is asked for.
+    """Build the request of `show`.
 
     Raises:
-        TypeError: a keyword is none of them.
+        TypeError: a keyword is unknown.
         PosEncError: a scheme or option is refused.
     """
     unknown = set(how) - {*VIEW, *LENGTHS}

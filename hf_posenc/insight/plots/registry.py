@@ -1,11 +1,11 @@
-"""Pictures by name. A picture belongs to the hooks of a scheme, so every scheme that has them is shown by it.
+"""Registry of plots. A plot shows hooks of a scheme, so it works for every scheme that implements them.
 
-@register_picture
-class Mine(Picture):
+@register_plot
+class Mine(Plot):
     name, title, hooks = "mine", "What it shows", ("bias",)
 
-    def numbers(self, subject, view): ...        # a dictionary of tensors and plain values
-    def draw(self, figure, sheets, among): ...   # with matplotlib, one sheet a scheme
+    def numbers(self, target, view): ...        # a dictionary of tensors and plain values
+    def draw(self, figure, sheets, scale_sheets): ...   # with matplotlib, one sheet per scheme
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Sweep = Literal["factor", "length", "position"]
 
 
 class UnknownPlot(OptionOutOfRange):
-    """No picture of that name is registered."""
+    """There is no plot of that name."""
 
 
 class NothingToPlot(OptionOutOfRange):
-    """A picture shows a hook that none of the schemes has."""
+    """A plot shows hooks that the schemes do not implement."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What of a scheme is looked at; None leaves it to the picture.
+    """Positions, heads and channels to show; None leaves the choice to the plot.
 
     Attributes:
-        length: positions, from ``start`` on.
+        length: number of positions, from ``start`` on.
         start: the first position.
-        position: the one that is looked at, or from.
-        head: a single head.
-        channels: of the code, or pairs of a rotation.
-        vectors: what queries and keys are.
+        position: the single position shown, or the query position.
+        head: index of a single head.
+        channels: channels of the embedding, or rotation pairs.
+        vectors: values of queries and keys.
     """
 
     length: int | None = None
@@ -52,22 +52,22 @@ class View:
     vectors: Vectors = "ones"
 
     def chosen(self, count: int, default: Sequence[int]) -> list[int]:
-        """The channels to look at, among so many.
+        """Return the channels to show, out of ``count``.
 
         Raises:
-            OptionOutOfRange: one is not there.
+            OptionOutOfRange: a channel does not exist.
         """
-        asked = list(default if self.channels is None else self.channels)
-        for channel in asked:
+        channels = list(default if self.channels is None else self.channels)
+        for channel in channels:
             if not 0 <= channel < count:
                 raise OptionOutOfRange(f"channels must be among 0 … {count - 1}, got {channel}. Name others.")
-        return asked
+        return channels
 
     def heads(self, count: int, most: int) -> list[int]:
-        """The head asked for, or so many evenly chosen.
+        """Return the requested head, or at most ``most`` evenly spaced out of ``count``.
 
         Raises:
-            OptionOutOfRange: it is not there.
+            OptionOutOfRange: the head does not exist.
         """
         if self.head is None:
             return evenly(count, most)
@@ -77,73 +77,73 @@ class View:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """All of so many, or so many of them from the first to the last."""
+    """Choose at most ``most`` evenly spaced indices out of ``count``, the first and the last included."""
     shown = min(most, count)
     return sorted({round(n * (count - 1) / max(1, shown - 1)) for n in range(shown)})
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The numbers behind a picture of one scheme."""
+    """Numbers of one scheme in a plot."""
 
     label: str
     numbers: Mapping[str, Any]
 
 
 class Plot(ABC):
-    """A way of looking at schemes: numbers first, drawing after.
+    """Base class of plots: `numbers` computes tensors and plain values, `draw` draws them.
 
     Class attributes:
-        name: what it is asked for by.
+        name: registered name.
         title: what it shows.
-        hooks: a scheme that has one of these is shown by it.
-        beside: a scheme that has one of these may stand beside those.
-        trained_length, factor: of the imagined host, where nothing else is asked for.
-        sweep: what an animation of it changes.
+        hooks: the plot shows schemes that implement one of these hooks.
+        companions: schemes that implement one of these may be drawn together with those.
+        trained_length, factor: defaults, in tokens and as extension factor.
+        sweep: quantity that the plot's own animation changes.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     hooks: ClassVar[tuple[str, ...]] = ()
-    beside: ClassVar[tuple[str, ...]] = ()
+    companions: ClassVar[tuple[str, ...]] = ()
     trained_length: ClassVar[int] = 64
     factor: ClassVar[float] = 1.0
     sweep: ClassVar[Sweep | None] = None
 
-    def shows(self, subject: Target) -> bool:
-        """Whether the scheme has what the picture shows."""
-        return subject.has(*self.hooks)
+    def shows(self, target: Target) -> bool:
+        """Whether the scheme implements a hook that the plot shows."""
+        return target.has(*self.hooks)
 
-    def takes(self, subject: Target) -> bool:
-        """Whether it can be drawn, perhaps only beside another."""
-        return self.shows(subject) or subject.has(*self.beside)
+    def accepts(self, target: Target) -> bool:
+        """Whether the scheme can be drawn, alone or as a companion of others."""
+        return self.shows(target) or target.has(*self.companions)
 
-    def tells(self, subject: Target) -> bool:
-        """Whether it may be chosen where no picture is asked for."""
-        return self.shows(subject)
+    def is_informative(self, target: Target) -> bool:
+        """Whether the plot may be the default for the scheme."""
+        return self.shows(target)
 
-    def length(self, subject: Target) -> int:
-        """Positions, where nothing else is asked for."""
-        return subject.geometry.target_length
-
-    @abstractmethod
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        """What is drawn: tensors and plain values; ``view.length`` is never None."""
+    def length(self, target: Target) -> int:
+        """Default number of positions."""
+        return target.geometry.target_length
 
     @abstractmethod
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        """Draw one sheet a scheme.
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        """Compute what is drawn: tensors and plain values; ``view.length`` is never None."""
+
+    @abstractmethod
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+        """Draw one sheet per scheme.
 
         Args:
-            figure: of matplotlib, empty; its size may be set, and its suptitle says what else there is to know.
+            figure: empty matplotlib figure; the plot may set its size, and its suptitle for remarks.
             sheets: what to draw.
-            among: all sheets that share a scale, in an animation those of all frames; none where each has its own.
+            scale_sheets: sheets that share a scale, in an animation those of all frames; empty for separate scales.
         """
 
 
 _PLOTS: dict[str, Plot] = {}
 P = TypeVar("P", bound=type[Plot])
-# In this order the first that tells something of a scheme is chosen.
+# Order of preference: the first plot that is informative for a scheme is its default.
 KINDS = ("positions", "biases", "scores", "images", "codes", "rotations")
 
 
@@ -151,31 +151,29 @@ def register_plot(cls: P) -> P:
     """Register a `Plot` subclass under its name.
 
     Raises:
-        ValueError: the name belongs to another picture.
+        ValueError: another plot has that name.
     """
     other = _PLOTS.get(cls.name)
     if other is not None and type(other).__qualname__ != cls.__qualname__:
-        raise ValueError(f"The picture name {cls.name!r} belongs to {type(other).__qualname__}. Take another name.")
+        raise ValueError(f"The plot name {cls.name!r} belongs to {type(other).__qualname__}. Take another name.")
     _PLOTS[cls.name] = cls()
     return cls
 
 
 def list_plots() -> list[Plot]:
-    """All pictures, in the order in which one is chosen where none is asked for."""
+    """Return all plots, in order of preference."""
     for kind in KINDS:
         import_module(f"hf_posenc.insight.plots.kinds.{kind}")
     return list(_PLOTS.values())
 
 
 def plot_of(name: str) -> Plot:
-    """The picture of a name.
+    """Return the plot with that name.
 
     Raises:
-        UnknownPicture: there is none.
+        UnknownPlot: there is none.
     """
-    known = {picture.name: picture for picture in list_plots()}
+    known = {plot.name: plot for plot in list_plots()}
     if name not in known:
-        raise UnknownPlot(
-            f"There is no picture {name!r}.{nearest(name, known)} `hf-posenc show --list` names all of them."
-        )
+        raise UnknownPlot(f"There is no plot {name!r}.{nearest(name, known)} `hf-posenc show --list` lists them.")
     return known[name]

@@ -7,25 +7,25 @@ from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.insight.plots.target import Target, counted
+from hf_posenc.insight.plots.target import Target, position_range
 
 BASE = 10_000.0  # of hosts that do not rotate by themselves
 
 
-def rotations(subject: Target, length: int) -> dict[str, Rotation]:
+def rotations(target: Target, length: int) -> dict[str, Rotation]:
     """The rotations in use in a text of some length, by what they are for; the one of the whole text is called ``""``.
 
     Args:
-        subject: whose.
+        target: whose.
         length: decides where the rotation of a row depends on its length; the row is then the last.
     """
-    scheme = subject.scheme
+    scheme = target.scheme
     by_row = scheme.row_rotation()
     if by_row is not None:
         longest = int(by_row.length_of(torch.tensor([[length - 1]])))
         return {f"at length {longest}": by_row.rotation_of(longest)}
     found: dict[str, Rotation] = {}
-    for region in scheme.regions(subject.context(counted(1))):
+    for region in scheme.regions(target.context(position_range(1))):
         if region.rotation is not None and region.rotation not in found.values():
             start, end = region.band.rows_from, region.band.rows_until
             found[f"rows from {start}" if end is None else f"rows under {end}"] = region.rotation
@@ -33,25 +33,25 @@ def rotations(subject: Target, length: int) -> dict[str, Rotation]:
     return found or ({} if shared is None else {"": shared})
 
 
-def frequencies(subject: Target, length: int) -> dict[str, Tensor]:
+def frequencies(target: Target, length: int) -> dict[str, Tensor]:
     """Radians a token of every pair, ``[pairs]``, float64, of each of `rotations`."""
     return {
         name: torch.as_tensor(rotation.frequencies, dtype=torch.float64)
-        for name, rotation in rotations(subject, length).items()
+        for name, rotation in rotations(target, length).items()
     }
 
 
-def unscaled(subject: Target) -> Tensor:
+def unscaled(target: Target) -> Tensor:
     """Radians a token of every pair before anything scaled it: the host's own, or RoPE's, ``[pairs]``, float64."""
-    rotary = subject.geometry.rotary
-    own = geometric(BASE, subject.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
+    rotary = target.geometry.rotary
+    own = geometric(BASE, target.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
     return torch.as_tensor(own, dtype=torch.float64)
 
 
-def matrix(subject: Target, position: int, length: int) -> Tensor:
+def matrix(target: Target, position: int, length: int) -> Tensor:
     """R(position), which turns a head's channels as columns, ``[head_dim, head_dim]``."""
-    rotation = next(iter(rotations(subject, length).values()))
+    rotation = next(iter(rotations(target, length).values()))
     places = torch.tensor([[position]])
-    places = places if rotation.axes is None else subject.scheme.coordinates(places, None)
-    rows = torch.eye(subject.geometry.head_dim)[None, None]
+    places = places if rotation.axes is None else target.scheme.coordinates(places, None)
+    rows = torch.eye(target.geometry.head_dim)[None, None]
     return rotate(rows, rotation, table(rotation, places))[0, 0].T

@@ -1,4 +1,7 @@
-"""Pictures as files, the same bytes every time: PNG, SVG, GIF, or one page that stands alone."""
+"""Save plots deterministically as PNG, SVG, GIF, or one self-contained HTML page.
+
+A few lines over the limit, since the script of the page's animations stands at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,47 +26,49 @@ from hf_posenc.insight.plots.compose import figure
 from hf_posenc.insight.plots.registry import Plot, Sheet
 
 ENDINGS = (".png", ".svg", ".html", ".gif")
-MOVING = (".gif", ".html")
+ANIMATED_ENDINGS = (".gif", ".html")
 FRAME_DOTS = 90  # an inch, in animations
 MILLISECONDS = 160
 PAGE = Path(__file__).parent / "page.html"
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A picture with its numbers: one set of sheets, or one for each frame."""
+class ComputedPlot:
+    """A plot with its numbers: one set of sheets, or one per frame."""
 
-    picture: Plot
+    plot: Plot
     frames: Sequence[Sequence[Sheet]]
     own_scales: bool = False
 
     def drawn(self, number: int = -1, **how: Any) -> Any:
-        """A frame as a figure; all frames share their scales, unless each scheme has its own."""
-        among = [] if self.own_scales else [sheet for frame in self.frames for sheet in frame]
-        return figure(self.picture, self.frames[number], among, **how)
+        """Draw a frame; all frames share their scales, unless each scheme has its own."""
+        scale_sheets = [] if self.own_scales else [sheet for frame in self.frames for sheet in frame]
+        return figure(self.plot, self.frames[number], scale_sheets, **how)
 
     @property
-    def words(self) -> str:
-        """What is to be seen, for those who do not see it."""
-        return f"{self.picture.title}: {', '.join(sheet.label for sheet in self.frames[-1])}"
+    def alt_text(self) -> str:
+        """Text alternative for screen readers."""
+        return f"{self.plot.title}: {', '.join(sheet.label for sheet in self.frames[-1])}"
 
 
-def check_ending(path: Path, *, moves: bool) -> str:
-    """The ending of a file that can be written.
+def check_ending(path: Path, *, animated: bool) -> str:
+    """Return the suffix of a file name.
 
     Raises:
-        OptionOutOfRange: it is none of ours, or the file cannot hold what is asked of it.
+        OptionOutOfRange: the suffix is not supported, or the format cannot hold an animation.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS:
-        raise OptionOutOfRange(f"A picture's file ends in {', '.join(ENDINGS)}, got {str(path)!r}. Rename it.")
-    if moves and ending not in MOVING:
-        raise OptionOutOfRange(f"An animation is a .gif or .html, got {str(path)!r}. Rename it, or take no animation.")
+        raise OptionOutOfRange(f"A plot's file must end in {', '.join(ENDINGS)}, got {str(path)!r}. Rename it.")
+    if animated and ending not in ANIMATED_ENDINGS:
+        raise OptionOutOfRange(
+            f"An animation is a .gif or .html, got {str(path)!r}. Rename it, or leave --animate out."
+        )
     return ending
 
 
-def save(taken: Sequence[Taken], path: Path, *, title: str, command: str = "") -> list[Path]:
-    """Write pictures, all or none: on one page, or else a file each, numbered by the picture's name.
+def save(computed: Sequence[ComputedPlot], path: Path, *, title: str, command: str = "") -> list[Path]:
+    """Write plots, all of them or none: on one HTML page, or one file each, named after the plot.
 
     Returns:
         The files.
@@ -71,42 +76,42 @@ def save(taken: Sequence[Taken], path: Path, *, title: str, command: str = "") -
     Raises:
         OptionOutOfRange: the ending is none of `ENDINGS`.
     """
-    moves = any(len(one.frames) > 1 for one in taken)
-    ending = check_ending(path, moves=moves)
+    animated = any(len(one.frames) > 1 for one in computed)
+    ending = check_ending(path, animated=animated)
     if ending == ".html":
-        write_bytes(path, page(taken, title, command).encode())
+        write_bytes(path, page(computed, title, command).encode())
         return [path]
     written = []
-    with staged(path.parent) as beside:
-        for one in taken:
-            name = path.name if len(taken) == 1 else f"{path.stem}-{one.picture.name}{path.suffix}"
-            write_bytes(beside / name, FILES[ending](one))
+    with staged(path.parent) as staging:
+        for one in computed:
+            name = path.name if len(computed) == 1 else f"{path.stem}-{one.plot.name}{path.suffix}"
+            write_bytes(staging / name, FILES[ending](one))
             written.append(path.with_name(name))
     return written
 
 
-def png(taken: Taken) -> bytes:
-    """The last frame."""
+def png(computed: ComputedPlot) -> bytes:
+    """Encode the last frame as PNG."""
     file = io.BytesIO()
-    taken.drawn().savefig(file, format="png", metadata={"Software": None})
+    computed.drawn().savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
 
-def svg(taken: Taken) -> bytes:
-    """The last frame, letters as letters."""
+def svg(computed: ComputedPlot) -> bytes:
+    """Encode the last frame as SVG, with text as text."""
     from matplotlib import rc_context
 
     file = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": taken.words}):
-        drawn = taken.drawn()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": computed.alt_text}):
+        drawn = computed.drawn()
         drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator")))
     return file.getvalue().encode()
 
 
-def gif(taken: Taken) -> bytes:
-    """All frames, over and over; the last stays a little longer."""
+def gif(computed: ComputedPlot) -> bytes:
+    """Encode all frames as a looping GIF; the last frame is shown longer."""
     file = io.BytesIO()
-    first, *others = pixels(taken)
+    first, *others = pixels(computed)
     lasting = [MILLISECONDS] * len(others) + [6 * MILLISECONDS]
     first.save(file, format="GIF", save_all=True, append_images=others, duration=lasting, loop=0, optimize=True)
     return file.getvalue()
@@ -115,14 +120,14 @@ def gif(taken: Taken) -> bytes:
 FILES = {".png": png, ".svg": svg, ".gif": gif}
 
 
-def pixels(taken: Taken, *, titled: bool = True) -> list[Any]:
-    """All frames as images of Pillow, of one size."""
+def pixels(computed: ComputedPlot, *, titled: bool = True) -> list[Any]:
+    """Render all frames as Pillow images of one size."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
     found = []
-    for number in range(len(taken.frames)):
-        canvas = FigureCanvasAgg(taken.drawn(number, titled=titled))
+    for number in range(len(computed.frames)):
+        canvas = FigureCanvasAgg(computed.drawn(number, titled=titled))
         canvas.figure.set_dpi(FRAME_DOTS)
         canvas.draw()
         found.append(Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB"))
@@ -130,50 +135,50 @@ def pixels(taken: Taken, *, titled: bool = True) -> list[Any]:
     return [frame.quantize(128, palette=palette, dither=Image.Dither.NONE) for frame in found]
 
 
-def page(taken: Sequence[Taken], title: str, command: str) -> str:
-    """The page as HTML: pictures inside, nothing fetched; a script only where something moves."""
-    moves = any(len(one.frames) > 1 for one in taken)
+def page(computed: Sequence[ComputedPlot], title: str, command: str) -> str:
+    """Render the HTML page: inline plots, no external resources; a script only for animations."""
+    animated = any(len(one.frames) > 1 for one in computed)
     return Template(PAGE.read_text(encoding="utf-8")).substitute(
         title=escape(title),
-        pictures="\n".join(map(section, taken)),
+        pictures="\n".join(map(section, computed)),
         command=escape(command),
-        script=SCRIPT if moves else "",
-        policy=" script-src 'unsafe-inline';" if moves else "",
+        script=SCRIPT if animated else "",
+        policy=" script-src 'unsafe-inline';" if animated else "",
     )
 
 
-def section(taken: Taken) -> str:
-    """One picture on the page: drawn in the page's own colours, or frame by frame under a slider."""
-    still = len(taken.frames) == 1
-    shown = svg_of(taken.drawn(ink=NEUTRAL, titled=False), taken.words) if still else moving(taken)
-    return f"<figure><figcaption>{escape(taken.picture.title)}</figcaption>{shown}</figure>"
+def section(computed: ComputedPlot) -> str:
+    """Render one plot on the page: in the page's colours, or as frames with a slider."""
+    still = len(computed.frames) == 1
+    shown = svg_of(computed.drawn(ink=NEUTRAL, titled=False), computed.alt_text) if still else animation(computed)
+    return f"<figure><figcaption>{escape(computed.plot.title)}</figcaption>{shown}</figure>"
 
 
-def moving(taken: Taken) -> str:
-    """Frames as images, one of them shown."""
+def animation(computed: ComputedPlot) -> str:
+    """Render the frames as images, one of them visible."""
     sources = []
-    for frame in pixels(taken, titled=False):
+    for frame in pixels(computed, titled=False):
         file = io.BytesIO()
         frame.save(file, format="PNG", optimize=True)
         sources.append("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
     last = len(sources) - 1
     return (
         f'<div class="film" data-frames="{escape(json.dumps(sources))}">'
-        f'<img src="{sources[-1]}" alt="{escape(taken.words)}">'
+        f'<img src="{sources[-1]}" alt="{escape(computed.alt_text)}">'
         f'<div><button type="button">Play</button><input type="range" min="0" max="{last}" value="{last}" '
         'aria-label="frame"></div></div>'
     )
 
 
-def to_dict(taken: Taken) -> dict[str, Any]:
-    """The numbers behind a picture, as JSON carries them."""
-    frames = [[{"label": s.label, "numbers": jsonable(s.numbers)} for s in frame] for frame in taken.frames]
-    about = {"picture": taken.picture.name, "title": taken.picture.title}
+def to_dict(computed: ComputedPlot) -> dict[str, Any]:
+    """Return the numbers of a plot as plain values for JSON."""
+    frames = [[{"label": s.label, "numbers": jsonable(s.numbers)} for s in frame] for frame in computed.frames]
+    about = {"picture": computed.plot.name, "title": computed.plot.title}
     return about | ({"schemes": frames[0]} if len(frames) == 1 else {"frames": frames})
 
 
 def jsonable(value: Any) -> Any:
-    """Tensors as lists; what is no number, as where nothing is seen, as null."""
+    """Convert tensors to lists, and infinite or NaN numbers to null."""
     if isinstance(value, Tensor):
         return jsonable(value.tolist())
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a picture is taken of: a scheme in one layer, and what of a model it reads besides."""
+"""Target of a plot: the scheme of one layer, with the model's position table and projections where it has them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hf_posenc.schemes.base import Scheme, implements
 
 @dataclass(frozen=True)
 class Target:
-    """A scheme to look at.
+    """A scheme to plot.
 
     Attributes:
-        label: what the picture calls it.
-        scheme: of one layer.
-        table: the host's learned positions ``[rows, width]``, where it has them.
-        projections: of the layer, where there is a model.
-        layer: its number.
+        label: name in the plot.
+        scheme: scheme of one layer.
+        table: the model's position table, ``[rows, width]``, if it has one.
+        projections: of the layer, if there is a model.
+        layer: index of the layer.
     """
 
     label: str
@@ -32,20 +32,20 @@ class Target:
 
     @property
     def geometry(self) -> Geometry:
-        """Shapes and lengths the scheme was built for."""
+        """Shapes and lengths that the scheme was built for."""
         return self.scheme.geometry
 
     def has(self, *hooks: str) -> bool:
-        """Whether the scheme has its own version of one of these hooks."""
+        """Whether the scheme implements one of these hooks."""
         return any(implements(self.scheme, hook) for hook in hooks)
 
     @property
     def reads_table(self) -> bool:
-        """Whether rows of the host's own table are its codes."""
+        """Whether the embeddings are rows of the model's own table."""
         return self.table is not None and (not self.scheme.replaces_host or self.scheme.keeps_table)
 
     def context(self, positions: Tensor, hidden: Tensor | None = None) -> PositionContext:
-        """An attention call of tokens at ``positions [1, token]``, all of them queries and keys."""
+        """Build the context of an attention call; all tokens at ``positions [1, token]`` are queries and keys."""
         return PositionContext(
             positions, positions, causal=self.geometry.causal,
             contiguous=bool((positions.diff() == 1).all()), hidden=hidden,
@@ -53,6 +53,6 @@ class Target:
         )  # fmt: skip
 
 
-def counted(length: int, start: int = 0) -> Tensor:
-    """Positions ``start … start + length − 1``, ``[1, length]``."""
+def position_range(length: int, start: int = 0) -> Tensor:
+    """Return positions ``start … start + length − 1``, ``[1, length]``."""
     return torch.arange(start, start + length)[None]

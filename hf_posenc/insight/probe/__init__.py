@@ -1,4 +1,4 @@
-"""What a trained model does with position: where its heads look, which of them care, how much text it makes use of."""
+"""Attention probe: where the heads of a trained model attend, which use position, and its effective context length."""
 
 from hf_posenc.insight.probe.attention_profile import Profile
 from hf_posenc.insight.probe.heads import Head

@@ -1,7 +1,7 @@
-"""Attention weights of a few rows of a call at a time: never of all of them together.
+"""Attention weights of an attention call, a block of rows at a time, so that memory stays bounded.
 
-Exact for every combination of terms, by the engine's own reference for a block of rows. Weights of n rows take
-``heads · n · keys`` numbers, and are gone when the next block comes.
+Exact for every combination of terms: the engine's dense route computes them. A block of n rows takes
+``heads · n · keys`` numbers.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ BLOCK = 64
 
 
 def chosen_rows(length: int, count: int, causal: bool) -> list[slice]:
-    """Blocks of about ``count`` rows in all, spread evenly: over a text, or in a decoder over its second half.
+    """Choose blocks of about ``count`` rows in total, spread evenly over a text; in a decoder over its second half.
 
-    There every row has at least half of the text to look at, so that rows say the same about the same distances.
+    In the second half every row sees at least half of the text, so that rows are comparable at each distance.
     """
     first = length // 2 if causal else 0
-    room = length - first
-    if count >= room:
+    available = length - first
+    if count >= available:
         return [slice(start, min(start + BLOCK, length)) for start in range(first, length, BLOCK)]
     size = min(BLOCK, max(1, count // 4))
     number = max(1, count // size)
-    gap = (room - size) / max(1, number - 1)
+    gap = (available - size) / max(1, number - 1)
     starts = sorted({first + int(i * gap) for i in range(number)})
     return [slice(start, min(start + size, length)) for start in starts]
 
 
 def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """For every block of rows, which they are, weights ``[heads, rows, key]`` and mixed values ``[heads, rows, dim]``.
+    """Compute attention weights and outputs for blocks of rows.
 
     Args:
-        call: of one text.
+        call: attention call with a batch of one.
         rows: blocks that do not overlap.
+
+    Yields:
+        The block, weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``.
     """
     keys, values = dense_blocks.upcast(call)
     for block in rows:
@@ -48,7 +51,7 @@ def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[sli
 
 
 def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, slice]]:
-    """The block itself; where rotations differ by row, its runs of rows that share one, each turned."""
+    """Split a block into runs of rows that share one rotation, each rotated; usually the block itself."""
     if call.terms.rows is None:
         yield call, block
         return
@@ -59,7 +62,7 @@ def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, 
 
 
 def weigh(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """Weights and mixed values of a block of one text."""
-    turned = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has keys of its own
-    mixed, weights = dense_blocks.weigh_and_mix(call, turned, values, rows)
+    """Compute weights and outputs of a block of rows."""
+    rotated = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has keys of its own
+    mixed, weights = dense_blocks.weigh_and_mix(call, rotated, values, rows)
     return weights[0], mixed[0]

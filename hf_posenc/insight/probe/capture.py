@@ -1,7 +1,7 @@
-"""Attention calls of a live model, seen as they happen: queries, keys, values and terms of every layer.
+"""Capture the attention calls of a live model: queries, keys, values and terms of every layer.
 
-Nothing is computed differently while somebody watches. A patched layer is met where it hands a call on; a host's own
-where it asks for its attention function, of which transformers keeps a registry.
+Capturing does not change what is computed. A patched layer is intercepted where it passes a call on; an unpatched one
+where it looks up its attention function in transformers' registry.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.state import base_model_of
 
-See = Callable[[int, AttentionCall], None]
+CallCallback = Callable[[int, AttentionCall], None]
+"""Called with the layer and its attention call."""
+
 FUNCTION = "hf_posenc_probe"
-WATCH = "posenc_watch"  # of a host's attention module while it is watched
+CAPTURE = "posenc_capture"  # attribute of an unpatched attention module while it is captured
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What a host's layer is told while it is watched: who sees, and what it would do by itself."""
+class Capture:
+    """State of an unpatched attention module that is captured: the callback, and its own config and eager function."""
 
     layer: int
-    see: See
+    on_call: CallCallback
     config: Any
     eager: Any
 
 
 @contextmanager
-def capture_attention(model: nn.Module, see: See) -> Iterator[None]:
-    """Call ``see(layer, call)`` for every self-attention of a forward pass, patched or not, until the block ends.
+def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]:
+    """Inside the block, call ``on_call(layer, call)`` for every self-attention of a forward pass, patched or not.
 
     Raises:
         UnsupportedModel: no adapter knows the model.
@@ -49,9 +51,10 @@ def capture_attention(model: nn.Module, see: See) -> Iterator[None]:
     try:
         for layer, attention in enumerate(attentions):
             if isinstance(attention, PatchedAttention):
-                watch_patched(attention, layer, see)
+                capture_patched(attention, layer, on_call)
             else:
-                watch_host(attention, Watch(layer, see, attention.config, kinds[type(attention)].host_eager))
+                eager = kinds[type(attention)].host_eager
+                capture_unpatched(attention, Capture(layer, on_call, attention.config, eager))
         yield
     finally:
         for attention in attentions:
@@ -59,18 +62,18 @@ def capture_attention(model: nn.Module, see: See) -> Iterator[None]:
 
 
 def attentions_of(model: nn.Module) -> list[Any]:
-    """The self-attention modules of a model, patched or not, in the order of the layers."""
+    """Return the self-attention modules of a model, patched or not, in layer order."""
     base, adapter = base_model_of(model)
     kinds = (*adapter.attention, *adapter.attention.values())
     return [m for m in base.modules() if type(m) in kinds and not getattr(m, "is_cross_attention", False)]
 
 
-def watch_patched(attention: Any, layer: int, see: See) -> None:
-    """Stand before both ways on which a patched layer hands a call on."""
+def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
+    """Wrap both methods by which a patched layer passes a call on: to the model's function or to the engine."""
     by_host, by_engine = attention._by_host, attention._by_engine
 
     def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, *rest: Any) -> Any:
-        see(layer, plain_call(q, k, v, mask, attention.scaling, attention.is_causal, terms))
+        on_call(layer, plain_call(q, k, v, mask, attention.scaling, attention.is_causal, terms))
         return by_host(q, k, v, terms, mask, *rest)
 
     def to_engine(
@@ -84,48 +87,50 @@ def watch_patched(attention: Any, layer: int, see: See) -> None:
     ) -> Any:
         seen = ctx.key_positions.shape[1]
         keys = tuple(one[:, :, :seen] for one in k)
-        see(layer, AttentionCall(q, keys, v[:, :, :seen], terms, ctx, tensor_or_none(mask), attention.scaling))
+        on_call(layer, AttentionCall(q, keys, v[:, :, :seen], terms, ctx, tensor_or_none(mask), attention.scaling))
         return by_engine(q, k, v, terms, ctx, mask, *rest)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
 
 
-def watch_host(attention: Any, watch: Watch) -> None:
-    """Have a host's own layer ask for `watched`, which calls the function it would have had."""
-    attention.__dict__[WATCH] = watch
-    attention.config = copy(watch.config)
+def capture_unpatched(attention: Any, capture: Capture) -> None:
+    """Point an unpatched layer to `captured_attention`, which calls the function it had before."""
+    attention.__dict__[CAPTURE] = capture
+    attention.config = copy(capture.config)
     attention.config._attn_implementation = FUNCTION
 
 
-def watched(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float | None = None, **host: Any) -> Any:
-    """transformers' attention function of a host's own layer under watch."""
-    watch: Watch = module.__dict__[WATCH]
+def captured_attention(
+    module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float | None = None, **host: Any
+) -> Any:
+    """Attention function, as transformers calls it: report the call, then run the module's own function."""
+    capture: Capture = module.__dict__[CAPTURE]
     factor = q.shape[-1] ** -0.5 if scaling is None else scaling
-    watch.see(watch.layer, plain_call(q, k, v, mask, factor, module.is_causal))
-    function = ALL_ATTENTION_FUNCTIONS.get_interface(watch.config._attn_implementation, watch.eager)
+    capture.on_call(capture.layer, plain_call(q, k, v, mask, factor, module.is_causal))
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(capture.config._attn_implementation, capture.eager)
     return function(module, q, k, v, mask, scaling=scaling, **host)
 
 
-ALL_ATTENTION_FUNCTIONS.register(FUNCTION, watched)  # who does not ask for this name never meets it
+ALL_ATTENTION_FUNCTIONS.register(FUNCTION, captured_attention)  # used by captured modules only
 
 
 def release(attention: Any) -> None:
-    """Take everything off again."""
+    """Undo `capture_patched` and `capture_unpatched`."""
     for name in ("_by_host", "_by_engine"):
         attention.__dict__.pop(name, None)
-    if WATCH in attention.__dict__:
-        attention.config = attention.__dict__.pop(WATCH).config
+    if CAPTURE in attention.__dict__:
+        attention.config = attention.__dict__.pop(CAPTURE).config
 
 
 def plain_call(
     q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, causal: bool, terms: Terms | None = None
 ) -> AttentionCall:
-    """A call without anything but scales: what the host's own attention function computes."""
-    places = torch.arange(k.shape[2], device=k.device)[None]
-    ctx = PositionContext(places[:, -q.shape[2] :], places, causal, contiguous=True)
+    """Build the `AttentionCall` of plain scaled dot-product attention, as the model's own function computes it."""
+    positions = torch.arange(k.shape[2], device=k.device)[None]
+    ctx = PositionContext(positions[:, -q.shape[2] :], positions, causal, contiguous=True)
     return AttentionCall((q,), (k,), v, terms or Terms(), ctx, tensor_or_none(mask), scaling)
 
 
 def tensor_or_none(mask: Any) -> Tensor | None:
-    """A mask over pairs; what backends have in its place says nothing that an unpadded text does not say itself."""
+    """Return a 4-D mask; other forms add nothing to causality for a text without padding, and become None."""
     return mask if isinstance(mask, Tensor) and mask.ndim == 4 else None

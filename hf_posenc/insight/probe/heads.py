@@ -1,11 +1,11 @@
-"""What one head does, in a line: where it looks, and how much it cares about position."""
+"""Summary of one attention head: where it attends, and how much it uses position."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-MOST = 0.5  # of a row's weight, on average
+MOST = 0.5  # share of a row's attention weight, averaged over rows
 NEAR = 16  # tokens
 NEIGHBOURS = {0: "itself", 1: "previous token", -1: "next token"}
 USES = 0.1  # relative change of its output under shuffled positions
@@ -13,18 +13,19 @@ USES = 0.1  # relative change of its output under shuffled positions
 
 @dataclass(frozen=True)
 class Head:
-    """One head of a model, over the rows looked at.
+    """One attention head, averaged over the measured rows; weights are shares of a row, 0 … 1.
 
     Attributes:
-        layer, head: which.
-        mean_distance: of the weight it gives, tokens.
-        strongest: the fixed distance that gets the most weight; negative looks ahead.
-        share: that weight.
+        layer, head: indices.
+        mean_distance: mean attention distance, tokens.
+        strongest: the distance with the most weight, tokens; negative for keys after the query.
+        share: weight at that distance.
         sink: weight on the first tokens.
-        near: weight at distances up to 16.
+        near: weight at distances up to 16 tokens.
         beyond: weight at distances of the trained length and more.
-        entropy: of its weights, nats; e^entropy tokens share them.
-        direct, total: change of its output when positions are shuffled; see `hf_posenc.insight.probe.position_shuffle`.
+        entropy: entropy of the attention weights, nats; e^entropy is the effective number of keys.
+        direct, total: relative change of its output under shuffled positions; see
+            `hf_posenc.insight.probe.position_shuffle`.
     """
 
     layer: int
@@ -41,7 +42,7 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """A name for what it mostly does."""
+        """What most of its weight is on: itself, previous token, a distance, first token, near or spread."""
         if self.share > MOST:
             return NEIGHBOURS.get(self.strongest, f"distance {self.strongest}")
         if self.sink > MOST:
@@ -54,5 +55,5 @@ class Head:
         return max(self.direct, self.total) >= USES
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values for JSON."""
         return {**asdict(self), "kind": self.kind, "uses_position": self.uses_position}

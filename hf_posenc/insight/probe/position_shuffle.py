@@ -1,12 +1,12 @@
-"""Which heads use position: what becomes of their outputs when tokens stand where they do and are told otherwise.
+"""Find heads that use position: shuffle the position ids and measure how much each head's output changes.
 
-    change[h] = ‖o′_h − o_h‖ / ‖o_h‖            o: mixed values of a head, over all rows looked at
+    change[h] = ‖o′_h − o_h‖ / ‖o_h‖            o: outputs of head h, over all measured rows
 
-Positions are shuffled, so that a model meets no position it does not know; what a token may see stays as it is.
+Token order and attention mask stay; position ids are permuted, so that the model meets no unseen position.
 
-total   the whole model reads with shuffled positions: what reaches a head has changed as well
-direct  every layer is given the states it had, and only its attention is told otherwise. 0 where a layer knows position
-        from its input alone, as in GPT-2 and BERT as they come
+total   all layers use shuffled positions, so the inputs of later layers change as well
+direct  every layer gets its original hidden states, and only its attention uses shuffled positions; 0 where position
+        enters by the embeddings alone, as in unpatched GPT-2 and BERT
 """
 
 from __future__ import annotations
@@ -24,58 +24,76 @@ from hf_posenc.insight.probe.capture import attentions_of, capture_attention
 from hf_posenc.patching.state import base_model_of
 
 HIDDEN = "hidden_states"
-Take = Callable[[int, slice, Tensor, Tensor], None]
+RowsCallback = Callable[[int, slice, Tensor, Tensor], None]
+"""Called with layer, rows, attention weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``."""
 
 
 def ignore(layer: int, rows: slice, weights: Tensor, mixed: Tensor) -> None:
-    """Take nothing."""
+    """Discard the rows."""
 
 
 @torch.no_grad()
 def outputs(
-    model: nn.Module, ids: Tensor, rows: Sequence[slice], take: Take = ignore, positions: Tensor | None = None
+    model: nn.Module,
+    ids: Tensor,
+    rows: Sequence[slice],
+    on_rows: RowsCallback = ignore,
+    positions: Tensor | None = None,
 ) -> list[Tensor]:
-    """Mixed values of some rows, ``[heads, rows, dim]`` for every layer; ``take`` is shown them with their weights."""
+    """Run the model and return the head outputs of some rows, ``[heads, rows, dim]`` for every layer.
+
+    Args:
+        model: causal or masked language model.
+        ids: token ids, ``[1, token]``.
+        rows: blocks of rows that are kept.
+        on_rows: called with each block, its weights and its outputs.
+        positions: position ids, ``[1, token]``; by default the model's own.
+    """
     found: dict[int, list[Tensor]] = {}
 
-    def see(layer: int, call: AttentionCall) -> None:
+    def keep_rows(layer: int, call: AttentionCall) -> None:
         for block, weights, mixed in weights_of(call, rows):
-            take(layer, block, weights, mixed)
+            on_rows(layer, block, weights, mixed)
             found.setdefault(layer, []).append(mixed)
 
-    told: dict[str, Any] = {}
-    if positions is not None:  # beside a mask, or transformers takes their steps for the borders of packed texts
-        told = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
-    with capture_attention(model, see):
-        base_model_of(model)[0](input_ids=ids, **told, **no_cache(model))
+    inputs: dict[str, Any] = {}
+    if positions is not None:  # without a mask, transformers takes jumps in position ids for borders of packed texts
+        inputs = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
+    with capture_attention(model, keep_rows):
+        base_model_of(model)[0](input_ids=ids, **inputs, **no_cache(model))
     return [torch.cat(found[layer], dim=1) for layer in sorted(found)]
 
 
 def no_cache(model: nn.Module) -> dict[str, bool]:
-    """What keeps a decoder from filling a cache nobody reads."""
+    """Return the keyword that keeps a decoder from filling a KV cache."""
     base: Any = base_model_of(model)[0]
     return {"use_cache": False} if getattr(base.config, "is_decoder", True) or attentions_of(model)[0].is_causal else {}
 
 
-def changes(model: nn.Module, ids: Tensor, rows: Sequence[slice], take: Take, seed: int) -> tuple[Tensor, Tensor]:
-    """Direct and total change of every head, ``[layers, heads]`` each; ``take`` is shown the text as it is read."""
+def changes(
+    model: nn.Module, ids: Tensor, rows: Sequence[slice], on_rows: RowsCallback, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Measure the direct and total change of every head under shuffled positions, ``[layers, heads]`` each.
+
+    ``on_rows`` is called for the unshuffled forward pass only.
+    """
     order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(seed))[None].to(ids.device)
-    with inputs_of(model) as states:
-        clean = outputs(model, ids, rows, take)
-    with held(model, states):
+    with recorded_inputs(model) as states:
+        clean = outputs(model, ids, rows, on_rows)
+    with fixed_inputs(model, states):
         direct = outputs(model, ids, rows, positions=order)
     total = outputs(model, ids, rows, positions=order)
     return torch.stack(list(map(change, clean, direct))), torch.stack(list(map(change, clean, total)))
 
 
 def change(before: Tensor, after: Tensor) -> Tensor:
-    """Relative change of ``[heads, rows, dim]``, one a head."""
+    """Relative change of ``[heads, rows, dim]``, one number per head."""
     return ((after - before).norm(dim=(1, 2)) / before.norm(dim=(1, 2)).clamp(min=1e-30)).double().cpu()
 
 
 @contextmanager
-def inputs_of(model: nn.Module) -> Iterator[list[Tensor]]:
-    """A list that fills with what each attention layer reads."""
+def recorded_inputs(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Inside the block, record the hidden states that enter each attention layer, on the CPU."""
     states: list[Tensor] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -90,8 +108,8 @@ def inputs_of(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def held(model: nn.Module, states: Sequence[Tensor]) -> Iterator[None]:
-    """Every attention layer reads ``states`` in place of what reaches it."""
+def fixed_inputs(model: nn.Module, states: Sequence[Tensor]) -> Iterator[None]:
+    """Inside the block, replace the hidden states that enter each attention layer by ``states``."""
 
     def replaced(state: Tensor) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

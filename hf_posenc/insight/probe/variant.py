@@ -1,4 +1,4 @@
-"""A model measured once: as it comes, or with a scheme."""
+"""Probe one variant of a model: unpatched, or patched with a scheme."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from hf_posenc.insight.probe.attention_rows import chosen_rows
 from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.heads import NEAR, Head
 from hf_posenc.insight.probe.loss_by_context import (
-    Frame,
     LossByContext,
-    can_read,
+    SpecialTokenCounts,
+    has_lm_head,
     loss_by_context,
 )
 from hf_posenc.insight.probe.position_shuffle import changes
 
-Tell = Callable[[str], None]
-LOOKED_AT = 4  # texts whose attention is: weights vary less from text to text than losses do
+ProgressCallback = Callable[[str], None]
+ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and on what.
+    """Texts and settings of a probe.
 
     Attributes:
         texts: ``[1, token]`` each, all of one length.
-        frame: what the tokenizer puts around a text.
-        trained_length: what the weights saw.
-        lengths: at which the loss is measured; empty for not at all.
-        scored: tokens at the end of every text.
-        rows: of each text whose attention is looked at; of the texts, four at most are.
-        sinks: tokens at the start that count as such.
-        mask: id of the mask token of a masked model.
-        seed: of the shuffle.
+        special: numbers of special tokens around a text.
+        trained_length: pre-training context length in tokens.
+        lengths: context lengths at which the loss is measured, in tokens; empty to skip the loss.
+        scored: tokens at the end of every text whose loss counts.
+        rows: attention rows measured per text, in at most `ATTENTION_TEXTS` texts.
+        sinks: tokens at the start that count as attention sink.
+        mask: id of the mask token of a masked language model.
+        seed: random seed of the position shuffle.
     """
 
     texts: Sequence[Tensor]
-    frame: Frame
+    special: SpecialTokenCounts
     trained_length: int
     lengths: tuple[int, ...]
     scored: int = 32
@@ -58,21 +58,22 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Tokens of a text."""
+        """Tokens per text."""
         return self.texts[0].shape[1]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What was found.
+    """Measurements of one variant of a model.
 
     Attributes:
-        label: the scheme, or that there is none.
-        length: tokens of a text.
-        trained_length: what the weights saw.
-        profiles: one a layer.
-        direct, total: see `hf_posenc.insight.probe.position_shuffle`, ``[layers, heads]``.
-        reading: losses; None of a model without a head.
+        label: name of the scheme, or ``unpatched``.
+        length: tokens per text.
+        trained_length: pre-training context length in tokens.
+        profiles: attention mass by distance, one profile per layer.
+        direct, total: effect of shuffled positions, ``[layers, heads]``; see
+            `hf_posenc.insight.probe.position_shuffle`.
+        loss: loss by context length; None for a model without a language-modelling head.
     """
 
     label: str
@@ -81,11 +82,11 @@ class Variant:
     profiles: tuple[Profile, ...]
     direct: Tensor
     total: Tensor
-    reading: LossByContext | None
+    loss: LossByContext | None
 
     @property
     def heads(self) -> list[Head]:
-        """Layer by layer."""
+        """All heads, layer by layer."""
         return [head for layer, profile in enumerate(self.profiles) for head in self._of_layer(layer, profile)]
 
     def _of_layer(self, layer: int, profile: Profile) -> list[Head]:
@@ -99,40 +100,40 @@ class Variant:
 
     @property
     def sinks(self) -> list[float]:
-        """Weight on the first tokens, the mean over the heads of each layer."""
+        """Attention weight on the first tokens, averaged over the heads of each layer."""
         return [float(profile.sink.mean()) for profile in self.profiles]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; masses in bins of distances that double."""
+        """Plain values for JSON; attention mass in bins of doubling distance."""
         starts = edges(self.length)
         return {
             "label": self.label, "length": self.length, "heads": [head.to_dict() for head in self.heads],
             "sink_by_layer": self.sinks, "bins": starts,
             "mass": [binned(profile, starts).tolist() for profile in self.profiles],
-            "reading": None if self.reading is None else self.reading.to_dict(),
+            "reading": None if self.loss is None else self.loss.to_dict(),
         }  # fmt: skip
 
 
-def measure(model: nn.Module, plan: Plan, label: str, tell: Tell) -> Variant:
-    """Measure a model as it is now."""
+def measure(model: nn.Module, plan: Plan, label: str, progress: ProgressCallback) -> Variant:
+    """Measure a model in its current state."""
     causal = bool(attentions_of(model)[0].is_causal)
     rows = chosen_rows(plan.length, plan.rows, causal)
     tallies: dict[int, Tally] = {}
 
-    def take(layer: int, block: slice, weights: Tensor, mixed: Tensor) -> None:
+    def add_weights(layer: int, block: slice, weights: Tensor, mixed: Tensor) -> None:
         if layer not in tallies:
             tallies[layer] = Tally(len(weights), plan.length, causal, plan.sinks)
         tallies[layer].add(block, weights)
 
     found = []
-    some = plan.texts[:: -(-len(plan.texts) // LOOKED_AT)]
-    for number, text in enumerate(some):
-        tell(f"{label}: attention in text {number + 1} of {len(some)}")
-        found.append(changes(model, text, rows, take, plan.seed))
+    texts = plan.texts[:: -(-len(plan.texts) // ATTENTION_TEXTS)]
+    for number, text in enumerate(texts):
+        progress(f"{label}: attention in text {number + 1} of {len(texts)}")
+        found.append(changes(model, text, rows, add_weights, plan.seed))
     direct, total = (torch.stack(parts).mean(0) for parts in zip(*found, strict=True))
-    reading = None
-    if plan.lengths and can_read(model):
-        tell(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
-        reading = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.frame, plan.mask)
+    loss = None
+    if plan.lengths and has_lm_head(model):
+        progress(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
+        loss = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.special, plan.mask)
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
-    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, reading)
+    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss)

@@ -1,17 +1,17 @@
-"""The properties an encoding is wished to have, measured on the scheme that models run.
+"""Properties of positional encodings, measured on the schemes that models run.
 
     from hf_posenc.insight.properties import measure
     table = measure(["sinusoidal", "rope", "alibi"])
-    table["rope"]["relative"]                # Cell(holds=True, value=8e-08, says='…')
+    table["rope"]["relative"]                # Cell(holds=True, value=8e-08, explanation='…')
 
-Every property is one function of a `Subject`, which has a scheme's codes and the logits of an attention layer around
-it. Whether it is a code, a rotation, a bias or a remap is never asked by name: what it does is looked at.
+Every property is one function of a `Target`, which provides a scheme's embeddings and the logits of an attention layer
+with that scheme. Properties are measured from outputs; none depends on the name or the kind of a scheme.
 """
 
 from __future__ import annotations
 
 from hf_posenc.insight.properties.cell import Cell
-from hf_posenc.insight.properties.measure import in_order, measure, measure_precision
+from hf_posenc.insight.properties.measure import list_properties, measure, measure_precision
 from hf_posenc.insight.properties.precision import Rounded
 from hf_posenc.insight.properties.registry import PROPERTIES, Property
 from hf_posenc.insight.properties.target import Target, targets
@@ -22,7 +22,7 @@ __all__ = [
     "Property",
     "Rounded",
     "Target",
-    "in_order",
+    "list_properties",
     "measure",
     "measure_precision",
     "targets",

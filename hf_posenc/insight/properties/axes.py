@@ -15,9 +15,9 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.layer import Layer, gaussian
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, WIDTH, Target
 from hf_posenc.insight.properties.uniqueness import least_distance
 from hf_posenc.patches.rotate_qk import rotated
@@ -25,40 +25,40 @@ from hf_posenc.patches.rotate_qk import rotated
 SIDE = 6
 
 
-@property_of_schemes("axes", "Does it extend to two axes?")
-def axes(subject: Target) -> Cell:
-    """On a grid of 6 × 6: are codes told apart, do scores depend on the differences of both coordinates only?"""
-    scheme = subject.layer().scheme
+@register_property("axes", "Does it extend to two axes?")
+def axes(target: Target) -> Cell:
+    """On a grid of 6 × 6: are codes distinguished, do scores depend on the differences of both coordinates only?"""
+    scheme = target.layer().scheme
     grid = torch.cartesian_prod(torch.arange(SIDE), torch.arange(SIDE))
-    codes = subject.codes(torch.arange(min(SIDE, subject.reach)))
+    codes = target.codes(torch.arange(min(SIDE, target.reach)))
     if codes is not None:
-        if subject.layer().scheme.needs_whole_text:
-            return not_asked("what a step means depends on the length of the text, and a grid has two lengths")
-        line = subject.codes(torch.arange(SIDE), Layer(subject.scheme(width=WIDTH // 2)))
+        if target.layer().scheme.needs_whole_text:
+            return not_applicable("what a step means depends on the length of the text, and a grid has two lengths")
+        line = target.codes(torch.arange(SIDE), Layer(target.scheme(width=WIDTH // 2)))
         least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
         says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
         return Cell(least > ROUNDING, least, says, "half the channels an axis")
     rotation, takes = scheme.rotation(), False
     if rotation is not None:
         takes = rotation.axes is not None
-        if len(scheme.regions(context(subject))) > 1 or scheme.row_rotation() is not None:
-            return not_asked("it is made for distances along one axis")
+        if len(scheme.regions(context(target))) > 1 or scheme.row_rotation() is not None:
+            return not_applicable("it is made for distances along one axis")
         own = rotation if takes else replace(rotation, axes=tuple(m % 2 for m in range(len(rotation.frequencies))))
-        uneven = uneven_grid(grid_scores(subject, own, grid), grid)
+        uneven = uneven_grid(grid_scores(target, own, grid), grid)
         says = "how far equal offsets on a grid of 6 × 6 score differently, in logits"
         return Cell(uneven < ROUNDING, uneven, says, "takes coordinates" if takes else "half the pairs an axis")
-    bias = scheme.bias(context(subject))
+    bias = scheme.bias(context(target))
     if isinstance(bias, (KeyBias, ToeplitzBias)):
-        return biased_grid(subject, grid)
-    if subject.moved_by_position < ROUNDING:
-        return not_asked("position does nothing to attention")
-    return not_asked("it is made for distances along one axis")
+        return biased_grid(target, grid)
+    if target.moved_by_position < ROUNDING:
+        return not_applicable("position does nothing to attention")
+    return not_applicable("it is made for distances along one axis")
 
 
-def context(subject: Target) -> PositionContext:
+def context(target: Target) -> PositionContext:
     """Of a short text."""
     places = torch.arange(SIDE)[None]
-    layer = subject.layer()
+    layer = target.layer()
     beside = None
     ctx = PositionContext(places, places, layer.geometry.causal, True, memo={})
     hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
@@ -66,9 +66,9 @@ def context(subject: Target) -> PositionContext:
     return replace(ctx, carried=None if beside is None else beside.float(), projections=layer, layer=0)
 
 
-def grid_scores(subject: Target, rotation: Rotation, grid: Tensor) -> Tensor:
+def grid_scores(target: Target, rotation: Rotation, grid: Tensor) -> Tensor:
     """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
-    layer = subject.layer()
+    layer = target.layer()
     width = layer.geometry.width
     q = layer.query(gaussian(1, 1, width, seed=4).expand(1, len(grid), -1))
     k = layer.key(gaussian(1, 1, width, seed=3).expand(1, len(grid), -1))
@@ -95,11 +95,11 @@ def uneven_grid(scores: Tensor, grid: Tensor) -> float:
     return worst
 
 
-def biased_grid(subject: Target, grid: Tensor) -> Cell:
+def biased_grid(target: Target, grid: Tensor) -> Cell:
     """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
-    line = subject.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
+    line = target.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
     if not bool(line.isfinite().all()):
-        return not_asked("it is made for distances along one axis")
+        return not_applicable("it is made for distances along one axis")
     total = line[:, grid[:, 0]] + line[:, grid[:, 1]]
     worst = float(total.abs().max())
     return Cell(worst > ROUNDING, worst, "largest bias on a grid of 6 × 6, one axis added to the other", "axes add up")

@@ -1,27 +1,27 @@
-"""One answer: yes, no or that the question does not arise; always with the number behind it."""
+"""Result of one property for one scheme: yes, no or not applicable, with the number that decides it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A property of a scheme, measured.
+    """Measured property of a scheme.
 
     Attributes:
-        holds: whether it has the property; None where the question does not arise, or is not one of yes and no.
-        value: the number that decided; None where the question does not arise.
-        says: what the number is; or why the question does not arise.
-        note: a few words that belong to the answer, such as ``affine``.
+        holds: whether the scheme has the property; None where it is not applicable or not a yes/no question.
+        value: the number that decides; None where the property is not applicable.
+        explanation: what the number is, or why the property is not applicable.
+        note: addition to the answer, such as ``affine``.
         more: further numbers by name.
     """
 
     holds: bool | None
     value: float | None
-    says: str
+    explanation: str
     note: str = ""
     more: dict[str, float] = field(default_factory=dict)
 
@@ -32,15 +32,18 @@ class Cell:
         return f"{answer}{self.value:.2g}" + (f" ({self.note})" if self.note else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; a number that is none is written as text."""
-        return asdict(self) | {"value": finite(self.value), "more": {k: finite(v) for k, v in self.more.items()}}
+        """Plain values for JSON; infinite and NaN numbers are written as text."""
+        return {
+            "holds": self.holds, "value": finite(self.value), "says": self.explanation, "note": self.note,
+            "more": {name: finite(value) for name, value in self.more.items()},
+        }  # fmt: skip
 
 
 def finite(number: float | None) -> float | str | None:
-    """The number, or what JSON has for one that is infinite: its name."""
+    """Return the number, or its name as text where it is infinite or NaN, which JSON lacks."""
     return number if number is None or isfinite(number) else str(number)
 
 
-def not_asked(reason: str) -> Cell:
-    """A cell of a property that says nothing about this scheme."""
+def not_applicable(reason: str) -> Cell:
+    """Build the cell of a property that does not apply to a scheme."""
     return Cell(None, None, reason)

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 
 from hf_posenc.insight.properties.cell import Cell
 from hf_posenc.insight.properties.layer import Layer, gaussian, outputs
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import LAYERS, Target, bench
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import plan
@@ -49,11 +49,11 @@ class Counter(TorchDispatchMode):
         return out
 
 
-@property_of_schemes("cost", "How much more arithmetic does a layer have?")
-def cost(subject: Target) -> Cell:
+@register_property("cost", "How much more arithmetic does a layer have?")
+def cost(target: Target) -> Cell:
     """Operations of one layer on a text, against the same layer without positions; parameters; cached channels."""
-    layer, count = subject.layer(dtype=torch.float32), subject.length
-    bare = Layer(build(plan("none"), bench(subject.model, factor=1), subject.model).eval(), torch.float32)
+    layer, count = target.layer(dtype=torch.float32), target.length
+    bare = Layer(build(plan("none"), bench(target.model, factor=1), target.model).eval(), torch.float32)
     own, none = counted(layer, count), counted(bare, count)
     parameters = sum(p.numel() for p in layer.scheme.parameters()) * (1 if layer.scheme.shared else LAYERS)
     channels = layer.cached_channels() - bare.cached_channels()

@@ -1,4 +1,4 @@
-"""What distance does to a score: whether it falls with it, and whether sides are told apart.
+"""Properties of scores by distance: whether they decay, and whether they distinguish before from after.
 
 Codes are compared as they are, ⟨c(p), c(p + k)⟩; what has no codes is seen through the logits of a query that says
 the same as all keys, on average over many contents.
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, Target
 
 CONTENTS = 64
@@ -22,25 +22,25 @@ STARTS = (0, 1, 9, 30)
 FALLS = -0.9  # rank correlation of the means of octaves with distance
 
 
-@property_of_schemes("decays", "Does the score fall with distance?")
-def decays(subject: Target) -> Cell:
+@register_property("decays", "Does the score fall with distance?")
+def decays(target: Target) -> Cell:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
-    places = torch.arange(subject.length)
-    codes = subject.codes(places)
+    places = torch.arange(target.length)
+    codes = target.codes(places)
     if codes is not None:
         span = len(places) - max(STARTS)
         curves = [codes[s] @ codes[s : s + span].T for s in STARTS if span > 8]
         what = f"inner products of codes, the worst of the starts {', '.join(map(str, STARTS))}"
-    elif subject.moved_by_position < ROUNDING:
-        return not_asked("position does nothing to attention")
+    elif target.moved_by_position < ROUNDING:
+        return not_applicable("position does nothing to attention")
     else:
-        found = subject.profile(places, contents=CONTENTS, alike=True).flip(-1)
+        found = target.profile(places, contents=CONTENTS, alike=True).flip(-1)
         curves, what = (
             [found.mean(0)],
             "logits of keys that say what the query says, on average over contents and heads",
         )
     if not curves:
-        return not_asked("there are too few positions for a curve")
+        return not_applicable("there are too few positions for a curve")
     worst = max(map(falling, curves))
     lost = [float(1 - c[-1] / c[0]) if float(c[0]) else 0.0 for c in curves]
     return Cell(
@@ -48,12 +48,12 @@ def decays(subject: Target) -> Cell:
     )
 
 
-@property_of_schemes("direction", "Does it tell before from after?")
-def direction(subject: Target) -> Cell:
+@register_property("direction", "Does it tell before from after?")
+def direction(target: Target) -> Cell:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
-    middle = (min(subject.length, 64) - 1) // 2
+    middle = (min(target.length, 64) - 1) // 2
     places = torch.arange(2 * middle + 1)
-    codes = subject.codes(places)
+    codes = target.codes(places)
     if codes is not None:
         products = codes @ codes[middle]
         apart = sides(products[None], middle) / max(float(products.abs().max()), 1e-12)
@@ -63,16 +63,16 @@ def direction(subject: Target) -> Cell:
             "learned projections of queries and keys may tell what the product does not",
         )  # fmt: skip
     try:
-        layer = subject.layer(causal=False)
+        layer = target.layer(causal=False)
     except PosEncError:
-        return not_asked("it is defined in decoders only, which see one side")
+        return not_applicable("it is defined in decoders only, which see one side")
     g = layer.geometry
     key = gaussian(1, 1, g.width, seed=3).expand(8, len(places), -1)
     query = gaussian(8, 1, g.width, seed=4).expand(-1, len(places), -1)
     row = layer.scores(query, key, places[None])[:, :, middle].flatten(0, 1)
     row = row - row[:, middle : middle + 1]
     if float(row.nan_to_num(neginf=-1e3).abs().max()) < ROUNDING:
-        return not_asked("position does nothing to attention")
+        return not_applicable("position does nothing to attention")
     apart = sides(row, middle)
     return Cell(
         apart > ROUNDING, apart, "largest difference of logits k tokens ahead and k tokens behind, in an encoder"

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_asked
+from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, TRAINED, Target
 from hf_posenc.schemes.base import implements
 
@@ -20,13 +20,13 @@ FINE = 2.0**-10
 STEADY = 0.05
 
 
-@property_of_schemes("beyond", "Is it defined beyond the trained length?")
-def beyond(subject: Target) -> Cell:
+@register_property("beyond", "Is it defined beyond the trained length?")
+def beyond(target: Target) -> Cell:
     """A text that ends ever further on, in a model patched for no more than it was trained for."""
-    layer, furthest, refused = subject.layer(factor=1), -1, ""
+    layer, furthest, refused = target.layer(factor=1), -1, ""
     for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
         try:
-            numbers = subject.constant_scores(torch.arange(end - TEXT, end), layer)
+            numbers = target.constant_scores(torch.arange(end - TEXT, end), layer)
         except PosEncError as error:
             refused = str(error).partition(". ")[0]
             break
@@ -38,18 +38,18 @@ def beyond(subject: Target) -> Cell:
     return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
-@property_of_schemes("bounded", "Does it stay bounded as positions grow?")
-def bounded(subject: Target) -> Cell:
+@register_property("bounded", "Does it stay bounded as positions grow?")
+def bounded(target: Target) -> Cell:
     """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
-    if subject.has_codes:
-        near, far, what = *code_sizes(subject), "channel of a code"
+    if target.has_codes:
+        near, far, what = *code_sizes(target), "channel of a code"
     else:
-        biased = implements(subject.layer().scheme, "bias")
-        near, far, what = *(bias_sizes(subject) if biased else (0.0, 0.0)), "bias"
+        biased = implements(target.layer().scheme, "bias")
+        near, far, what = *(bias_sizes(target) if biased else (0.0, 0.0)), "bias"
         if max(near, far) < ROUNDING:
-            if subject.moved_by_position < ROUNDING:
-                return not_asked("position does nothing to attention")
-            near, far, what = *key_sizes(subject), "length of a rotated key, against the key's own"
+            if target.moved_by_position < ROUNDING:
+                return not_applicable("position does nothing to attention")
+            near, far, what = *key_sizes(target), "length of a rotated key, against the key's own"
     grown = far / max(near, 1e-12)
     return Cell(
         grown < GROWN, grown, f"largest {what} far away, {far:.3g}, against near the start, {near:.3g}", "",
@@ -57,16 +57,16 @@ def bounded(subject: Target) -> Cell:
     )  # fmt: skip
 
 
-@property_of_schemes("continuous", "Does it move little where position moves little?")
-def continuous(subject: Target) -> Cell:
+@register_property("continuous", "Does it move little where position moves little?")
+def continuous(target: Target) -> Cell:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
-    places = torch.arange(1, subject.length - 1).double()
-    if not subject.has_codes and (subject.moved_by_position < ROUNDING or subject.counts_tokens):
-        return not_asked("numbers of positions do not enter: tokens are counted, or nothing is")
-    whole = shown(subject, places.long())
-    step = (shown(subject, places.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
+    places = torch.arange(1, target.length - 1).double()
+    if not target.has_codes and (target.moved_by_position < ROUNDING or target.counts_tokens):
+        return not_applicable("numbers of positions do not enter: tokens are counted, or nothing is")
+    whole = shown(target, places.long())
+    step = (shown(target, places.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
     try:
-        moves = [(shown(subject, places + by) - whole).nan_to_num(nan=0.0).abs().max() for by in (-FINE, FINE)]
+        moves = [(shown(target, places + by) - whole).nan_to_num(nan=0.0).abs().max() for by in (-FINE, FINE)]
     except (PosEncError, RuntimeError, TypeError) as error:
         says = "nothing is defined between whole positions"
         known = isinstance(error, PosEncError)
@@ -77,32 +77,32 @@ def continuous(subject: Target) -> Cell:
     return Cell(share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one")
 
 
-def shown(subject: Target, places: Tensor) -> Tensor:
+def shown(target: Target, places: Tensor) -> Tensor:
     """What attention gets of tokens at ``places [n]``, whole or not: their codes, or a later query's logits."""
-    codes = subject.codes(places)
+    codes = target.codes(places)
     if codes is not None:
         return codes
-    query = torch.tensor([subject.length], dtype=places.dtype)
-    found = subject.profile(torch.cat((places, query)), contents=4)
+    query = torch.tensor([target.length], dtype=places.dtype)
+    found = target.profile(torch.cat((places, query)), contents=4)
     return found.masked_fill(~found.isfinite(), -1e6)
 
 
-def code_sizes(subject: Target) -> tuple[float, float]:
+def code_sizes(target: Target) -> tuple[float, float]:
     """The largest channel of codes near the start, and far away or at the end of what is defined."""
-    end = subject.reach
-    near = subject.codes(torch.arange(min(end // 2, 1024)))
-    far = subject.codes(torch.arange(end - min(end // 2, 1024), end))
+    end = target.reach
+    near = target.codes(torch.arange(min(end // 2, 1024)))
+    far = target.codes(torch.arange(end - min(end // 2, 1024), end))
     return float(near.abs().max()), float(far.abs().max())  # type: ignore[union-attr]
 
 
-def bias_sizes(subject: Target) -> tuple[float, float]:
+def bias_sizes(target: Target) -> tuple[float, float]:
     """The largest bias less the own key's at near and at far distances; where tokens are counted, in more of them."""
-    if subject.counts_tokens:
-        return tuple(bias_at(subject, torch.arange(n)) for n in (256, 4096))  # type: ignore[return-value]
-    end = subject.reach if subject.layer().scheme.longest else FAR_AWAY
+    if target.counts_tokens:
+        return tuple(bias_at(target, torch.arange(n)) for n in (256, 4096))  # type: ignore[return-value]
+    end = target.reach if target.layer().scheme.longest else FAR_AWAY
     if end < NEAR:
-        return bias_at(subject, torch.arange(end // 2)), bias_at(subject, torch.arange(end))
-    return bias_at(subject, some_of(NEAR)), bias_at(subject, some_of(end))
+        return bias_at(target, torch.arange(end // 2)), bias_at(target, torch.arange(end))
+    return bias_at(target, some_of(NEAR)), bias_at(target, some_of(end))
 
 
 def some_of(length: int) -> Tensor:
@@ -111,21 +111,21 @@ def some_of(length: int) -> Tensor:
     return torch.cat((torch.tensor([0, length - 1]), (drawn * length).long())).unique()
 
 
-def bias_at(subject: Target, places: Tensor) -> float:
+def bias_at(target: Target, places: Tensor) -> float:
     """The largest bias of a text's last query, less that of its own key."""
-    layer = subject.layer()
+    layer = target.layer()
     key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(places), -1)
     query = gaussian(4, 1, layer.geometry.width, seed=4).expand(4, len(places), -1)
     found = layer.biases(query, key.expand(4, -1, -1), places[None], last=1)
     return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
 
 
-def key_sizes(subject: Target) -> tuple[float, float]:
+def key_sizes(target: Target) -> tuple[float, float]:
     """Largest length of a turned key over its own, near the start and a million tokens on."""
-    layer = subject.layer()
+    layer = target.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)
     own = layer.key(content).norm(dim=-1)
-    ends = (TRAINED, min(subject.reach, MILLION))
+    ends = (TRAINED, min(target.reach, MILLION))
     sizes = [layer.call(content, content, torch.arange(e - TEXT, e)[None]).keys for e in ends]
     near, far = (float(max((k.norm(dim=-1) / own).max() for k in keys)) for keys in sizes)
     return near, far

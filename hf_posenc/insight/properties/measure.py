@@ -45,9 +45,9 @@ def measure(
         PosEncError: a scheme or option is not known, or the scheme is not defined for the model.
     """
     table = {}
-    for subject in chosen(schemes, model):
-        progress(subject.name)
-        table[subject.name] = row(subject)
+    for target in chosen(schemes, model):
+        progress(target.name)
+        table[target.name] = row(target)
     return table
 
 
@@ -56,15 +56,15 @@ def measure_precision(
 ) -> list[Rounded]:
     """Errors of low precision of every scheme; arguments as of `measure`."""
     found = []
-    for subject in chosen(schemes, model):
-        progress(subject.name)
-        found += precision(subject)
+    for target in chosen(schemes, model):
+        progress(target.name)
+        found += precision(target)
     return found
 
 
 def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[Target]:
     """The subjects of what was asked for."""
-    return [subject for asked in schemes for subject in targets(*spec_and_options(asked), model=model)]
+    return [target for asked in schemes for target in targets(*spec_and_options(asked), model=model)]
 
 
 def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
@@ -74,11 +74,11 @@ def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
     return cast("SchemeSpec", asked), {}
 
 
-def row(subject: Target) -> dict[str, Cell]:
-    """All properties of one subject."""
-    return {one.name: one.of(subject) for one in in_order()}
+def row(target: Target) -> dict[str, Cell]:
+    """All properties of one target."""
+    return {one.name: one.measure(target) for one in list_properties()}
 
 
-def in_order() -> list[Property]:
+def list_properties() -> list[Property]:
     """The properties as they are shown; those registered by others come last."""
     return [PROPERTIES[name] for name in dict.fromkeys((*ORDER, *PROPERTIES))]

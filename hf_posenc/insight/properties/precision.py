@@ -54,30 +54,30 @@ class Rounded:
     reason: str = ""
 
 
-def precision(subject: Target, places: Sequence[int] = PLACES) -> list[Rounded]:
+def precision(target: Target, places: Sequence[int] = PLACES) -> list[Rounded]:
     """All kinds of rounding at all places."""
-    return [one for start in places for one in at(subject, start)]
+    return [one for start in places for one in at(target, start)]
 
 
-def at(subject: Target, start: int) -> Iterator[Rounded]:
+def at(target: Target, start: int) -> Iterator[Rounded]:
     """All kinds of rounding of a text that begins at ``start``."""
     positions = torch.arange(start, start + TOKENS)[None]
     try:
-        exact = read(subject.layer(dtype=torch.float64), positions)
+        exact = read(target.layer(dtype=torch.float64), positions)
     except PosEncError as error:
         reason = str(error).partition(". ")[0]
         for kind in (*ROUNDED, "int8", "positions"):
-            yield Rounded(subject.name, kind, start, None, None, reason)
+            yield Rounded(target.name, kind, start, None, None, reason)
         return
     for kind, dtype in ROUNDED.items():
-        yield compared(subject, kind, start, exact, read(subject.layer(dtype=dtype), positions))
-    single = subject.layer(dtype=torch.float32)
-    yield compared(subject, "int8", start, exact, read(single, positions, quantised=True))
+        yield compared(target, kind, start, exact, read(target.layer(dtype=dtype), positions))
+    single = target.layer(dtype=torch.float32)
+    yield compared(target, "int8", start, exact, read(single, positions, quantised=True))
     rounded = positions.to(torch.bfloat16).long()
     try:
-        yield compared(subject, "positions", start, exact, read(single, rounded))
+        yield compared(target, "positions", start, exact, read(single, rounded))
     except PosEncError as error:
-        yield Rounded(subject.name, "positions", start, None, None, str(error).partition(". ")[0])
+        yield Rounded(target.name, "positions", start, None, None, str(error).partition(". ")[0])
 
 
 @torch.no_grad()
@@ -103,15 +103,15 @@ def to_int8(x: Tensor) -> Tensor:
 
 
 def compared(
-    subject: Target, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
+    target: Target, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> Rounded:
     """The errors of one reading."""
     seen = exact[0].isfinite()
     if not bool((other[0].isfinite() | ~seen).all() and other[1].isfinite().all()):
-        return Rounded(subject.name, kind, start, inf, inf, "numbers overflow")
+        return Rounded(target.name, kind, start, inf, inf, "numbers overflow")
     scores = [centred(reading[0], seen) for reading in (exact, other)]
     mixed = [reading[1] - exact[1].mean(2, keepdim=True) for reading in (exact, other)]
-    return Rounded(subject.name, kind, start, share(*scores), share(*mixed))
+    return Rounded(target.name, kind, start, share(*scores), share(*mixed))
 
 
 def centred(scores: Tensor, seen: Tensor) -> Tensor:

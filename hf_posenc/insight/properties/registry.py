@@ -1,4 +1,4 @@
-"""The properties by name, in the order of the table."""
+"""Registry of properties by name, in table order."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ Measure = Callable[[Target], Cell]
 
 @dataclass(frozen=True)
 class Property:
-    """A question about a scheme.
+    """A registered property of positional schemes.
 
     Attributes:
-        name: one word, the key of the table.
-        asks: the question, in words.
-        of: a subject to its cell.
+        name: one word, the key in tables.
+        question: the question it answers.
+        measure: measures it on a target.
     """
 
     name: str
-    asks: str
-    of: Measure
+    question: str
+    measure: Measure
 
 
 PROPERTIES: dict[str, Property] = {}
 
 
-def property_of_schemes(name: str, asks: str) -> Callable[[Measure], Measure]:
-    """Register a measurement under ``name``.
+def register_property(name: str, question: str) -> Callable[[Measure], Measure]:
+    """Register the decorated function as the measurement of a property.
 
     Raises:
-        ValueError: there is one of that name.
+        ValueError: there is a property of that name already.
     """
 
     def decorate(measure: Measure) -> Measure:
         if name in PROPERTIES:
             raise ValueError(f"There is a property {name!r} already. Choose another name.")
-        PROPERTIES[name] = Property(name, asks, measure)
+        PROPERTIES[name] = Property(name, question, measure)
         return measure
 
     return decorate

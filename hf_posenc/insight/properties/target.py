@@ -1,4 +1,7 @@
-"""What is measured: a scheme on a small bench, at lengths where something is beyond the trained one."""
+"""Target of property measurements: a scheme on small shapes, at lengths within and beyond the trained length.
+
+A few lines over the limit: every property reads the same embeddings, scores and lengths of a target.
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_asked
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import FAR, ROUNDING, Target
 from hf_posenc.insight.properties.uniqueness import difference
 
@@ -42,22 +42,22 @@ class Fit:
     turn: float
 
 
-@property_of_schemes("linear", "Is p → p + k one linear map, whatever p?")
-def linear(subject: Target) -> Cell:
+@register_property("linear", "Is p → p + k one linear map, whatever p?")
+def linear(target: Target) -> Cell:
     """Fitted on codes, or on what a set of queries scores a key as it moves away."""
-    if not subject.has_codes and subject.moved_by_position < ROUNDING:
-        return not_asked("position does nothing to attention")
+    if not target.has_codes and target.moved_by_position < ROUNDING:
+        return not_applicable("position does nothing to attention")
     try:
-        found = fit(*pairs(subject))
+        found = fit(*pairs(target))
     except PosEncError as error:
-        return not_asked(str(error))
+        return not_applicable(str(error))
     if found is None:
         return Cell(False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen")
     holds = found.residual < NEARLY
     note = "" if holds else "affine" if found.affine < NEARLY else ""
-    if holds and found.turn < NEARLY and subject.has_codes:
+    if holds and found.turn < NEARLY and target.has_codes:
         note = "rotation"
-    what = "codes" if subject.has_codes else f"the logits that {QUERIES} later queries give a key"
+    what = "codes" if target.has_codes else f"the logits that {QUERIES} later queries give a key"
     says = (
         f"residual of the fitted map of {what} for k = {STEP} on positions it was not fitted to, in steps; "
         f"with a constant {found.affine:.1g}"
@@ -65,21 +65,21 @@ def linear(subject: Target) -> Cell:
     return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.turn})
 
 
-@property_of_schemes("relative", "Does the score depend on i − j only?")
-def relative(subject: Target) -> Cell:
+@register_property("relative", "Does the score depend on i − j only?")
+def relative(target: Target) -> Cell:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
-    places = torch.arange(subject.length)
-    scores = subject.constant_scores(places)
+    places = torch.arange(target.length)
+    scores = target.constant_scores(places)
     moved = scores[scores.isfinite()]
     if float(moved.abs().max()) < ROUNDING:
-        return not_asked("position does nothing to attention")
-    later = subject.constant_scores(places + min(LATER, subject.reach - len(places)))
+        return not_applicable("position does nothing to attention")
+    later = target.constant_scores(places + min(LATER, target.reach - len(places)))
     uneven = max(off_diagonals(scores), difference(scores, later)) / float(moved.std())
     says = (
         f"largest difference between pairs at one distance in logits of {len(places)} equal tokens, at the start and "
         f"{LATER} positions on, in their standard deviations"
     )
-    codes = subject.codes(places)
+    codes = target.codes(places)
     if codes is None:
         return Cell(uneven < NEARLY, uneven, says)
     products = codes @ codes.T
@@ -89,27 +89,27 @@ def relative(subject: Target) -> Cell:
     return Cell(uneven < NEARLY, uneven, says, note, {"codes_alone": alone})
 
 
-def pairs(subject: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def pairs(target: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Codes before and after the step: positions to fit, and others, of a text twice as long, to judge by."""
-    end = subject.reach if subject.has_codes else min(subject.reach, FITTED + JUDGED if subject.counts_tokens else 1024)
+    end = target.reach if target.has_codes else min(target.reach, FITTED + JUDGED if target.counts_tokens else 1024)
     longer = 2 * end if end == FAR else end
     generator = torch.Generator().manual_seed(0)
     places = torch.randperm(end - STEP, generator=generator)[: FITTED + JUDGED]
     fitted, judged = places[torch.arange(len(places)) % 5 > 0], places[::5]
-    return before_and_after(subject, fitted, end), before_and_after(subject, judged, longer)
+    return before_and_after(target, fitted, end), before_and_after(target, judged, longer)
 
 
-def before_and_after(subject: Target, places: Tensor, end: int) -> tuple[Tensor, Tensor]:
+def before_and_after(target: Target, places: Tensor, end: int) -> tuple[Tensor, Tensor]:
     """Codes, or logits, at ``places`` and a step further, each ``[n, width]``, in a text that ends at ``end − 1``."""
     both = torch.cat((places, places + STEP)).unique()
-    if subject.has_codes:
+    if target.has_codes:
         both = torch.cat((both, torch.tensor([end - 1]))).unique()
-        found = subject.codes(both)
+        found = target.codes(both)
     else:
-        if subject.counts_tokens:
+        if target.counts_tokens:
             both = torch.arange(end)
         read = torch.cat((both, end + 3 * torch.arange(QUERIES)))
-        scores = subject.read_by(QUERIES, read, contents=CONTENTS)[..., : len(both)]
+        scores = target.read_by(QUERIES, read, contents=CONTENTS)[..., : len(both)]
         found = scores.flatten(0, 2).T
     assert found is not None
     return found[torch.searchsorted(both, places.contiguous())], found[torch.searchsorted(both, places + STEP)]

@@ -1,28 +1,28 @@
-"""Whether positions can be told apart, and whether a position is the same in every text."""
+"""Properties of uniqueness: whether positions are distinguishable, and independent of the text length."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from hf_posenc.insight.properties.cell import Cell, not_asked
-from hf_posenc.insight.properties.registry import property_of_schemes
+from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, Target
 
 CONTENTS = 8
 
 
-@property_of_schemes("unique", "Are no two positions alike?")
-def unique(subject: Target) -> Cell:
+@register_property("unique", "Are no two positions alike?")
+def unique(target: Target) -> Cell:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
-    places = torch.arange(subject.length)
-    codes = subject.codes(places)
+    places = torch.arange(target.length)
+    codes = target.codes(places)
     if codes is not None:
         least = least_distance(codes)
         return Cell(least > ROUNDING, least, f"least distance between the codes of two of {len(places)} positions")
-    if subject.moved_by_position < ROUNDING:
+    if target.moved_by_position < ROUNDING:
         return Cell(False, 0.0, "all positions are alike: queries score equal keys the same wherever they stand")
-    profile = subject.profile(places, contents=CONTENTS)
+    profile = target.profile(places, contents=CONTENTS)
     hidden = int((~profile.isfinite()).any(0).sum())
     if hidden > 1:
         return Cell(False, 0.0, f"{hidden} of {len(places)} positions are alike: none of them is seen", "unseen")
@@ -34,54 +34,54 @@ def unique(subject: Target) -> Cell:
     )  # fmt: skip
 
 
-@property_of_schemes("same", "Has a position the same code in every text?")
-def same(subject: Target) -> Cell:
+@register_property("same", "Has a position the same code in every text?")
+def same(target: Target) -> Cell:
     """The first positions of a short text against those of a long one."""
-    short = torch.arange(subject.length // 2)
-    long = torch.arange(subject.length)
-    one, two = subject.codes(short), subject.codes(long)
+    short = torch.arange(target.length // 2)
+    long = torch.arange(target.length)
+    one, two = target.codes(short), target.codes(long)
     if one is not None and two is not None:
         apart = float((one - two[: len(short)]).abs().max())
         says = f"largest difference between the codes of {len(short)} positions, alone and with as many after them"
     else:
-        if subject.moved_by_position < ROUNDING:
-            return not_asked("position does nothing to attention")
-        long_scores = subject.constant_scores(long)[:, : len(short), : len(short)]
-        apart = difference(subject.constant_scores(short), long_scores)
+        if target.moved_by_position < ROUNDING:
+            return not_applicable("position does nothing to attention")
+        long_scores = target.constant_scores(long)[:, : len(short), : len(short)]
+        apart = difference(target.constant_scores(short), long_scores)
         says = f"largest difference between the logits of {len(short)} tokens, alone and with as many after them"
     return Cell(apart < ROUNDING, apart, says)
 
 
-@property_of_schemes("equal_gaps", "Is a step the same in a text of 3 as in one of 4?")
-def equal_gaps(subject: Target) -> Cell:
+@register_property("equal_gaps", "Is a step the same in a text of 3 as in one of 4?")
+def equal_gaps(target: Target) -> Cell:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
     for count in (3, 4):
         places = torch.arange(count)
-        codes = subject.codes(places)
+        codes = target.codes(places)
         if codes is not None:
             steps.append((codes[1] - codes[0]).norm() / len(codes[0]) ** 0.5)
-        elif subject.moved_by_position < ROUNDING:
-            return not_asked("position does nothing to attention")
+        elif target.moved_by_position < ROUNDING:
+            return not_applicable("position does nothing to attention")
         else:
-            last = subject.constant_scores(places)[:, 2]
+            last = target.constant_scores(places)[:, 2]
             steps.append((last[:, 1] - last[:, 0]).norm())
     apart = float((steps[0] - steps[1]).abs())
     says = f"a step is {steps[0]:.3f} in a text of 3 tokens and {steps[1]:.3f} in one of 4, a channel"
-    return Cell(apart < ROUNDING, apart, says if subject.has_codes else says.replace("a channel", "in logits"))
+    return Cell(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in logits"))
 
 
-@property_of_schemes("deterministic", "Do two calls give the same?")
-def deterministic(subject: Target) -> Cell:
+@register_property("deterministic", "Do two calls give the same?")
+def deterministic(target: Target) -> Cell:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
-    places = torch.arange(subject.length // 2)
+    places = torch.arange(target.length // 2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        one, two = (subject.constant_scores(places) for _ in range(2))
+        one, two = (target.constant_scores(places) for _ in range(2))
     apart = difference(one, two)
-    drawn, other = ([weight.detach() for weight in subject.scheme(seed=seed).parameters()] for seed in (0, 1))
+    drawn, other = ([weight.detach() for weight in target.scheme(seed=seed).parameters()] for seed in (0, 1))
     fresh = max((float((a - b).abs().max()) for a, b in zip(drawn, other, strict=True)), default=0.0)
-    recipe = subject.layer().scheme.recipe and apart == 0.0
+    recipe = target.layer().scheme.recipe and apart == 0.0
     trained = "after training" if fresh > 0 else "not in training" if recipe else ""
     says = f"largest difference between the logits of {len(places)} tokens in two calls"
     if fresh > 0:

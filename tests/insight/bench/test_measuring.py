@@ -79,7 +79,7 @@ def test_cells_come_in_order_with_all_that_they_are_compared_with(model: PreTrai
 
 
 def test_a_naive_form_is_seen_to_hold_all_scores(model: PreTrainedModel) -> None:
-    """Control: a subject that is known to be fat must be called that."""
+    """Control: a model that is known to use more memory must be measured so."""
     for cell in measured(model, "alibi", [512]):
         assert cell.models[NAIVE].memory >= 2 * 512**2 * 4
         assert cell.models[PATCHED].memory < 2 * 512**2 * 4
@@ -87,7 +87,7 @@ def test_a_naive_form_is_seen_to_hold_all_scores(model: PreTrainedModel) -> None
         assert cell.time_ratio(NAIVE).median < 1.0
 
 
-def test_a_slow_subject_is_seen_to_be_slow(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: the same prefill three times over."""
     real = measuring.CASES["prefill"]
 

@@ -21,6 +21,6 @@ def look() -> Iterator[Look]:
 
         def at(scheme: Any, options: dict[str, Any] | None = None, *, kind: Any = None, **lengths: Any) -> Target:
             shapes = Shapes(kind=kind, heads=4, head_dim=8, width=16, layers=2, trained_length=32)
-            return stack.enter_context(shapes.subject(scheme, options, **lengths))
+            return stack.enter_context(shapes.target(scheme, options, **lengths))
 
         yield at

@@ -39,10 +39,10 @@ def test_binary_252_as_in_the_texts(look: Callable) -> None:
 
 
 def test_a_kept_table_is_read(look: Callable) -> None:
-    subject = look("learned", kind="gpt2")
-    assert torch.equal(codes.codes(subject, 32), subject.table)
+    target = look("learned", kind="gpt2")
+    assert torch.equal(codes.codes(target, 32), target.table)
     with pytest.raises(PositionOutOfTable):
-        codes.codes(subject, 33)
+        codes.codes(target, 33)
 
 
 def test_what_has_no_code_says_so(look: Callable) -> None:
@@ -92,8 +92,8 @@ def test_steps_jump_in_binary_from_7_to_8_and_nowhere_else_so_far(look: Callable
 
 
 def test_the_path_of_one_hand_is_a_circle(look: Callable) -> None:
-    subject = look("sinusoidal", {"schedule": "custom", "frequencies": [2 * math.pi / 10] + [1e-12] * 7})
-    plane, shares = codes.path(subject, 10)
+    target = look("sinusoidal", {"schedule": "custom", "frequencies": [2 * math.pi / 10] + [1e-12] * 7})
+    plane, shares = codes.path(target, 10)
     assert torch.allclose(plane.norm(dim=1), torch.ones(10).double(), atol=1e-5)
     assert sum(shares) == pytest.approx(1.0, abs=1e-6)
 

@@ -28,9 +28,9 @@ def test_a_models_own_table_is_what_is_looked_at(gpt2: torch.nn.Module) -> None:
 
 
 def test_also_where_looking_failed(gpt2: torch.nn.Module) -> None:
-    with pytest.raises(SchemeNotDefined), Model(gpt2).subject("self_extend"):
+    with pytest.raises(SchemeNotDefined), Model(gpt2).target("self_extend"):
         pass
-    with pytest.raises(ZeroDivisionError), Model(gpt2).subject("alibi"):
+    with pytest.raises(ZeroDivisionError), Model(gpt2).target("alibi"):
         raise ZeroDivisionError
     assert not is_patched(gpt2)
 
@@ -56,7 +56,7 @@ def test_what_a_patched_model_has_learned_is_looked_at() -> None:
 
 def test_without_a_model_a_learned_scheme_is_as_it_starts_and_always_the_same() -> None:
     state = torch.random.get_rng_state()
-    with Shapes().subject("learned") as one, Shapes().subject("learned") as other:
+    with Shapes().target("learned") as one, Shapes().target("learned") as other:
         first, second = codes.codes(one, 64), codes.codes(other, 64)
     assert torch.equal(first, second)
     assert float(first.std()) == pytest.approx(0.02, rel=0.05)  # and not torch's own N(0, 1)
@@ -64,17 +64,17 @@ def test_without_a_model_a_learned_scheme_is_as_it_starts_and_always_the_same() 
 
 
 def test_a_scheme_chooses_the_kind_of_host_it_is_defined_for() -> None:
-    with Shapes(trained_length=16).subject("learned_hier", factor=4) as subject:
-        assert subject.reads_table
-        assert codes.codes(subject, 64).shape == (64, 128)
-    with Shapes().subject("rope+logn") as subject:
-        assert subject.geometry.rotary is not None
+    with Shapes(trained_length=16).target("learned_hier", factor=4) as target:
+        assert target.reads_table
+        assert codes.codes(target, 64).shape == (64, 128)
+    with Shapes().target("rope+logn") as target:
+        assert target.geometry.rotary is not None
 
 
 def test_layers_may_differ() -> None:
     def scores(layer: int) -> torch.Tensor:
-        with Shapes(layers=4).subject("irope", layer=layer) as subject:
-            return pairs_of(subject, 9).scores()[0, 8]
+        with Shapes(layers=4).target("irope", layer=layer) as target:
+            return pairs_of(target, 9).scores()[0, 8]
 
     assert torch.allclose(scores(3), torch.ones(9))  # every fourth layer has no positions
     assert scores(0).min() < 0.9
@@ -84,5 +84,5 @@ def test_layers_may_differ() -> None:
     ("shapes", "layer"), [({"heads": 0}, 0), ({"head_dim": 7}, 0), ({"layers": 2}, 2)], ids=["heads", "odd", "layer"]
 )
 def test_shapes_that_cannot_be(shapes: dict, layer: int) -> None:
-    with pytest.raises(OptionOutOfRange), Shapes(**shapes).subject("rope", layer=layer):
+    with pytest.raises(OptionOutOfRange), Shapes(**shapes).target("rope", layer=layer):
         pass

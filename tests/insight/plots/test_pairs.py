@@ -92,13 +92,13 @@ def test_alibi_adds_its_slopes(look: Callable, kind: str) -> None:
 
 
 def test_t5_reads_its_table(look: Callable) -> None:
-    subject = look("t5", {"num_buckets": 8, "max_distance": 20})
-    weights = subject.scheme.table.weight
+    target = look("t5", {"num_buckets": 8, "max_distance": 20})
+    weights = target.scheme.table.weight
 
     def bucket(n: int) -> int:
         return n if n < 4 else min(7, 4 + math.floor(4 * math.log(n / 4) / math.log(20 / 4) + 1e-9))
 
-    found = pairs_of(subject, 40).bias()
+    found = pairs_of(target, 40).bias()
     assert same(found[2], table(lambda i, j: float(weights[bucket(i - j), 2]), 40), atol=1e-6)
 
 
@@ -147,10 +147,10 @@ def test_patches_of_an_image_see_rows_and_columns(look: Callable) -> None:
 
 
 def test_values_of_shaw_are_the_rows_of_its_table(look: Callable) -> None:
-    subject = look("shaw", {"max_distance": 4, "values": True})
-    found = pairs_of(subject, 10).value_rows(9)
+    target = look("shaw", {"max_distance": 4, "values": True})
+    found = pairs_of(target, 10).value_rows(9)
     rows_of_table = [max(-4, j - 9) + 4 for j in range(10)]
-    assert torch.allclose(found, subject.scheme.of_value.weight[rows_of_table])
+    assert torch.allclose(found, target.scheme.of_value.weight[rows_of_table])
 
 
 NAMES = [record.name for record in list_schemes()]
@@ -160,9 +160,9 @@ SHAPES = Shapes(heads=4, head_dim=8, width=16, layers=4, trained_length=16)
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_what_the_engine_attends_with(name: str) -> None:
     """Softmax of our scores, with the sink if there is one, equals the weights of the engine's own reference."""
-    with SHAPES.subject(name) as subject:
+    with SHAPES.target(name) as target:
         try:
-            found = pairs_of(subject, 24 if subject.scheme.longest is None else 16, "random")
+            found = pairs_of(target, 24 if target.scheme.longest is None else 16, "random")
             ours = weights(found)
         except OutsideModel:
             pytest.skip(f"{name} reads a layer's own projections; test_hosts looks at it in a model")
@@ -172,8 +172,8 @@ def test_scores_are_what_the_engine_attends_with(name: str) -> None:
 
 def test_and_would_not_be_with_other_terms() -> None:
     """Control: the same scores against a call without its bias."""
-    with SHAPES.subject("alibi") as subject:
-        found = pairs_of(subject, 24)
+    with SHAPES.target("alibi") as target:
+        found = pairs_of(target, 24)
         bare = replace(found.call, terms=replace(found.call.terms, bias=()))
         gap = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]
     assert gap.abs().max() > 0.1

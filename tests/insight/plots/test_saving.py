@@ -12,11 +12,12 @@ import pytest
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, show
-from hf_posenc.insight.plots.compose import frames, sheets
-from hf_posenc.insight.plots.plot import order_of
+from hf_posenc.insight.plots.animate import frames
+from hf_posenc.insight.plots.compose import sheets
+from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.registry import plot_of
 from hf_posenc.insight.plots.save import (
-    Taken,
+    ComputedPlot,
     check_ending,
     save,
     to_dict,
@@ -26,9 +27,9 @@ pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
 
 
-def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> Taken:
-    order, one = order_of(schemes, shapes=SMALL, **how), plot_of(picture)
-    return Taken(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
+def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> ComputedPlot:
+    order, one = request_of(schemes, shapes=SMALL, **how), plot_of(picture)
+    return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
 
 
 PICTURES = {
@@ -132,7 +133,7 @@ def test_a_film_has_its_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "moves"), [("a.pdf", False), ("a", False), ("a.png", True), ("a.svg", True)])
 def test_files_that_cannot_be(name: str, moves: bool) -> None:
     with pytest.raises(OptionOutOfRange, match=r"\.gif"):
-        check_ending(Path(name), moves=moves)
+        check_ending(Path(name), animated=moves)
 
 
 def test_numbers_are_json() -> None:

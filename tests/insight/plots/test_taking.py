@@ -19,13 +19,9 @@ from hf_posenc.insight.plots import (
     numbers,
     registry,
 )
-from hf_posenc.insight.plots.compose import (
-    first_plot,
-    frames,
-    plots_of,
-    sheets,
-)
-from hf_posenc.insight.plots.plot import order_of
+from hf_posenc.insight.plots.animate import frames
+from hf_posenc.insight.plots.compose import first_plot, plots_of, sheets
+from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.registry import (
     NothingToPlot,
     Plot,
@@ -53,16 +49,16 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
     ],
 )  # fmt: skip
 def test_the_picture_that_is_taken_where_none_is_named(schemes: str, picture: str) -> None:
-    assert first_plot(order_of(schemes, shapes=SMALL)).name == picture
+    assert first_plot(request_of(schemes, shapes=SMALL)).name == picture
 
 
 @pytest.mark.parametrize("record", list_schemes(), ids=lambda record: record.name)
 def test_every_scheme_has_pictures_and_all_have_numbers(record: SchemeRecord) -> None:
     """But for those that say nothing of position, or only inside a layer."""
-    order = order_of(record.name, shapes=SMALL, trained_length=16, length=12)
-    fitting = plots_of(order)
-    assert bool(fitting) == (record.name not in ("none", "drope"))
-    for picture in fitting:
+    order = request_of(record.name, shapes=SMALL, trained_length=16, length=12)
+    applicable_plots = plots_of(order)
+    assert bool(applicable_plots) == (record.name not in ("none", "drope"))
+    for picture in applicable_plots:
         if record.name != "deberta" or picture.name in ("visible", "distance"):
             values = [v for v in sheets(picture, order)[0].numbers.values() if isinstance(v, torch.Tensor)]
             assert all(v.double().isfinite().any() for v in values)
@@ -70,28 +66,28 @@ def test_every_scheme_has_pictures_and_all_have_numbers(record: SchemeRecord) ->
 
 def test_what_has_nothing_to_show_says_so() -> None:
     with pytest.raises(NothingToPlot, match="'alibi'"):
-        sheets(plot_of("clock"), order_of("rope,alibi", shapes=SMALL))
-    with pytest.raises(NothingToPlot, match="No picture"):
-        first_plot(order_of("none", shapes=SMALL))
+        sheets(plot_of("clock"), request_of("rope,alibi", shapes=SMALL))
+    with pytest.raises(NothingToPlot, match="No plot"):
+        first_plot(request_of("none", shapes=SMALL))
     with pytest.raises(UnknownPlot, match="'clock'"):
         plot_of("clok")
 
 
 def test_a_picture_is_drawn_beside_what_it_shows() -> None:
     """Unscaled RoPE has no remap to show; beside one it is where distances stay."""
-    assert "distance" not in {p.name for p in plots_of(order_of("rope", shapes=SMALL))}
+    assert "distance" not in {p.name for p in plots_of(request_of("rope", shapes=SMALL))}
     remapped, plain = numbers("rerope,rope", "distance_curve", shapes=SMALL)
     assert plain.numbers["used"].tolist() == list(range(256))
     assert float(remapped.numbers["used"].max()) == 32
 
 
 def test_options_that_fit_only_some_lengths_leave_the_pictures_of_those() -> None:
-    fitting = {picture.name for picture in plots_of(order_of("rerope:window=100", shapes=SMALL))}
-    assert "distance" not in fitting  # its own trained length is 64
-    assert "frequencies" in fitting
-    assert "distance" in {p.name for p in plots_of(order_of("rerope:window=100", shapes=SMALL, trained_length=128))}
+    applicable_plots = {picture.name for picture in plots_of(request_of("rerope:window=100", shapes=SMALL))}
+    assert "distance" not in applicable_plots  # its own trained length is 64
+    assert "frequencies" in applicable_plots
+    assert "distance" in {p.name for p in plots_of(request_of("rerope:window=100", shapes=SMALL, trained_length=128))}
     with pytest.raises(OptionOutOfRange, match="window"):
-        first_plot(order_of("rerope:window=100", shapes=SMALL, trained_length=100))
+        first_plot(request_of("rerope:window=100", shapes=SMALL, trained_length=100))
 
 
 def test_lengths_are_the_pictures_own_until_asked() -> None:
@@ -111,7 +107,7 @@ def test_a_table_that_ends_is_shown_to_its_end() -> None:
 
 
 def test_frames_of_a_factor_grow_at_one_length() -> None:
-    films = frames(plot_of("distance"), order_of("self_extend:factor=3", shapes=SMALL, factor=4), count=5)
+    films = frames(plot_of("distance"), request_of("self_extend:factor=3", shapes=SMALL, factor=4), count=5)
     assert [film[0].label for film in films] == [f"self_extend, factor {4 ** (n / 4):.1f}" for n in range(5)]
     assert {film[0].numbers["distance"].shape for film in films} == {(256, 256)}
     farthest = [float(film[0].numbers["distance"].nan_to_num().max()) for film in films]
@@ -120,16 +116,16 @@ def test_frames_of_a_factor_grow_at_one_length() -> None:
 
 
 def test_frames_of_a_position_end_where_asked() -> None:
-    films = frames(plot_of("clock"), order_of("rope", shapes=SMALL, position=30), count=4)
+    films = frames(plot_of("clock"), request_of("rope", shapes=SMALL, position=30), count=4)
     assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
     assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
 
 
 def test_frames_of_a_length() -> None:
-    films = frames(plot_of("code"), order_of("norm01", shapes=SMALL, length=9), "length", count=3)
+    films = frames(plot_of("code"), request_of("norm01", shapes=SMALL, length=9), "length", count=3)
     assert [len(film[0].numbers["code"]) for film in films] == [3, 6, 9]
-    with pytest.raises(NothingToPlot, match="does not move"):
-        frames(plot_of("code"), order_of("norm01", shapes=SMALL))
+    with pytest.raises(NothingToPlot, match="no animation of its own"):
+        frames(plot_of("code"), request_of("norm01", shapes=SMALL))
 
 
 class Stairs(Scheme):
@@ -142,9 +138,9 @@ class Stairs(Scheme):
 
 
 def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
-    with SMALL.subject(Stairs) as subject:
-        shown = {picture.name for picture in list_plots() if picture.shows(subject)}
-        found = plot_of("bias_curve").numbers(subject, View(length=12))
+    with SMALL.target(Stairs) as target:
+        shown = {picture.name for picture in list_plots() if picture.shows(target)}
+        found = plot_of("bias_curve").numbers(target, View(length=12))
     assert shown == {"bias", "bias_curve", "score", "score_curve"}
     assert found["bias"][1].tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -2, -2, -2, -2]
 
@@ -157,8 +153,8 @@ def own_picture() -> Iterator[type[Plot]]:
     class Slope(Plot):
         name, title, hooks = "slope", "How fast the bias falls", ("bias",)
 
-        def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-            return {"slope": plot_of("bias_curve").numbers(subject, view)["bias"].diff()[:, 0]}
+        def numbers(self, target: Target, view: View) -> dict[str, Any]:
+            return {"slope": plot_of("bias_curve").numbers(target, view)["bias"].diff()[:, 0]}
 
         def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
             figure.subplots().bar(range(2), sheets[0].numbers["slope"].tolist())
@@ -175,6 +171,6 @@ def test_a_picture_of_ones_own(own_picture: type[Plot]) -> None:
 
 def test_without_matplotlib_there_are_numbers_but_no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    found = sheets(plot_of("code"), order_of("binary", shapes=SMALL, length=4))
+    found = sheets(plot_of("code"), request_of("binary", shapes=SMALL, length=4))
     with pytest.raises(MissingExtra, match=r"hf-posenc\[plot\]"):
         compose.figure(plot_of("code"), found)

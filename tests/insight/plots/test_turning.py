@@ -50,22 +50,22 @@ def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) ->
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_the_matrix_turns_pairs_and_powers_add(look: Callable, layout: str) -> None:
-    subject = look("rope", {"layout": layout})
+    target = look("rope", {"layout": layout})
     expected = torch.zeros(D, D)
     for m, w in enumerate(OMEGA):
         a, b = (m, m + D // 2) if layout == "half" else (2 * m, 2 * m + 1)
         expected[a, a] = expected[b, b] = math.cos(3 * w)
         expected[a, b], expected[b, a] = -math.sin(3 * w), math.sin(3 * w)
-    three, five, eight = (rotation_matrices.matrix(subject, p, 1) for p in (3, 5, 8))
+    three, five, eight = (rotation_matrices.matrix(target, p, 1) for p in (3, 5, 8))
     assert torch.allclose(three, expected, atol=1e-6)
     assert torch.allclose(three @ five, eight, atol=1e-5)
 
 
 def test_scores_of_a_matrix_are_those_of_attention(look: Callable) -> None:
     """R(i) q · R(j) k, by the matrices, equals what the attention call gives."""
-    subject = look("yarn", factor=4)
+    target = look("yarn", factor=4)
     ones = torch.full((D,), D**-0.25)
-    scores = pairs_of(subject, 12).scores()[0]
-    turned = [rotation_matrices.matrix(subject, p, 12) @ ones for p in range(12)]
+    scores = pairs_of(target, 12).scores()[0]
+    turned = [rotation_matrices.matrix(target, p, 12) @ ones for p in range(12)]
     scale = (0.1 * math.log(4) + 1) ** 2 / math.sqrt(D)
     assert float(scores[11, 4]) == pytest.approx(float(turned[11] @ turned[4]) * scale, rel=1e-5)

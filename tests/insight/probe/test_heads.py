@@ -13,7 +13,7 @@ from hf_posenc import Scheme, patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.insight.probe.loss_by_context import Frame
+from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import Plan, Variant, measure
 from hf_posenc.schemes import registry
 
@@ -47,8 +47,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register_scheme("first_token")(First)
 
 
-def side_of(model: Any, ids: Tensor, **settings: Any) -> Variant:
-    return measure(model, Plan([ids], Frame(0, 0), 16, (), **settings), "test", lambda doing: None)
+def variant_of(model: Any, ids: Tensor, **settings: Any) -> Variant:
+    return measure(model, Plan([ids], SpecialTokenCounts(0, 0), 16, (), **settings), "test", lambda doing: None)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def side_of(model: Any, ids: Tensor, **settings: Any) -> Variant:
 def test_heads_at_one_distance(kind: str, at: int, called: str, build: Build, ids: Tensor) -> None:
     model = build(kind)
     patch_model(model, "fixed_distance", at=at)
-    for head in side_of(model, ids).heads:
+    for head in variant_of(model, ids).heads:
         assert head.kind == called
         assert head.share > 0.95  # the first or last row of an encoder has no such key
         assert head.strongest == at
@@ -74,7 +74,7 @@ def test_heads_at_one_distance(kind: str, at: int, called: str, build: Build, id
 def test_alibi_of_a_huge_slope_stays_at_home(build: Build, ids: Tensor) -> None:
     model = build("llama")
     patch_model(model, "alibi", slopes=[500.0] * 4)
-    for head in side_of(model, ids).heads:
+    for head in variant_of(model, ids).heads:
         assert head.kind == "itself"
         assert head.mean_distance < 1e-6
         assert head.beyond == 0.0
@@ -83,36 +83,36 @@ def test_alibi_of_a_huge_slope_stays_at_home(build: Build, ids: Tensor) -> None:
 def test_the_first_token(build: Build, ids: Tensor) -> None:
     model = build("llama")
     patch_model(model, "first_token")
-    side = side_of(model, ids)
-    assert {head.kind for head in side.heads} == {"first token"}
-    assert side.sinks == pytest.approx([1.0, 1.0])
-    assert all(head.beyond > 0.99 for head in side.heads)  # rows 24 … 47 at distances of the trained 16 and more
+    variant = variant_of(model, ids)
+    assert {head.kind for head in variant.heads} == {"first token"}
+    assert variant.sinks == pytest.approx([1.0, 1.0])
+    assert all(head.beyond > 0.99 for head in variant.heads)  # rows 24 … 47 at distances of the trained 16 and more
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
 def test_without_positions_no_head_uses_them(kind: str, build: Build, ids: Tensor) -> None:
-    """Control of the shuffle: the same model as it comes does use them."""
+    """Control of the shuffle: the same model unpatched does use them."""
     model = build(kind)
-    before = side_of(model, ids)
+    before = variant_of(model, ids)
     assert all(head.uses_position for head in before.heads)
     patch_model(model, "none")
-    side = side_of(model, ids)
-    assert float(side.direct.max()) == 0.0
-    assert float(side.total.max()) < 1e-5
-    assert not any(head.uses_position for head in side.heads)
+    variant = variant_of(model, ids)
+    assert float(variant.direct.max()) == 0.0
+    assert float(variant.total.max()) < 1e-5
+    assert not any(head.uses_position for head in variant.heads)
 
 
 def test_positions_in_the_input_reach_heads_through_it_alone(build: Build, ids: Tensor) -> None:
     """GPT-2 and BERT as they come know position from their states; Llama turns in every layer."""
     for kind in ("gpt2", "bert"):
-        side = side_of(build(kind), ids)
-        assert float(side.direct.max()) == 0.0
-        assert float(side.total.min()) > 0.1
-    side = side_of(build("llama"), ids)
-    assert float(side.direct.min()) > 0.01
-    assert torch.allclose(side.direct[0], side.total[0])  # nothing before the first layer knows position
+        variant = variant_of(build(kind), ids)
+        assert float(variant.direct.max()) == 0.0
+        assert float(variant.total.min()) > 0.1
+    variant = variant_of(build("llama"), ids)
+    assert float(variant.direct.min()) > 0.01
+    assert torch.allclose(variant.direct[0], variant.total[0])  # nothing before the first layer knows position
 
 
 def test_random_heads_are_not_called_anything_special(build: Build, ids: Tensor) -> None:
-    kinds = {head.kind for head in side_of(build("llama"), ids).heads}
+    kinds = {head.kind for head in variant_of(build("llama"), ids).heads}
     assert kinds <= {"near", "spread"}

@@ -16,7 +16,7 @@ from hf_posenc.insight.properties import (
     PROPERTIES,
     Cell,
     Target,
-    in_order,
+    list_properties,
     measure,
     targets,
 )
@@ -28,7 +28,7 @@ WIDTH, TRAINED, TEXT = 128, 64, 128  # of the bench
 
 
 @lru_cache(maxsize=32)
-def subject(scheme: str) -> Target:
+def target(scheme: str) -> Target:
     name, _, option = scheme.partition(":")
     options = dict([option.split("=")]) if option else {}
     return targets(name, options)[0]
@@ -36,8 +36,8 @@ def subject(scheme: str) -> Target:
 
 @lru_cache(maxsize=256)
 def cell(scheme: str, name: str) -> Cell:
-    in_order()
-    return PROPERTIES[name].of(subject(scheme))
+    list_properties()
+    return PROPERTIES[name].measure(target(scheme))
 
 
 def sinusoid(places: Tensor) -> Tensor:
@@ -96,14 +96,14 @@ def test_growth_is_the_formula() -> None:
 
 def test_a_table_ends_where_it_ends() -> None:
     assert cell("learned", "beyond").value == TRAINED - 1
-    assert "64 positions" in cell("learned", "beyond").says
+    assert "64 positions" in cell("learned", "beyond").explanation
     assert cell("learned_hier", "beyond").value == TRAINED**2 - 1  # two digits of base 64
     assert cell("rope", "beyond").value == 2**20 - 1
 
 
 def test_the_fitted_step_is_the_rotation_of_the_formula() -> None:
     """M_k = diag of [[cos kω, sin kω], [−sin kω, cos kω]], here for rows of codes, hence transposed."""
-    found = fit(*pairs(subject("sinusoidal")))
+    found = fit(*pairs(target("sinusoidal")))
     angles = 5 * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
     blocks = [torch.tensor([[a.cos(), -a.sin()], [a.sin(), a.cos()]]) for a in angles]
     codes = sinusoid(torch.arange(1000, 1400))
@@ -152,7 +152,7 @@ def test_a_map_is_judged_where_it_was_not_fitted() -> None:
 def test_other_schemes(scheme: str, name: str, holds: bool | None) -> None:
     found = cell(scheme, name)
     assert found.holds is holds, found
-    assert found.says
+    assert found.explanation
 
 
 def test_what_a_rotation_costs() -> None:

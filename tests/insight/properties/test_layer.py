@@ -13,7 +13,7 @@ from hf_posenc.insight.properties.layer import gaussian, outputs
 COUNT = 40
 
 
-def subject(scheme: str) -> Target:
+def target(scheme: str) -> Target:
     return targets(scheme)[0]
 
 
@@ -30,7 +30,7 @@ def turned(x: Tensor, places: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("start", [0, 1_000_000])
 def test_logits_of_rope_are_the_complex_form(start: int) -> None:
-    layer, places = subject("rope").layer(), torch.arange(start, start + COUNT)
+    layer, places = target("rope").layer(), torch.arange(start, start + COUNT)
     found = layer.scores(content(1), content(2), places[None])[0]
     q, k = (turned(one[0], places) for one in (layer.query(content(1)), layer.key(content(2))))
     wanted = q @ k.repeat_interleave(2, 0).mT / 32**0.5
@@ -42,7 +42,7 @@ def test_logits_of_rope_are_the_complex_form(start: int) -> None:
 
 
 def test_logits_of_alibi_are_linear() -> None:
-    layer, places = subject("alibi").layer(), torch.arange(COUNT)
+    layer, places = target("alibi").layer(), torch.arange(COUNT)
     bias = layer.biases(content(1), content(2), places[None])[0]
     distance = (places[:, None] - places).double()
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / 4) for h in range(4)]).double()[:, None, None]
@@ -57,7 +57,7 @@ def test_logits_of_alibi_are_linear() -> None:
 )
 def test_outputs_are_the_engines(scheme: str) -> None:
     """In float32, where the engine takes every bias."""
-    layer = subject(scheme).layer(dtype=torch.float32)
+    layer = target(scheme).layer(dtype=torch.float32)
     with torch.no_grad():
         call = layer.call(content(1).float(), content(1).float(), torch.arange(COUNT)[None])
         engine = (dense_blocks if call.terms.rows is None else length_rotation).attend_with_weights(call)[0]

@@ -1,1 +1,1 @@
-"""The demonstrations, one file a topic."""
+"""Lessons, one file each."""

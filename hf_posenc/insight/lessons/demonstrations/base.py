@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.uniqueness import least_distance
 
 CHOICES: dict[str, dict[str, Any]] = {
@@ -19,8 +19,8 @@ COUNT = 1024
 FADED = 0.1
 
 
-@topic("base", "Why 10 000, and why in geometric steps?")
-def base() -> Found:
+@register_lesson("base", "Why 10 000, and why in geometric steps?")
+def base() -> Result:
     """Inner products at several distances and the closest two of 1024 positions, for bases and schedules."""
     rows: list[tuple[Any, ...]] = []
     for name, options in CHOICES.items():

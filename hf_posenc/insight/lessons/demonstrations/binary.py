@@ -6,13 +6,13 @@ from torch import Tensor
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 
 STEPS = ((6, 7), (7, 8), (8, 9), (127, 128))
 
 
-@topic("binary", "Why not the binary digits of the position?")
-def binary() -> Found:
+@register_lesson("binary", "Why not the binary digits of the position?")
+def binary() -> Result:
     """The code of 252, steps between neighbours, and after how many positions channels repeat."""
     digits, waves = codes(coded("binary"), 256), codes(coded("sinusoidal"), 256)
     written = "".join(str(int(bit)) for bit in digits[252, :8].flip(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import named
 from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.target import TRAINED
@@ -14,16 +14,20 @@ SPAN = 513
 SAME = 1e-6
 
 
-@topic("buckets", "How many distances does a learned bias tell apart?", schemes=("rel_bias", "t5", "alibi", "kerple"))
-def buckets(schemes: tuple[str, ...]) -> Found:
+@register_lesson(
+    "buckets",
+    "How many distances does a learned bias tell apart?",
+    schemes=("rel_bias", "t5", "alibi", "kerple"),
+)
+def buckets(schemes: tuple[str, ...]) -> Result:
     """The bias of every distance up to 512: how many values there are, and from where on they are one."""
     rows = []
     for scheme in schemes:
-        subject = targets(scheme, model="llama")[0]
-        curve = subject.profile(torch.arange(min(SPAN, subject.reach))).flip(-1)[0]
+        target = targets(scheme, model="llama")[0]
+        curve = target.profile(torch.arange(min(SPAN, target.reach))).flip(-1)[0]
         values = 1 + int((curve.diff().abs() > SAME).sum())
         last = int((curve.diff().abs() > SAME).nonzero().max()) + 1 if values > 1 else 0
-        parameters = sum(p.numel() for p in subject.layer().scheme.parameters())
+        parameters = sum(p.numel() for p in target.layer().scheme.parameters())
         rows.append((scheme, parameters, values, last, float(curve[-1] - curve[TRAINED - 1])))
     shows = f"""What the first head adds to scores at each distance up to {SPAN - 1}, in a model trained on {TRAINED}
         tokens. A table clipped at K has a number for each distance up to K and one for all beyond; T5 has ever wider

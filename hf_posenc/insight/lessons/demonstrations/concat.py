@@ -7,15 +7,15 @@ from torch import Tensor
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import apart
 from hf_posenc.insight.properties.layer import gaussian
 
 PLACES, WORDS, OUT = 64, 2000, 32
 
 
-@topic("concat", "Add a code to the word, or put it beside it?", schemes=("sinusoidal",))
-def concat(schemes: tuple[str, ...]) -> Found:
+@register_lesson("concat", "Add a code to the word, or put it beside it?", schemes=("sinusoidal",))
+def concat(schemes: tuple[str, ...]) -> Result:
     """A projection of the sum, of both side by side, and of what each lets a matrix read out again."""
     tables, said = [], []
     for scheme in schemes:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
     SAME,
     apart,
@@ -24,8 +24,12 @@ TEXTS = {
 COLUMNS = ("scheme", *TEXTS, "two earlier words swapped, seen at the last")
 
 
-@topic("constant", "What does the causal mask tell, and what not?", schemes=("none", "rope", "alibi", "sinusoidal"))
-def constant(schemes: tuple[str, ...]) -> Found:
+@register_lesson(
+    "constant",
+    "What does the causal mask tell, and what not?",
+    schemes=("none", "rope", "alibi", "sinusoidal"),
+)
+def constant(schemes: tuple[str, ...]) -> Result:
     """A small decoder reads one word again and again, without and with a beginning; and two words swapped."""
     different = torch.arange(3, 3 + LENGTH)[None]
     swapped = different.clone()

@@ -6,15 +6,15 @@ import torch
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.layer import gaussian
 
 MIDDLE = 40
 DISTANCES = (1, 2, 5, 20)
 
 
-@topic("direction", "Does a product of codes tell before from after?", schemes=("sinusoidal", "integer"))
-def direction(schemes: tuple[str, ...]) -> Found:
+@register_lesson("direction", "Does a product of codes tell before from after?", schemes=("sinusoidal", "integer"))
+def direction(schemes: tuple[str, ...]) -> Result:
     """Products with codes k before and k after, bare and through random projections of queries and keys."""
     rows = []
     for scheme in schemes:

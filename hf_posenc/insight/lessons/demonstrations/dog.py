@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
     SAME,
     apart,
@@ -17,10 +17,10 @@ SENTENCE = "the dog chased another dog"
 MODELS = {"bert": "encoder", "llama": "decoder"}
 
 
-@topic(
+@register_lesson(
     "dog", "Two dogs in one sentence: which is which?", schemes=("none", "sinusoidal", "learned", "rope", "alibi", "t5")
 )
-def dog(schemes: tuple[str, ...]) -> Found:
+def dog(schemes: tuple[str, ...]) -> Result:
     """A small BERT and a small Llama read the sentence under each scheme."""
     ids = tokens(SENTENCE)
     first, second = (n for n, word in enumerate(SENTENCE.split()) if word == "dog")
@@ -53,6 +53,6 @@ def sentence(model: str, kind: str, blind: set[tuple[str, str]], tried: list[str
     different = [scheme for scheme in tried if scheme not in same]
     said = f"In the {kind} both dogs are one under {named(same)}" if same else f"In the {kind} no scheme mixes them up"
     if different:
-        said += f"; they are told apart under {named(different)}"
+        said += f"; they are distinguished under {named(different)}"
     by_mask = "none" in different and kind == "decoder"
     return said + (": even without positions, as each word sees only what came before it." if by_mask else ".")

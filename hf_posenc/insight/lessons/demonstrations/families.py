@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import named
 from hf_posenc.insight.properties import targets
 from hf_posenc.schemes.base import overrides
@@ -20,13 +20,13 @@ PLACES = {
 }
 
 
-@topic("families", "Where can position enter a transformer?")
-def families() -> Found:
+@register_lesson("families", "Where can position enter a transformer?")
+def families() -> Result:
     """Every scheme's hooks, sorted by where they act."""
     found: dict[str, list[str]] = {place: [] for place in PLACES}
     nothing = []
     for record in list_schemes():
-        parts = {part for subject in targets(record.name) for part in subject.layer().scheme.schemes}
+        parts = {part for target in targets(record.name) for part in target.layer().scheme.schemes}
         own = [part for part in parts if part.record.name == record.name]
         places = [place for place, hooks in PLACES.items() if any(overrides(p, h) for p in own for h in hooks)]
         for place in places:

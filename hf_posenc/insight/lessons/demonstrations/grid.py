@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import named
 from hf_posenc.insight.properties import targets
 
@@ -14,8 +14,8 @@ HEIGHT, WIDTH = 8, 8  # the grid that a bench of 64 trained tokens has by defaul
 CLOSE = 1e-5
 
 
-@topic("grid", "What is the position of a patch of an image?", schemes=("rope_nd", "rope"))
-def grid(schemes: tuple[str, ...]) -> Found:
+@register_lesson("grid", "What is the position of a patch of an image?", schemes=("rope_nd", "rope"))
+def grid(schemes: tuple[str, ...]) -> Result:
     """Equal patches of an image, row by row: do rows and columns count each for themselves?"""
     rows = []
     for scheme in schemes:

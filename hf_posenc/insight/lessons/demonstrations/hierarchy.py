@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_posenc.insight.lessons.codes import codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import apart
 from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.uniqueness import least_distance
@@ -13,15 +13,15 @@ ALPHAS = (0.1, 0.4, 0.49)
 SOME = 1024
 
 
-@topic("hierarchy", "How does BERT's table of 512 rows reach 262 144 positions?")
-def hierarchy() -> Found:
+@register_lesson("hierarchy", "How does BERT's table of 512 rows reach 262 144 positions?")
+def hierarchy() -> Result:
     """The small table of a bench read hierarchically with several α: the first rows, the reach, and twins."""
     own = codes(targets("learned", model="bert")[0], 64)
     rows = []
     for alpha in ALPHAS:
-        subject = targets("learned_hier", {"alpha": alpha}, model="bert")[0]
-        reach = subject.reach
-        code = codes(subject, min(reach, SOME))
+        target = targets("learned_hier", {"alpha": alpha}, model="bert")[0]
+        reach = target.reach
+        code = codes(target, min(reach, SOME))
         swapped = apart(code[5 * len(own) + 9], code[9 * len(own) + 5])
         rows.append((alpha, reach, apart(code[: len(own)], own), least_distance(code) / least_distance(own), swapped))
     kept = max(row[2] for row in rows) < 1e-6

@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
     SAME,
     apart,
@@ -26,8 +26,8 @@ CODES: dict[str, tuple[str, dict[str, Any]]] = {
 ROUNDED = 2e-3  # numbers up to 7 added before a norm leave so much less of the digits
 
 
-@topic("layernorm", "Why does counting 0, 1, 2 … do nothing in GPT-2 and BERT?")
-def layernorm() -> Found:
+@register_lesson("layernorm", "Why does counting 0, 1, 2 … do nothing in GPT-2 and BERT?")
+def layernorm() -> Result:
     """Each model with the position's number added to all channels, against the same with no positions."""
     ids = tokens(SENTENCE)
     rows = []

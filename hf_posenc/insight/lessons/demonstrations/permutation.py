@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
     SAME,
     apart,
@@ -19,8 +19,12 @@ SENTENCE = "a man bites the dog that never barked"
 ORDER = (4, 0, 6, 2, 7, 1, 3, 5)
 
 
-@topic("permutation", "What happens when words change places?", schemes=("none", "sinusoidal", "rope", "alibi"))
-def permutation(schemes: tuple[str, ...]) -> Found:
+@register_lesson(
+    "permutation",
+    "What happens when words change places?",
+    schemes=("none", "sinusoidal", "rope", "alibi"),
+)
+def permutation(schemes: tuple[str, ...]) -> Result:
     """An encoder reads a sentence and the same words in another order."""
     ids, order = tokens(SENTENCE), torch.tensor(ORDER)
     rows = []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
     SAME,
     apart,
@@ -25,8 +25,8 @@ WIDTH = 32
 Reader: TypeAlias = Callable[[Tensor], Tensor]
 
 
-@topic("readers", "Which networks know the order of words by themselves?")
-def readers() -> Found:
+@register_lesson("readers", "Which networks know the order of words by themselves?")
+def readers() -> Result:
     """What five networks say of a sentence, on average over words, and of the same with two words swapped."""
     ids = tokens(SENTENCE)
     pairs = (ids, ids[:, torch.tensor(MIXED)])

@@ -8,7 +8,7 @@ from torch import Tensor
 from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import apart
 from hf_posenc.insight.properties.layer import gaussian
 
@@ -16,8 +16,8 @@ DIMS, COUNT = 32, 48
 CLOSE = 1e-5
 
 
-@topic("rope", "How does a rotation make scores depend on distance?")
-def rope() -> Found:
+@register_lesson("rope", "How does a rotation make scores depend on distance?")
+def rope() -> Result:
     """The package's rotation against a matrix and against complex numbers; lengths and scores along diagonals."""
     frequencies, places = geometric(10_000.0, DIMS), torch.arange(COUNT)
     query, key = gaussian(1, 1, 1, DIMS, seed=1), gaussian(1, 1, 1, DIMS, seed=2)

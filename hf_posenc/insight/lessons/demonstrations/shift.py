@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.target import FAR
 from hf_posenc.insight.properties.translation import solve
 
@@ -17,8 +17,8 @@ SAMPLES, REACH = 512, 2**20
 HOLDS = 1e-4
 
 
-@topic("shift", "Which matrix moves a code on by k?", schemes=("sinusoidal", "binary"))
-def shift(schemes: tuple[str, ...]) -> Found:
+@register_lesson("shift", "Which matrix moves a code on by k?", schemes=("sinusoidal", "binary"))
+def shift(schemes: tuple[str, ...]) -> Result:
     """Least squares on codes of random positions, for steps of one and two; and the angles of what is found."""
     rows, tables, said = [], [], []
     for scheme in schemes:
@@ -38,10 +38,10 @@ def shift(schemes: tuple[str, ...]) -> Found:
 
 def steps(scheme: str) -> tuple[float, Tensor, Tensor]:
     """The residual of M₁ on positions it was not fitted to, and M₁ and M₂."""
-    subject = coded(scheme)
-    end = (REACH if subject.reach == FAR else subject.reach) - 2
+    target = coded(scheme)
+    end = (REACH if target.reach == FAR else target.reach) - 2
     places = torch.randperm(end, generator=torch.Generator().manual_seed(0))[: 2 * SAMPLES]
-    at = {by: codes(subject, places + by) for by in (0, 1, 2)}
+    at = {by: codes(target, places + by) for by in (0, 1, 2)}
     seen, other = slice(0, len(places) // 2), slice(len(places) // 2, None)
     one, two = (solve(at[0][seen], at[by][seen]) for by in (1, 2))
     step = (at[1][other] - at[0][other]).norm()

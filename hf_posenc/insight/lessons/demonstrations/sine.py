@@ -6,21 +6,21 @@ from typing import Any
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.translation import fit, pairs
 
 PLACES = ((0, 5), (100, 105), (1000, 1005))
 
 
-@topic("sine", "Why sine and cosine, when the sine alone is unique as well?")
-def sine() -> Found:
+@register_lesson("sine", "Why sine and cosine, when the sine alone is unique as well?")
+def sine() -> Result:
     """Lengths of codes, products five positions apart, and the fitted map of a step, with and without cosines."""
     rows: list[tuple[Any, ...]] = []
     for kind, name in (("sincos", "sine and cosine"), ("sin", "sine alone"), ("cos", "cosine alone")):
-        subject = coded("sinusoidal", kind=kind)
-        code = codes(subject, 1006)
+        target = coded("sinusoidal", kind=kind)
+        code = codes(target, 1006)
         products = [float(code[i] @ code[j]) for i, j in PLACES]
-        found = fit(*pairs(subject))
+        found = fit(*pairs(target))
         assert found is not None
         rows.append((name, *(float(code[p] @ code[p]) for p in (0, 1, 2)), *products, found.residual))
     steady = [row[0] for row in rows if max(row[4:7]) - min(row[4:7]) < 1e-3 * max(row[4:7])]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import apart
 from hf_posenc.insight.properties import targets
 from hf_posenc.insight.properties.layer import gaussian
@@ -15,8 +15,8 @@ COUNT = 32
 CLOSE = 1e-6
 
 
-@topic("softmax", "Is a penalty on distance added before softmax, or after?", schemes=("alibi",))
-def softmax(schemes: tuple[str, ...]) -> Found:
+@register_lesson("softmax", "Is a penalty on distance added before softmax, or after?", schemes=("alibi",))
+def softmax(schemes: tuple[str, ...]) -> Result:
     """Weights with a scheme's bias added to scores, to weights, and with a number for each row on top."""
     rows, said = [], []
     for scheme in schemes:

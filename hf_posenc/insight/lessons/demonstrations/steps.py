@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 
 LENGTHS = (3, 4, 5, 100)
 
 
-@topic("steps", "Why not count 0, 1, 2 …, or from 0 to 1?", schemes=("integer", "norm01", "sinusoidal"))
-def steps(schemes: tuple[str, ...]) -> Found:
+@register_lesson("steps", "Why not count 0, 1, 2 …, or from 0 to 1?", schemes=("integer", "norm01", "sinusoidal"))
+def steps(schemes: tuple[str, ...]) -> Result:
     """The first step and the largest number of codes, in texts of several lengths."""
     rows = []
     for scheme in schemes:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hf_posenc.insight.lessons.codes import coded, codes
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.layer import gaussian
 from hf_posenc.insight.properties.translation import off_diagonals
 
@@ -14,8 +14,8 @@ COUNT = 64
 NONE = 1e-6
 
 
-@topic("terms", "What does (x + p)(x′ + p′)ᵀ consist of?", schemes=("sinusoidal",))
-def terms(schemes: tuple[str, ...]) -> Found:
+@register_lesson("terms", "What does (x + p)(x′ + p′)ᵀ consist of?", schemes=("sinusoidal",))
+def terms(schemes: tuple[str, ...]) -> Result:
     """Products of random words with codes, each term alone; then the same with other words."""
     tables, said = [], []
     for scheme in schemes:

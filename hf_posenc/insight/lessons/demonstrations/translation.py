@@ -16,7 +16,7 @@ from hf_posenc.checks.tiny_models import (
     sharpen_attention,
 )
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
     SAME,
     apart,
@@ -29,8 +29,12 @@ from hf_posenc.insight.lessons.tiny_models import (
 SOURCES = ("cat sat on mat", "mat sat on cat")
 
 
-@topic("translation", "Cat on mat or mat on cat: what does a translator read?", schemes=("none", "sinusoidal", "rope"))
-def translation(schemes: tuple[str, ...]) -> Found:
+@register_lesson(
+    "translation",
+    "Cat on mat or mat on cat: what does a translator read?",
+    schemes=("none", "sinusoidal", "rope"),
+)
+def translation(schemes: tuple[str, ...]) -> Result:
     """Encoders of both sentences under each scheme, read by one decoder that has positions of its own."""
     cat, target = tokens(SOURCES[0]), torch.tensor([[7, 8, 9]])
     mat = cat[:, [SOURCES[0].split().index(word) for word in SOURCES[1].split()]]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.insight.lessons.finding import Table
-from hf_posenc.insight.lessons.registry import Found, topic
+from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import named
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import scheme_of
@@ -25,9 +25,9 @@ SCORED = 2  # texts
 AS_TRAINED = 0.1  # nats
 
 
-@topic("window", "Why do models fail beyond their trained length, and what does a window mend?",
+@register_lesson("window", "Why do models fail beyond their trained length, and what does a window mend?",
        schemes=("rope", "rerope", "window"))  # fmt: skip
-def window(schemes: tuple[str, ...]) -> Found:
+def window(schemes: tuple[str, ...]) -> Result:
     """The starter Llama reads texts four times as long as it was trained on, under each scheme."""
     model, tokenizer = load_starter("llama")
     trained = int(model.config.max_position_embeddings)

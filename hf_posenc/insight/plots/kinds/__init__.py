@@ -1,1 +1,1 @@
-"""The pictures that come with the package, by what they look at: codes, rotations, pairs, images."""
+"""The plots that come with the package, by what they look at: codes, rotations, pairs, images."""

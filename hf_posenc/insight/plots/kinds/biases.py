@@ -1,4 +1,4 @@
-"""Pictures of what is added: to the score of each pair, head by head, and to the values."""
+"""Plots of what is added: to the score of each pair, head by head, and to the values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hf_posenc.insight.plots.registry import (
     View,
     register_plot,
 )
-from hf_posenc.insight.plots.target import Target, counted
+from hf_posenc.insight.plots.target import Target, position_range
 
 MOST_HEADS = 8
 
@@ -27,13 +27,13 @@ class Bias(Plot):
     hooks = ("bias",)
     trained_length = 64
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        bias = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors).bias()
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        bias = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors).bias()
         heads = view.heads(len(bias), MOST_HEADS)
         return {"heads": heads, "bias": bias[heads]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, among, "bias"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, scale_sheets, "bias"), []
         cells = [(n, place) for n, sheet in enumerate(sheets) for place in range(len(sheet.numbers["heads"]))]
         most = max(len(sheet.numbers["heads"]) for sheet in sheets)
         across = marks.columns(len(cells)) if most == 1 else min(4, most)
@@ -62,16 +62,16 @@ class BiasCurve(Plot):
     hooks = ("bias",)
     trained_length = 128
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        bias = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors).bias()
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        bias = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors).bias()
         heads = view.heads(len(bias), MOST_HEADS)
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 3.0, sharex=True, sharey=True)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for line, head in enumerate(sheet.numbers["heads"]):
@@ -93,18 +93,18 @@ class Values(Plot):
     hooks = ("values",)
     trained_length = 64
 
-    def shows(self, subject: Target) -> bool:
-        return subject.has("values") and subject.scheme.values(subject.context(counted(1))) is not None
+    def shows(self, target: Target) -> bool:
+        return target.has("values") and target.scheme.values(target.context(position_range(1))) is not None
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        found = pair_scores.pairs_of(subject, view.length or self.length(subject), view.vectors)
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        found = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors)
         return {"values": found.value_rows(found.length - 1).flip(0)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, among, "values"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, scale_sheets, "values"), []
         grid = marks.panels(figure, len(sheets), 5.0 if len(sheets) == 1 else 3.4, 3.3)
         for axes, sheet, scale in zip(grid, sheets, limits, strict=True):
             images.append(marks.heat_map(axes, sheet.numbers["values"], scale, square=False))

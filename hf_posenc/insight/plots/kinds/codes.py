@@ -1,4 +1,4 @@
-"""Pictures of the code that every position has: as a map, as curves, by its steps, its products and its path."""
+"""Plots of the code that every position has: as a map, as curves, by its steps, its products and its path."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class OfCodes(Plot):
     hooks = ("embed",)
     trained_length: ClassVar[int] = 128
 
-    def shows(self, subject: Target) -> bool:
-        return codes.has_code(subject)
+    def shows(self, target: Target) -> bool:
+        return codes.has_code(target)
 
-    def takes(self, subject: Target) -> bool:
-        return codes.has_code(subject)
+    def accepts(self, target: Target) -> bool:
+        return codes.has_code(target)
 
-    def tells(self, subject: Target) -> bool:
-        return codes.has_code(subject) and not subject.has("rotation", "row_rotation")
+    def is_informative(self, target: Target) -> bool:
+        return codes.has_code(target) and not target.has("rotation", "row_rotation")
 
-    def length(self, subject: Target) -> int:
+    def length(self, target: Target) -> int:
         return LENGTH
 
 
@@ -45,13 +45,13 @@ class Code(OfCodes):
 
     name, title = "code", "Code of every position (position × channel)"
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(subject, view.length or LENGTH, view.start)
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        code = codes.codes(target, view.length or LENGTH, view.start)
         channels = view.chosen(code.shape[1], range(code.shape[1]))
         return {"start": view.start, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, among, "code"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, scale_sheets, "code"), []
         grid = marks.panels(figure, len(sheets), 5.6 if len(sheets) == 1 else 3.6, 3.4)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             channels, first = sheet.numbers["channels"], sheet.numbers["start"]
@@ -72,14 +72,14 @@ class Dimensions(OfCodes):
 
     name, title = "dimensions", "Single channels of the code against position"
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        code = codes.codes(subject, view.length or LENGTH, view.start)
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        code = codes.codes(target, view.length or LENGTH, view.start)
         count = code.shape[1]
         channels = view.chosen(count, sorted({0, count // 4, count // 2}))
         positions = torch.arange(view.start, view.start + len(code))
         return {"positions": positions, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 2.7, sharex=True, sharey=True)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for line, channel in enumerate(sheet.numbers["channels"]):
@@ -99,14 +99,14 @@ class Product(OfCodes):
 
     name, title = "product", "Inner product of two codes against their distance"
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or LENGTH
         origin = length // 2 if view.position is None else view.position
         if not 0 <= origin < length:
             raise OptionOutOfRange(f"position must be among 0 … {length - 1}, got {origin}. Ask for a greater length.")
-        return {"distance": torch.arange(length) - origin, "product": codes.products(subject, length, origin)}
+        return {"distance": torch.arange(length) - origin, "product": codes.products(target, length, origin)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         axes = marks.one_pair_of_axes(figure)
         for number, sheet in enumerate(sheets):
             marks.curve(axes, sheet.numbers["distance"], sheet.numbers["product"], sheet.label, number)
@@ -125,19 +125,19 @@ class Steps(OfCodes):
 
     name, title = "steps", "Distance between the codes of neighbours"
 
-    def length(self, subject: Target) -> int:
+    def length(self, target: Target) -> int:
         return 33
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        step = codes.steps(subject, view.length or LENGTH)
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        step = codes.steps(target, view.length or LENGTH)
         return {"position": torch.arange(len(step)), "step": step}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         axes = marks.one_pair_of_axes(figure)
         for number, sheet in enumerate(sheets):
             marks.curve(axes, sheet.numbers["position"], sheet.numbers["step"], sheet.label, number)
         marks.plain(axes)
-        axes.set_ylim(0, 1.08 * max(float(sheet.numbers["step"].max()) for sheet in among or sheets) or 1.0)
+        axes.set_ylim(0, 1.08 * max(float(sheet.numbers["step"].max()) for sheet in scale_sheets or sheets) or 1.0)
         axes.set_xlabel("position p (tokens)")
         axes.set_ylabel("|code(p + 1) − code(p)|")
         marks.only(axes, sheets)
@@ -150,14 +150,14 @@ class Path(OfCodes):
 
     name, title = "path", "Path of the code in the plane of its two widest directions"
 
-    def length(self, subject: Target) -> int:
+    def length(self, target: Target) -> int:
         return 32
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        plane, shares = codes.path(subject, view.length or LENGTH)
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        plane, shares = codes.path(target, view.length or LENGTH)
         return {"plane": plane, "variance": list(shares)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 

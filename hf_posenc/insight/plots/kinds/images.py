@@ -1,4 +1,4 @@
-"""Pictures of schemes with several coordinates: what one patch of an image sees of the others."""
+"""Plots of schemes with several coordinates: what one patch of an image sees of the others."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class Grid(Plot):
 
     name, title = "grid", "Score of the middle patch of an image with all others"
     trained_length = SIDE * SIDE
-    beside = ("rotation", "row_rotation", "bias")
+    companions = ("rotation", "row_rotation", "bias")
 
-    def shows(self, subject: Target) -> bool:
-        return getattr(subject.scheme.rotation(), "axes", None) is not None
+    def shows(self, target: Target) -> bool:
+        return getattr(target.scheme.rotation(), "axes", None) is not None
 
-    def length(self, subject: Target) -> int:
+    def length(self, target: Target) -> int:
         return SIDE * SIDE
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
         side = max(1, round((view.length or SIDE * SIDE) ** 0.5))
         middle = side // 2
-        return {"row": middle, "column": middle, "score": pair_scores.patch_scores(subject, side, side, middle, middle)}
+        return {"row": middle, "column": middle, "score": pair_scores.patch_scores(target, side, side, middle, middle)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, among, "score"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+        limits, images = marks.scales(sheets, scale_sheets, "score"), []
         grid = marks.panels(figure, len(sheets), 3.3, 3.3)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             images.append(marks.heat_map(axes, sheet.numbers["score"], limits[number]))

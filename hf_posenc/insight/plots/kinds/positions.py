@@ -1,4 +1,4 @@
-"""Pictures of where tokens stand: where training puts them, at what distance pairs are seen, and who sees whom."""
+"""Plots of where tokens stand: where training puts them, at what distance pairs are seen, and who sees whom."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Places(Plot):
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
 
-    def length(self, subject: Target) -> int:
-        return subject.geometry.trained_length
+    def length(self, target: Target) -> int:
+        return target.geometry.trained_length
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        length = view.length or self.length(subject)
-        return {"places": torch.stack([pair_scores.places(subject, length) for _ in range(3)])}
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        length = view.length or self.length(target)
+        return {"places": torch.stack([pair_scores.places(target, length) for _ in range(3)])}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for draw, where in enumerate(sheet.numbers["places"]):
@@ -52,8 +52,8 @@ class Maps(Plot):
     key = ""
     unit = ""
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
-        limits, images = drawing.scales(sheets, among, self.key), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+        limits, images = drawing.scales(sheets, scale_sheets, self.key), []
         grid = map_panels(figure, sheets)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             images.append(drawing.heat_map(axes, sheet.numbers[self.key], limits[number]))
@@ -81,15 +81,15 @@ class Distance(Maps):
 
     name, title = "distance", "Distance at which each pair is seen"
     key, unit = "distance", "distance in use (tokens)"
-    hooks, beside = ("regions",), ("rotation", "row_rotation", "bias", "visible")
+    hooks, companions = ("regions",), ("rotation", "row_rotation", "bias", "visible")
     factor, sweep = 4.0, "factor"
 
-    def shows(self, subject: Target) -> bool:
-        return pair_scores.remaps(subject)
+    def shows(self, target: Target) -> bool:
+        return pair_scores.remaps(target)
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        distance = pair_scores.pairs_of(subject, view.length or self.length(subject)).distances()
-        return {"distance": distance, "trained_length": subject.geometry.trained_length}
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        distance = pair_scores.pairs_of(target, view.length or self.length(target)).distances()
+        return {"distance": distance, "trained_length": target.geometry.trained_length}
 
     def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         trained = sheets[0].numbers["trained_length"]
@@ -105,23 +105,23 @@ class Visible(Maps):
 
     name, title = "visible", "Who sees whom"
     key = "region"
-    hooks, beside = ("visible", "regions"), ("rotation", "row_rotation", "bias")
+    hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
     factor, sweep = 4.0, "factor"
 
-    def tells(self, subject: Target) -> bool:
-        return any(part.chooses_keys for part in subject.scheme.schemes)
+    def is_informative(self, target: Target) -> bool:
+        return any(part.chooses_keys for part in target.scheme.schemes)
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        found = pair_scores.pairs_of(subject, view.length or self.length(subject))
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        found = pair_scores.pairs_of(target, view.length or self.length(target))
         return {"region": found.regions(), "keys_seen": found.seen().sum(1)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         from matplotlib.colors import ListedColormap, to_rgba
         from matplotlib.patches import Patch
 
-        count = 1 + int(max(torch.nan_to_num(sheet.numbers["region"]).max() for sheet in among))
-        order = (drawing.HUES[4], drawing.HUES[0], drawing.HUES[2], drawing.HUES[5], drawing.HUES[1], drawing.HUES[3])
-        hues = [order[n % len(order)] for n in range(count)]
+        count = 1 + int(max(torch.nan_to_num(sheet.numbers["region"]).max() for sheet in scale_sheets))
+        request = (drawing.HUES[4], drawing.HUES[0], drawing.HUES[2], drawing.HUES[5], drawing.HUES[1], drawing.HUES[3])
+        hues = [request[n % len(request)] for n in range(count)]
         colours = ListedColormap(hues).with_extremes(bad=to_rgba(drawing.ink(), drawing.FAINT))
         for axes, sheet in zip(map_panels(figure, sheets), sheets, strict=True):
             scale = drawing.Limits(-0.5, count - 0.5, "cividis")

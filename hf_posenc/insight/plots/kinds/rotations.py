@@ -1,4 +1,7 @@
-"""Pictures of what turns: clock hands, frequencies before and after a scaling, the stretch of each, R(p) itself."""
+"""Plots of rotations: clock hands, frequencies before and after a scaling, their ratio, and the matrices R(p).
+
+One idea, over the limit: four small plots of the same rotation, each a class of numbers and drawing.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class OfRotations(Plot):
 
     hooks = ("rotation", "row_rotation")
 
-    def length(self, subject: Target) -> int:
-        return subject.geometry.target_length
+    def length(self, target: Target) -> int:
+        return target.geometry.target_length
 
 
 @register_plot
@@ -39,27 +42,32 @@ class Frequencies(OfRotations):
     name, title = "frequencies", "Frequency of every pair, before and after"
     trained_length, factor, sweep = 4096, 4.0, "factor"
 
-    def shows(self, subject: Target) -> bool:
-        return super().shows(subject) or (codes.has_code(subject) and codes.turned(subject, 2) is not None)
+    def shows(self, target: Target) -> bool:
+        return super().shows(target) or (codes.has_code(target) and codes.turned(target, 2) is not None)
 
-    def tells(self, subject: Target) -> bool:
-        found = list(rotation_matrices.frequencies(subject, subject.geometry.target_length).values())
-        before = rotation_matrices.unscaled(subject)
+    def is_informative(self, target: Target) -> bool:
+        found = list(rotation_matrices.frequencies(target, target.geometry.target_length).values())
+        before = rotation_matrices.unscaled(target)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        found = rotation_matrices.frequencies(subject, view.length or self.length(subject))
-        geometry = subject.geometry
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        found = rotation_matrices.frequencies(target, view.length or self.length(target))
+        geometry = target.geometry
         lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
         if found:
-            return {"before": rotation_matrices.unscaled(subject), "after": found, **lengths}
-        turned = codes.turned(subject, 2)
+            return {"before": rotation_matrices.unscaled(target), "after": found, **lengths}
+        turned = codes.turned(target, 2)
         return {"before": None, "after": {"": turned[1]}, **lengths}  # type: ignore[index]
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.7, 2.8, sharey=True)
         every = torch.cat(
-            [f for sheet in among for f in (*sheet.numbers["after"].values(), sheet.numbers["before"]) if f is not None]
+            [
+                f
+                for sheet in scale_sheets
+                for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])
+                if f is not None
+            ]
         )
         bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
@@ -92,29 +100,29 @@ class Stretch(OfRotations):
     name, title = "stretch", "How many times slower each pair turns"
     trained_length, factor, sweep = 4096, 4.0, "factor"
 
-    def takes(self, subject: Target) -> bool:
-        return self.shows(subject)
+    def accepts(self, target: Target) -> bool:
+        return self.shows(target)
 
-    def shows(self, subject: Target) -> bool:
-        before = rotation_matrices.unscaled(subject)
-        return any(len(f) == len(before) for f in rotation_matrices.frequencies(subject, self.length(subject)).values())
+    def shows(self, target: Target) -> bool:
+        before = rotation_matrices.unscaled(target)
+        return any(len(f) == len(before) for f in rotation_matrices.frequencies(target, self.length(target)).values())
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False  # the frequencies themselves say it to a beginner
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        before = rotation_matrices.unscaled(subject)
-        found = rotation_matrices.frequencies(subject, view.length or self.length(subject))
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        before = rotation_matrices.unscaled(target)
+        found = rotation_matrices.frequencies(target, view.length or self.length(target))
         return {"stretch": {name: before / after for name, after in found.items() if len(after) == len(before)}}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         axes, line = marks.one_pair_of_axes(figure), 0
         for sheet in sheets:
             for name, stretch in sheet.numbers["stretch"].items():
                 label = f"{sheet.label}, {name}" if name else sheet.label
                 marks.curve(axes, torch.arange(len(stretch)), stretch, label, line)
                 line += 1
-        highest = max(float(s[s.isfinite()].max()) for sheet in among for s in sheet.numbers["stretch"].values())
+        highest = max(float(s[s.isfinite()].max()) for sheet in scale_sheets for s in sheet.numbers["stretch"].values())
         marks.plain(axes)
         axes.set_ylim(0, 1.06 * max(highest, 1.5))
         axes.set_xlabel("pair (fastest first)")
@@ -130,28 +138,28 @@ class Clock(Plot):
     name, title = "clock", "Pairs as clock hands"
     trained_length, sweep = 256, "position"
 
-    def shows(self, subject: Target) -> bool:
-        return codes.has_code(subject) and codes.turned(subject, 2) is not None
+    def shows(self, target: Target) -> bool:
+        return codes.has_code(target) and codes.turned(target, 2) is not None
 
-    def tells(self, subject: Target) -> bool:
-        return self.shows(subject) and subject.has("rotation", "row_rotation")
+    def is_informative(self, target: Target) -> bool:
+        return self.shows(target) and target.has("rotation", "row_rotation")
 
-    def length(self, subject: Target) -> int:
+    def length(self, target: Target) -> int:
         return 48
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
         position = TRAIL if view.position is None else view.position
         first = max(0, position - TRAIL)
-        turned = codes.turned(subject, position - first + 1, first)
+        turned = codes.turned(target, position - first + 1, first)
         count = turned.shape[1]  # type: ignore[union-attr]
         pairs = view.chosen(count, evenly(count, MOST_HANDS))
-        a_turn = codes.turned(subject, 2)[1]  # type: ignore[index]
+        a_turn = codes.turned(target, 2)[1]  # type: ignore[index]
         return {
             "position": position, "pairs": pairs, "angles": turned[:, pairs],  # type: ignore[index]
             "tokens_a_turn": (2 * math.pi / a_turn[pairs]),
         }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         across = max(len(sheet.numbers["pairs"]) for sheet in sheets)
         grid = marks.panels(figure, across * len(sheets), 1.08, 1.62, across=across)
         for row, sheet in enumerate(sheets):
@@ -198,14 +206,14 @@ class RotationMatrix(OfRotations):
     name, title = "rotation", "R(p), which turns queries and keys at position p"
     sweep = "position"
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
         position = 3 if view.position is None else view.position
-        return {"position": position, "matrix": rotation_matrices.matrix(subject, position, view.length or 1)}
+        return {"position": position, "matrix": rotation_matrices.matrix(target, position, view.length or 1)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = marks.panels(figure, len(sheets), 3.4, 3.4)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             image = marks.heat_map(axes, sheet.numbers["matrix"], marks.Limits(-1.0, 1.0, "PuOr_r"))

@@ -1,4 +1,4 @@
-"""Pictures of the score that comes of it all, as maps and against distance, and of the factors of whole rows."""
+"""Plots of the score that comes of it all, as maps and against distance, and of the factors of whole rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hf_posenc.insight.plots.target import Target
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
-def score_map(subject: Target, length: int, view: View) -> Tensor:
+def score_map(target: Target, length: int, view: View) -> Tensor:
     """Scores of a head, or of the codes with each other where the scheme only has these, ``[query, key]``."""
-    if not subject.has(*OF_SCORES) and codes.has_code(subject):
-        return codes.gram(subject, length)
-    scores = pair_scores.pairs_of(subject, length, view.vectors).scores()
+    if not target.has(*OF_SCORES) and codes.has_code(target):
+        return codes.gram(target, length)
+    scores = pair_scores.pairs_of(target, length, view.vectors).scores()
     return scores[view.heads(len(scores), 1)[0]]
 
 
@@ -35,17 +35,17 @@ class Score(Maps):
 
     name, title = "score", "Score of each pair where only position differs"
     key, unit = "score", "score"
-    beside = OF_SCORES
+    companions = OF_SCORES
     trained_length, factor, sweep = 32, 4.0, "factor"
 
-    def shows(self, subject: Target) -> bool:
-        return subject.has(*OF_SCORES) or codes.has_code(subject)
+    def shows(self, target: Target) -> bool:
+        return target.has(*OF_SCORES) or codes.has_code(target)
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        return {"score": score_map(subject, view.length or self.length(subject), view)}
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        return {"score": score_map(target, view.length or self.length(target), view)}
 
 
 class Curves(Plot):
@@ -54,11 +54,11 @@ class Curves(Plot):
     key = ""
     unit = ""
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         axes = marks.one_pair_of_axes(figure)
         for number, sheet in enumerate(sheets):
             marks.curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], sheet.label, number, marked=False)
-        every = torch.cat([sheet.numbers[self.key].double() for sheet in among or sheets])
+        every = torch.cat([sheet.numbers[self.key].double() for sheet in scale_sheets or sheets])
         low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
         room = 0.05 * (high - low or 1.0)
         axes.set_ylim(low - room, high + room)
@@ -79,17 +79,17 @@ class ScoreCurve(Curves):
 
     name, title = "score_curve", "Score against distance where only position differs"
     key, unit = "score", "score"
-    beside = OF_SCORES
+    companions = OF_SCORES
     trained_length, factor, sweep = 128, 4.0, "factor"
 
-    def shows(self, subject: Target) -> bool:
-        return subject.has(*OF_SCORES) or codes.has_code(subject)
+    def shows(self, target: Target) -> bool:
+        return target.has(*OF_SCORES) or codes.has_code(target)
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        score = pair_scores.of_last_row(score_map(subject, view.length or self.length(subject), view))
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        score = pair_scores.of_last_row(score_map(target, view.length or self.length(target), view))
         return {"distance": torch.arange(len(score)), "score": score}
 
 
@@ -99,19 +99,19 @@ class DistanceCurve(Curves):
 
     name, title = "distance_curve", "Distance in use against the true one"
     key, unit = "used", "distance in use (tokens)"
-    hooks, beside = Distance.hooks, Distance.beside
+    hooks, companions = Distance.hooks, Distance.companions
     factor, sweep = 4.0, "factor"
 
-    def shows(self, subject: Target) -> bool:
-        return pair_scores.remaps(subject)
+    def shows(self, target: Target) -> bool:
+        return pair_scores.remaps(target)
 
-    def tells(self, subject: Target) -> bool:
+    def is_informative(self, target: Target) -> bool:
         return False
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        length = view.length or self.length(subject)
-        used = pair_scores.of_last_row(pair_scores.pairs_of(subject, length).distances())
-        return {"distance": torch.arange(length), "used": used, "trained_length": subject.geometry.trained_length}
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        length = view.length or self.length(target)
+        used = pair_scores.of_last_row(pair_scores.pairs_of(target, length).distances())
+        return {"distance": torch.arange(length), "used": used, "trained_length": target.geometry.trained_length}
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         trained = sheets[0].numbers["trained_length"]
@@ -129,21 +129,21 @@ class Temperature(Curves):
     name, title = "temperature", "Factor of the logits of each row"
     key, unit = "factor", "factor of its logits (×)"
     hooks = ("query_scale", "row_scale")
-    beside = ("rotation", "row_rotation", "bias", "regions", "visible")
+    companions = ("rotation", "row_rotation", "bias", "regions", "visible")
     trained_length, factor, sweep = 256, 4.0, "factor"
 
-    def shows(self, subject: Target) -> bool:
+    def shows(self, target: Target) -> bool:
         return (
-            super().shows(subject)
-            or subject.scheme.logit_scale() != 1.0
-            or any(part.logit_scale() != 1.0 for part in subject.scheme.schemes)
+            super().shows(target)
+            or target.scheme.logit_scale() != 1.0
+            or any(part.logit_scale() != 1.0 for part in target.scheme.schemes)
         )
 
-    def tells(self, subject: Target) -> bool:
-        return super().shows(subject)
+    def is_informative(self, target: Target) -> bool:
+        return super().shows(target)
 
-    def numbers(self, subject: Target, view: View) -> dict[str, Any]:
-        factors = pair_scores.temperatures(subject, view.length or self.length(subject))
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        factors = pair_scores.temperatures(target, view.length or self.length(target))
         head = min(view.head or 0, len(factors) - 1)
         return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]}
 

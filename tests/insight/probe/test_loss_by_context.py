@@ -14,13 +14,13 @@ from hf_posenc.errors import BackendCannotCarry, SchemeNotDefined
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.insight.probe import LossByContext, probe
 from hf_posenc.insight.probe.loss_by_context import (
-    EVERY,
-    Frame,
-    can_read,
+    MASK_EVERY,
+    SpecialTokenCounts,
+    has_lm_head,
     loss_by_context,
     scores,
 )
-from hf_posenc.insight.probe.run import measured_lengths
+from hf_posenc.insight.probe.plan import context_lengths
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import is_patched
 
@@ -54,7 +54,7 @@ def test_windows_are_paired() -> None:
 def test_a_causal_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
     model = build("llama")
     with torch.no_grad():
-        places, found = scores(model, ids, 1, Frame(0, 0), None)
+        places, found = scores(model, ids, 1, SpecialTokenCounts(0, 0), None)
     assert places.tolist() == list(range(1, 48))
     assert float(-found.mean()) == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-5)
 
@@ -62,22 +62,22 @@ def test_a_causal_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
 def test_a_masked_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
     model, mask = build("bert"), 5
     with torch.no_grad():
-        places, found = scores(model, ids, 1, Frame(1, 1), mask)
-    assert places.diff().unique().tolist() == [EVERY]
+        places, found = scores(model, ids, 1, SpecialTokenCounts(1, 1), mask)
+    assert places.diff().unique().tolist() == [MASK_EVERY]
     hidden, labels = ids.clone(), torch.full_like(ids, -100)
     hidden[0, places], labels[0, places] = mask, ids[0, places]
     assert float(-found.mean()) == pytest.approx(float(model(hidden, labels=labels).loss), rel=1e-5)
 
 
 def test_all_lengths_hide_the_same_tokens(build: Build, ids: Tensor) -> None:
-    long, _ = scores(build("bert"), ids, 1, Frame(1, 1), 5)
-    short, _ = scores(build("bert"), ids[:, 20:], 1, Frame(1, 1), 5)
+    long, _ = scores(build("bert"), ids, 1, SpecialTokenCounts(1, 1), 5)
+    short, _ = scores(build("bert"), ids[:, 20:], 1, SpecialTokenCounts(1, 1), 5)
     assert set((48 - long).tolist()) >= set((28 - short).tolist())
 
 
 def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) -> None:
     model = build("llama")
-    found = loss_by_context(model, [ids], (16, 48), 8, Frame(1, 0), None)
+    found = loss_by_context(model, [ids], (16, 48), 8, SpecialTokenCounts(1, 0), None)
     short = torch.cat((ids[:, :1], ids[:, -15:]), dim=1)
     with torch.no_grad():
         logits = model(short).logits[0, -9:-1].log_softmax(-1)
@@ -86,10 +86,10 @@ def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) ->
 
 
 def test_places_cover_the_longest_text(build: Build, ids: Tensor) -> None:
-    found = loss_by_context(build("llama"), [ids], (24, 48), 8, Frame(0, 0), None)
-    assert len(found.places) == len(found.by_place) == 16
-    assert found.places[0] < 3
-    assert found.places[-1] > 44
+    found = loss_by_context(build("llama"), [ids], (24, 48), 8, SpecialTokenCounts(0, 0), None)
+    assert len(found.positions) == len(found.by_position) == 16
+    assert found.positions[0] < 3
+    assert found.positions[-1] > 44
 
 
 @pytest.mark.parametrize(
@@ -97,25 +97,25 @@ def test_places_cover_the_longest_text(build: Build, ids: Tensor) -> None:
     [(1024, 256, 64, (64, 128, 256, 512, 1024)), (1000, 256, 64, (125, 250, 256, 500, 1000)), (100, 256, 64, (100,))],
 )
 def test_lengths(length: int, trained: int, least: int, wanted: tuple[int, ...]) -> None:
-    found = measured_lengths(length, trained, least)
+    found = context_lengths(length, trained, least)
     assert found == wanted
 
 
 def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
-    assert can_read(build("llama"))
-    assert can_read(build("bert"))
-    assert not can_read(build("llama").model)
+    assert has_lm_head(build("llama"))
+    assert has_lm_head(build("bert"))
+    assert not has_lm_head(build("llama").model)
 
 
 def test_a_starter_is_found_out() -> None:
     """Trained on 256 tokens: text hurts beyond, and YaRN brings heads back to where they looked."""
     model, tokenizer = load_starter("llama")
     found = probe(model, tokenizer, scheme="yarn", factor=2, samples=8, rows=64)
-    before, after = found.sides
-    assert before.reading is not None
-    assert after.reading is not None
-    assert before.reading.hurts_from == 512
-    assert after.reading.hurts_from is None
+    before, after = found.variants
+    assert before.loss is not None
+    assert after.loss is not None
+    assert before.loss.hurts_from == 512
+    assert after.loss.hurts_from is None
     assert found.moved is not None
     assert float(found.moved.mean()) > 0.1
     previous = [head for head in after.heads if head.kind == "previous token"]
@@ -142,7 +142,7 @@ def test_a_table_is_read_up_to_its_end() -> None:
     """GPT-2's ends at 256, so what a scheme does at 512 has nothing to be compared with."""
     model, tokenizer = load_starter("gpt2")
     found = probe(model, tokenizer, scheme="alibi", factor=2, samples=1, rows=16)
-    assert [side.length for side in found.sides] == [256, 512]
+    assert [variant.length for variant in found.variants] == [256, 512]
     assert found.moved is None
 
 
@@ -150,7 +150,7 @@ def test_a_patched_model_is_looked_at_as_it_is() -> None:
     model, tokenizer = load_starter("llama")
     patch_model(model, "yarn", factor=2)
     found = probe(model, tokenizer, samples=1, rows=16)
-    assert [(side.label, side.length) for side in found.sides] == [("yarn", 512)]
+    assert [(variant.label, variant.length) for variant in found.variants] == [("yarn", 512)]
     assert is_patched(model)
 
 
@@ -160,8 +160,8 @@ def test_a_peft_model_is_looked_into() -> None:
     wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
     settings = {"length": 128, "samples": 1, "rows": 16}
     plain, found = (probe(one, tokenizer, **settings) for one in (load_starter("llama")[0], wrapped))
-    assert found.sides[0].heads == plain.sides[0].heads  # a fresh adapter changes nothing
-    assert found.sides[0].reading is not None
+    assert found.variants[0].heads == plain.variants[0].heads  # a fresh adapter changes nothing
+    assert found.variants[0].loss is not None
 
 
 def test_refusals(tmp_path: Any) -> None:

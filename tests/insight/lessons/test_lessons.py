@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import UnknownScheme, UnknownTopic
-from hf_posenc.insight.lessons import Finding, explain, topics
+from hf_posenc.errors import UnknownLesson, UnknownScheme
+from hf_posenc.insight.lessons import Finding, all_lessons, explain
 from hf_posenc.insight.lessons.demonstrations import dog, layernorm, window
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
@@ -30,7 +30,7 @@ def row_of(finding: Finding, first: str, table: int = 0) -> dict[str, Any]:
     return next(dict(zip(chosen.columns, row, strict=True)) for row in chosen.rows if row[0] == first)
 
 
-@pytest.mark.parametrize("name", sorted(set(topics()) - HEAVY))
+@pytest.mark.parametrize("name", sorted(set(all_lessons()) - HEAVY))
 def test_every_topic_runs_and_speaks(name: str) -> None:
     finding = found(name)
     assert finding.title.endswith("?")
@@ -75,11 +75,11 @@ def test_other_schemes_on_request() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UnknownTopic, match="'dog'"):
+    with pytest.raises(UnknownLesson, match="'dog'"):
         explain("dogs")
-    with pytest.raises(UnknownTopic, match="Leave --scheme out"):
+    with pytest.raises(UnknownLesson, match="Leave --scheme out"):
         explain("sine", ["rope"])
-    with pytest.raises(UnknownTopic, match="adds no codes"):
+    with pytest.raises(UnknownLesson, match="adds no codes"):
         explain("terms", ["rope"])
 
 

@@ -1,0 +1,130 @@
+"""Measure the cells of a comparison: patch, evaluate, store, unpatch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import isfinite
+from typing import Any, TypeGuard
+
+import torch
+
+from hf_posenc.errors import PosEncError
+from hf_posenc.eval.comparison.cell import Cell, Request
+from hf_posenc.eval.comparison.progress import RemainingTime
+from hf_posenc.eval.evaluation import evaluate
+from hf_posenc.eval.lm.native_length import check_reach, trained_length_of
+from hf_posenc.eval.results.record import Record, State
+from hf_posenc.eval.results.store import Store
+from hf_posenc.patching.patch import patch_model, unpatch_model
+
+NO_MEMORY = "can't allocate memory"
+"""Message of the `RuntimeError` that torch raises when it runs out of CPU memory."""
+
+ProgressCallback = Callable[[float, str], None]
+"""Called with the completed fraction of the work and a description of the current step."""
+
+
+def measure_cells(
+    lm: Any,
+    cells: Sequence[Cell],
+    store: Store,
+    request: Request,
+    passed_on: dict[str, Any],
+    progress: ProgressCallback,
+) -> list[Record]:
+    """Return the records of all cells; those missing in the store are measured and stored first."""
+    kept = {record.key: record for record in map(store.get, (cell.key for cell in cells)) if is_final(record)}
+    todo = list(
+        {cell.key: cell for cell in cells if cell.key not in kept}.values()
+    )  # two labels may name the same settings
+    known = [((c.task, c.length), kept[c.key].seconds) for c in cells if c.key in kept and kept[c.key].state == "done"]
+    remaining = RemainingTime([(cell.task, cell.length) for cell in todo], known, progress)
+    for number, cell in enumerate(todo):
+        remaining.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
+        record = measure_cell(lm, cell, request, passed_on, remaining.on_request)
+        store.put(record)
+        kept[cell.key] = record
+        remaining.end(record.seconds, record.state == "done")
+    return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
+
+
+def is_final(record: Record | None) -> TypeGuard[Record]:
+    """Whether a record is final; a failed cell is tried again."""
+    return record is not None and record.state != "failed"
+
+
+def measure_cell(
+    lm: Any, cell: Cell, request: Request, passed_on: dict[str, Any], on_request: Callable[[], None]
+) -> Record:
+    """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
+    started = time.monotonic()
+    state: State = "refused"
+    reason, rows = "", []
+    lm.on_request = on_request
+    try:
+        with patched(lm, cell, request):
+            state = "failed"
+            evaluation = evaluate(
+                lm,
+                tasks=[cell.task],
+                lengths=cell.lengths,
+                longest=request.longest,
+                label=cell.entry.label,
+                **passed_on,
+            )
+        rows = [row.to_dict() for row in evaluation.rows]
+        reason = invalid_rows_reason(rows)
+        state = "failed" if reason else "done"
+    except PosEncError as error:
+        reason = str(error)
+    except Exception as error:
+        state, reason = "failed", failure_reason(error, cell)
+    length = cell.length if len(cell.lengths) == 1 else None
+    return Record(
+        cell.key, cell.entry.label, cell.task, length, state, reason, rows if state == "done" else [],
+        time.monotonic() - started, cell.settings,
+    )  # fmt: skip
+
+
+def failure_reason(error: Exception, cell: Cell) -> str:
+    """Describe an unexpected error in one line; out-of-memory errors with what to do."""
+    what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY in str(error):
+        return f"Out of memory at {cell.length} tokens ({what}). Choose shorter lengths or a smaller batch size."
+    return what
+
+
+@contextmanager
+def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
+    """Inside the block, patch the model with the scheme of a cell.
+
+    Raises:
+        PosEncError: the scheme is refused, or the unpatched model is too short for the length.
+    """
+    entry = cell.entry
+    if entry.scheme is None:
+        check_reach(lm, cell.length)
+        yield
+        return
+    reach = request.longest if request.one_factor else cell.length
+    lengths = entry.lengths or {"target_length": max(reach, trained_length_of(lm))}
+    with torch.random.fork_rng():
+        torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly
+        patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
+    try:
+        yield
+    finally:
+        unpatch_model(lm.model)
+
+
+def invalid_rows_reason(rows: Sequence[dict[str, Any]]) -> str:
+    """Return why the numbers cannot be reported; empty where they can."""
+    if not rows:
+        return "The task gave no number. Check its metrics."
+    for row in rows:
+        if not isfinite(row["value"]):
+            return f"{row['metric']} is {row['value']} at length {row['length']}. Check the weights for such values."
+    return ""

@@ -1,0 +1,75 @@
+"""Load a model for lm-eval: from a live model, a folder or a hub name to a language model object."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.errors import MissingExtra, WrongKind, shown
+
+
+def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
+    """The lm-eval model object of a live model, a name or a path; one that is one already is passed through."""
+    require_lm_eval()
+    import torch
+    from lm_eval.api.model import LM
+
+    from hf_posenc.checkpoints.validate import check_folder
+    from hf_posenc.core.files.hf_errors import explained_errors
+    from hf_posenc.core.files.paths import checked_name
+    from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+    from hf_posenc.eval.lm.native_length import check_device
+    from hf_posenc.eval.validate import check_batch, check_tokenizer
+    from hf_posenc.patching.preconditions.weights import check_finite
+
+    check_tokenizer(tokenizer)
+    check_batch(model_args.get("batch_size", 1))
+    if isinstance(model, LM):
+        return model
+    if isinstance(model, (str, Path)):
+        model = checked_name(model)
+        check_folder(model)
+        with explained_errors(model):
+            cls = PosEncMLM if is_masked(model) else PosEncLM
+    elif isinstance(model, torch.nn.Module):
+        cls = PosEncMLM if is_masked(model) else PosEncLM
+    else:
+        raise WrongKind(f"A model to measure is a live one, a folder or a hub name, got {shown(model)}. Pass one.")
+    if model_args.get("device") is not None:
+        check_device(model_args["device"])
+    if isinstance(tokenizer, (str, Path)):
+        tokenizer = checked_name(tokenizer, "A tokenizer")
+    with explained_errors(tokenizer) if isinstance(tokenizer, str) else nullcontext():
+        lm = cls(model, tokenizer=tokenizer, **model_args)
+    check_finite(lm.model)
+    return lm
+
+
+def is_masked(model: Any) -> bool:
+    """Whether a model's own class, or a checkpoint's, is a masked language model."""
+    if isinstance(model, str):
+        from hf_posenc.checkpoints.config import read_config
+
+        classes = read_config(model).architectures or []
+    else:
+        from hf_posenc.eval.lm.log_probs import unwrapped
+
+        classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
+    return any(name.endswith("ForMaskedLM") for name in classes)
+
+
+def model_name(lm: Any) -> str:
+    """The name or path the model came from, else its class."""
+    from hf_posenc.eval.lm.log_probs import unwrapped
+
+    host = unwrapped(lm.model)
+    return getattr(host.config, "_name_or_path", "") or type(host).__name__
+
+
+def require_lm_eval() -> None:
+    """Say which extra is missing, rather than which module."""
+    try:
+        import lm_eval  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("Evaluation needs lm-eval, which is not installed. pip install 'hf-posenc[eval]'") from error

@@ -1,0 +1,80 @@
+"""One recommended scheme with its options, and the commands that apply, compare and fine-tune it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A scheme that fits, with its numbers.
+
+    Attributes:
+        scheme: name or composition.
+        use: ``zero-shot`` or ``training``.
+        options: of the scheme, by the paper's rules.
+        lengths: what `patch_model` is told: the target, and the trained length where the configuration misleads.
+        reason: what it does, and how far whom it carried.
+        shown_factor: the largest target over trained length it has been shown at; None where nobody gives a figure.
+        source: of that claim; an arXiv id or an address.
+        beyond: whether this target is farther than that.
+        cache: bytes of keys and values of one text at the target length.
+        kept: tokens the cache holds; those in between are forgotten.
+        model: as on the command line.
+        trained: tokens the weights saw.
+        restore: whether the scheme the checkpoint carries must be taken off first.
+    """
+
+    scheme: str
+    use: str
+    options: dict[str, Any]
+    lengths: dict[str, int]
+    reason: str
+    shown_factor: float | None
+    source: str
+    beyond: bool
+    cache: int
+    kept: int
+    model: str
+    trained: int
+    restore: bool = False
+
+    @property
+    def patch(self) -> str:
+        """The line of Python."""
+        given = {**self.lengths, **self.options}
+        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
+        call = call.replace("'", '"')
+        return f"unpatch_model(model); {call}" if self.restore else call
+
+    @property
+    def compare(self) -> str:
+        """The command that measures it beside the unpatched model."""
+        told = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+        words = ",".join(f"{name}={_word(value)}" for name, value in told.items())
+        entry = f"{self.scheme}:{words}" if words else self.scheme
+        lengths = ",".join(map(str, sorted({self.trained, self.lengths["target_length"]})))
+        return shlex.join(
+            ["hf-posenc", "compare", "--model", self.model, "--schemes", f"unpatched,{entry}", "--lengths", lengths]
+        )
+
+    @property
+    def finetune(self) -> str:
+        """The command that tunes it."""
+        words = ["hf-posenc", "finetune", "--model", self.model, "--scheme", self.scheme]
+        for name, value in self.lengths.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        for name, value in self.options.items():
+            words += ["--option", f"{name}={_word(value)}"]
+        return shlex.join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        commands = {"compare": self.compare} | ({"finetune": self.finetune} if self.use == "training" else {})
+        return {**asdict(self), "patch": self.patch, **commands}
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)

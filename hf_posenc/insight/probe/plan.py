@@ -1,0 +1,118 @@
+"""Plan a probe: validate its arguments, choose its context lengths, and cut its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_posenc.errors import (
+    UnsupportedModel,
+    WrongKind,
+    shown,
+)
+from hf_posenc.eval.errors import LengthTooShort, TextTooShort
+from hf_posenc.eval.lm.special_tokens import frame_of
+from hf_posenc.eval.tasks.parse import seed_of, whole
+from hf_posenc.eval.texts.windows import source_text, tokenized
+from hf_posenc.insight.probe.capture import attentions_of
+from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
+from hf_posenc.insight.probe.variant import (
+    Plan,
+)
+from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
+from hf_posenc.patching.state import base_model_of, describe, is_patched
+
+
+def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
+    """Validate the arguments before the model is changed.
+
+    Raises:
+        UnsupportedModel: no adapter knows the model, or its weights are on the meta device.
+        WeightsNotFinite: a weight is NaN or infinite.
+        WrongKind: there is no tokenizer.
+        TaskOptionOutOfRange: a count or the seed is out of range.
+    """
+    base_model_of(model)
+    if any(weight.is_meta for weight in model.parameters()):
+        raise UnsupportedModel("The weights of this model are on the meta device. Load the weights before probing it.")
+    check_finite(model)
+    if isinstance(tokenizer, str) or not callable(tokenizer):
+        raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
+    if length is not None:
+        whole("length", length)
+    for name, value in counts.items():
+        whole(name, value)
+    seed_of(seed)
+
+
+def lengths_of(model: nn.Module) -> tuple[int, int | None]:
+    """Return the trained length and the size of the model's position table in tokens (None without a table)."""
+    base, adapter = base_model_of(model)
+    trained = describe(model).trained_length if is_patched(model) else adapter.trained_length(base.config)  # type: ignore[arg-type]
+    return trained, adapter.geometry(base.config, trained_length=trained, target_length=trained).table  # type: ignore[arg-type]
+
+
+def default_length(
+    model: nn.Module, factor: float | None, target: int | None, trained: int, table_size: int | None
+) -> int:
+    """Return the text length in tokens that is probed by default."""
+    if is_patched(model):
+        return describe(model).target_length
+    if target is not None or factor is not None:
+        return target or int(trained * (factor or 1))
+    return 2 * trained if table_size is None else table_size
+
+
+def plan_of(
+    model: nn.Module,
+    tokenizer: Any,
+    file: str | Path | None,
+    length: int,
+    trained: int,
+    *,
+    samples: int,
+    **settings: Any,
+) -> Plan:
+    """Cut texts of ``length`` tokens out of a file, and choose the context lengths at which they are scored.
+
+    Raises:
+        LengthTooShort: there is no room for context before the scored tokens.
+        TextTooShort: the file has not enough text.
+    """
+    prefix, suffix = frame_of(tokenizer)
+    special = SpecialTokenCounts(len(prefix), len(suffix))
+    ids = tokenized(tokenizer, source_text(file)).ids
+    check_vocabulary(base_model_of(model)[0], max((*prefix, *ids, *suffix), default=0))
+    inner, scored = length - special.before - special.after, settings["scored"]
+    shortest = 2 * scored + special.before + special.after
+    if inner < 2 * scored:
+        raise LengthTooShort(
+            f"A length of {length} tokens has no room for context before {scored} scored ones. "
+            f"Ask for a length of at least {shortest}, or score fewer tokens."
+        )
+    last_start = len(ids) - inner
+    if last_start < (samples - 1) * scored:
+        raise TextTooShort(
+            f"{samples} texts of {length} tokens were asked for, and the file has {len(ids)} tokens. "
+            "Give a longer file, a shorter length or fewer samples."
+        )
+    starts = [i * last_start // max(1, samples - 1) for i in range(samples)]
+    device = next(model.parameters()).device
+    texts = [torch.tensor([[*prefix, *ids[s : s + inner], *suffix]], device=device) for s in starts]
+    causal = bool(attentions_of(model)[0].is_causal)
+    return Plan(
+        texts, special, trained, context_lengths(length, trained, shortest),
+        mask=None if causal else tokenizer.mask_token_id, **settings,
+    )  # fmt: skip
+
+
+def context_lengths(length: int, trained: int, least: int) -> tuple[int, ...]:
+    """Halve the length repeatedly down to ``least``, and include the trained length; ascending, in tokens."""
+    found: Sequence[int] = [length]
+    while found[-1] // 2 >= least:
+        found = [*found, found[-1] // 2]
+    return tuple(sorted({*found, *([trained] if least <= trained < length else [])}))
