@@ -56,6 +56,7 @@ class Case:
         config, adapter = self._config_and_adapter()
         self.trained: int = options.get("trained_length") or adapter.trained_length(config)
         geometry = adapter.geometry(config, trained_length=self.trained, target_length=self.trained)
+        self.geometry = geometry
         self.causal, self.table, self.rotary = geometry.causal, geometry.table, geometry.rotary
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
 from hf_posenc.checks.torch_settings import settings
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
@@ -98,13 +98,15 @@ def nobody_else_is_touched(pair: Case) -> Deviation:
 
     The value is the number of differences.
     """
-    name = pair.model if isinstance(pair.model, str) else base_model_of(pair.model)[1].name
-    other = tiny_model(name)
+    base, adapter = base_model_of(pair.fresh())
+    name = pair.model if isinstance(pair.model, str) else adapter.name
+    other = tiny_model(name) if name in TINY_MODELS else type(base)(copy.deepcopy(base.config)).eval()
+    shared = dict.fromkeys((*SHARED_MODULES, type(base).__module__))
     tokens = random_tokens(other, pair.host_length(9))
-    before = {**surroundings(), "another model": forward(other, tokens)}
+    before = {**surroundings(shared), "another model": forward(other, tokens)}
     with pair.patched() as model:
         forward(model, random_tokens(model, pair.length(9, model)))
-        during = {**surroundings(), "another model": forward(other, tokens)}
+        during = {**surroundings(shared), "another model": forward(other, tokens)}
     return pair.gap("isolation", *differences(before, during))
 
 
@@ -125,10 +127,10 @@ def traces(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
     return found
 
 
-def surroundings() -> dict[str, Any]:
+def surroundings(shared: Iterable[str] = SHARED_MODULES) -> dict[str, Any]:
     """What all models share: torch's settings, and the identity of every name in the modules and classes."""
     found: dict[str, Any] = {f"torch's {name}": value for name, value in settings().items()}
-    for module in map(importlib.import_module, SHARED_MODULES):
+    for module in map(importlib.import_module, shared):
         for name, value in vars(module).items():
             if name.startswith("__"):
                 continue

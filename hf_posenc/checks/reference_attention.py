@@ -96,7 +96,7 @@ def turned(
     at = places[..., None] if rotation.axes is None else places[..., list(rotation.axes)]
     angle = at.double() * frequencies
     decay = torch.tensor(rotation.decay or [0.0], dtype=torch.float64, device=x.device)
-    size = (decay * age_of(ctx.query_positions)[..., None]).exp()
+    size = rotation.amplitude * (decay * age_of(ctx.query_positions)[..., None]).exp()
     cos, sin = (angle.cos() * size).to(dtype)[:, None], (angle.sin() * size).to(dtype)[:, None]
     own, left = x[..., : rotation.dims].to(dtype), x[..., rotation.dims :].to(dtype)
     halves = rotation.layout == "half"

@@ -35,7 +35,7 @@ Parametrisation: TypeAlias = Literal["logsigmoid", "neg_softplus"]
 STD = 0.02
 
 
-@register_scheme("fox", aliases=("forgetting", "ddalibi"), learned=True, paper="2503.02130")
+@register_scheme("fox", aliases=("forgetting", "ddalibi"), paper="2503.02130")
 class Fox(Scheme):
     """A learned gate per head and token that decides how fast attention forgets. Defined at every length.
 
