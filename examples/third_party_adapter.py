@@ -1,4 +1,4 @@
-"""GPT-NeoX (Pythia): an adapter of your own, in one file, with which the model takes every scheme that is defined on it.
+"""GPT-NeoX (Pythia): an adapter of your own in one file, with which the model takes every scheme that is defined on it.
 
     python examples/third_party_adapter.py
 
@@ -9,6 +9,8 @@ adapter without importing this file, name it in the ``pyproject.toml`` of your o
     [project.entry-points."hf_posenc.adapters"]
     gpt_neox = "your_package.gpt_neox:GPTNeoXAdapter"
 """
+
+from typing import ClassVar
 
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 from transformers.models.gpt_neox import modeling_gpt_neox as gpt_neox
@@ -48,9 +50,7 @@ class PatchedGPTNeoXAttention(PatchedAttention, gpt_neox.GPTNeoXAttention):
 
     def forward(self, hidden_states, attention_mask=None, layer_past=None, position_embeddings=None, **call):
         q, k, v = (x.transpose(1, 2) for x in self.project(hidden_states))
-        mixed, weights = self.attend(
-            q, k, v, hidden=hidden_states, cache=layer_past, mask=attention_mask, host=call
-        )
+        mixed, weights = self.attend(q, k, v, hidden=hidden_states, cache=layer_past, mask=attention_mask, host=call)
         return self.dense(mixed.flatten(2)), weights
 
 
@@ -66,7 +66,7 @@ class DisabledGPTNeoXRotaryEmbedding(DisabledRotary, gpt_neox.GPTNeoXRotaryEmbed
 class GPTNeoXAdapter(Adapter):
     """Where GPT-NeoX keeps position."""
 
-    attention = {gpt_neox.GPTNeoXAttention: PatchedGPTNeoXAttention}
+    attention: ClassVar = {gpt_neox.GPTNeoXAttention: PatchedGPTNeoXAttention}
     base_class = gpt_neox.GPTNeoXModel
     length_dependent = ("dynamic", "longrope")
 
