@@ -113,7 +113,7 @@ class PatchedAttention(nn.Module):
         q, k = scheme.prepare(q, k)
         queries, keys, v = rotated(scheme, q, k, v, ctx)
         del q, k  # memory, where they were turned
-        beside = scheme.carry(ctx)
+        beside = scheme.extra_key_channels(ctx)
         beside = None if beside is None else beside.to(keys[0].dtype)
         if told is not None and told.own_mask:
             mask = mask_of_held(mask, cache, self.layer_idx, q_length)

@@ -29,7 +29,7 @@ HOOKS = {
     "logit_scale": "scales all logits",
     "sink": "adds a key without a value",
     "visible": "hides some keys",
-    "carry": "caches something beside every key",
+    "extra_key_channels": "caches further channels with every key",
 }
 USE = """```python
 from hf_posenc import describe, load_starter, patch_model

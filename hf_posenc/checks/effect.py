@@ -23,7 +23,7 @@ from hf_posenc.schemes.base import Scheme, implements
 
 LONGEST = 4096  # tokens: the models of users may have been made for millions
 SAYINGS = (  # hooks that say where tokens are; the others move them about in training, or drop them
-    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
     *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible"),
 )
 

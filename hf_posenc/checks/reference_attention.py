@@ -55,7 +55,7 @@ def reference_terms(attention: PatchedAttention, positions: Tensor, hidden: Tens
         positions, positions, causal=attention.is_causal, contiguous=False, hidden=hidden,
         projections=LayerProjections(attention), layer=attention.layer_idx,
     )  # fmt: skip
-    beside = attention.scheme.carry(ctx)
+    beside = attention.scheme.extra_key_channels(ctx)
     ctx = ctx if beside is None else replace(ctx, carried=beside.float())
     return ReferenceTerms(attention.scheme, attention.scheme.terms(ctx), ctx, attention.scaling)
 

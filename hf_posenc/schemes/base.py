@@ -121,8 +121,8 @@ class Scheme(nn.Module):
         """Queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated."""
         return query, key
 
-    def carry(self, ctx: PositionContext) -> Tensor | None:
-        """What to cache beside every new key, ``[batch, kv_heads, query, channels]``; back in ``ctx.carried``."""
+    def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
+        """Channels to cache with every new key, ``[batch, kv_heads, query, channels]``; read back as ``ctx.carried``."""
         return None
 
     def bias(self, ctx: PositionContext) -> Bias | None:

@@ -24,7 +24,16 @@ class Composition(Scheme):
         self.parts = nn.ModuleList(parts)
         self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
         self.shared = all(part.shared for part in parts)  # type: ignore[misc]
-        for hook in ("rotation", "row_rotation", "embed", "carry", "reposition", "prepare", "sink", "read_table"):
+        for hook in (
+            "rotation",
+            "row_rotation",
+            "embed",
+            "extra_key_channels",
+            "reposition",
+            "prepare",
+            "sink",
+            "read_table",
+        ):
             self._at_most_one(hook)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
@@ -73,8 +82,8 @@ class Composition(Scheme):
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self._part("prepare").prepare(query, key)
 
-    def carry(self, ctx: PositionContext) -> Tensor | None:
-        return self._part("carry").carry(ctx)
+    def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
+        return self._part("extra_key_channels").extra_key_channels(ctx)
 
     @property
     def kept_keys(self) -> tuple[int, int] | None:

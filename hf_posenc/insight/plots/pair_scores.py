@@ -140,7 +140,7 @@ def pairs_of(subject: Target, length: int, vectors: Vectors = "ones", coordinate
         query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
     )
     queries, keys, values = rotated(scheme, q, k, torch.zeros_like(k), ctx)
-    beside = scheme.carry(ctx)
+    beside = scheme.extra_key_channels(ctx)
     ctx = ctx if beside is None else replace(ctx, carried=beside.float())
     queries, terms = scaled(queries, scheme.terms(ctx))
     copies = copies_of(keys, terms.regions)

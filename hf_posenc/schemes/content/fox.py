@@ -75,7 +75,7 @@ class Fox(Scheme):
         """RoPE's, if asked for."""
         return self.turning
 
-    def carry(self, ctx: PositionContext) -> Tensor | None:
+    def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
         """ln f of new tokens, ``[batch, kv_heads, query, directions · heads of a key head]``; None outside a model."""
         if ctx.hidden is None:
             return None
