@@ -16,6 +16,13 @@ from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme, overrides
 
 
+SINGLE = (
+    *("rotation", "row_rotation", "embed", "extra_key_channels"),
+    *("reposition", "prepare", "sink", "read_table"),
+)
+"""Hooks that at most one part may have."""
+
+
 class Composition(Scheme):
     """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; what only one can have, one must have."""
 
