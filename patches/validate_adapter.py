@@ -1,4 +1,7 @@
-"""Refuse an adapter that breaks its contract: its class when it is registered, its answers at the first patch."""
+"""Refuse an adapter that breaks its contract: its class when it is registered, its answers at the first patch.
+
+Longer than other files, as it is one list: all that an adapter can get wrong, in the order in which it is met.
+"""
 
 from __future__ import annotations
 

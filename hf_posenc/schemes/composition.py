@@ -15,7 +15,6 @@ from hf_posenc.core.terms import RowRotation, Terms
 from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme, overrides
 
-
 SINGLE = (
     *("rotation", "row_rotation", "embed", "extra_key_channels"),
     *("reposition", "prepare", "sink", "read_table"),
@@ -31,16 +30,7 @@ class Composition(Scheme):
         self.parts = nn.ModuleList(parts)
         self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
         self.shared = all(part.shared for part in parts)  # type: ignore[misc]
-        for hook in (
-            "rotation",
-            "row_rotation",
-            "embed",
-            "extra_key_channels",
-            "reposition",
-            "prepare",
-            "sink",
-            "read_table",
-        ):
+        for hook in SINGLE:
             self._at_most_one(hook)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
