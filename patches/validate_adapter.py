@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 COUNTS = ("heads", "kv_heads", "head_dim", "width")
 WRITTEN = ("forward", "project_query", "project_key", "live_dropout")
 """What each patched attention class must define; `PatchedAttention` only declares it."""
+CORRECT = "Correct its geometry, or put back the configuration that the model was built with"
+
 READ = ("scaling", "is_causal", "config", "layer_idx")
 """What `PatchedAttention.attend` reads of the attention module itself."""
 
@@ -104,12 +106,12 @@ def geometry_of(adapter: Adapter, config: Any, *, trained_length: int, target_le
     wrong += [] if geometry.rotary is None or isinstance(geometry.rotary, HostRotary) else ["rotary"]
     if wrong:
         name = wrong[0]
-        _refuse(cls, f"has a geometry with {name} = {shown(values[name])}", f"Return what Geometry says of {name}")
+        _refuse(cls, f"has a geometry with {name} = {shown(values[name])}", CORRECT)
     if geometry.heads % geometry.kv_heads:
         _refuse(
             cls,
             f"has a geometry with {geometry.heads} heads and {geometry.kv_heads} kv_heads",
-            "The second must divide the first; return the numbers of the configuration",
+            CORRECT,
         )
     if (geometry.trained_length, geometry.target_length) != (trained_length, target_length):
         _refuse(cls, "has a geometry with other lengths than it was given", "Pass both of them on to Geometry")
