@@ -44,7 +44,7 @@ class Made:
     @property
     def line(self) -> str:
         """The command as a reader types it."""
-        return f"hf-posenc {self.alt_text} --out {self.out}"
+        return f"hf-posenc {self.words} --out {self.out}"
 
 
 PROBE = "probe --model starter:llama --scheme yarn --factor 4"

@@ -1,15 +1,15 @@
-"""Plateau: a scheme of your own, in one file, that every supported model can use and the contract can judge.
+"""Plateau: a scheme of your own, in one file, that every supported model can use and every check can measure.
 
     score[h, i, j] = q_i · k_j / √d − m_h min(|i − j|, reach)          m_h = 2^(−8 (h + 1) / H)
 
-ALiBi's penalty on distance that stops growing at ``reach``: keys beyond it are told apart by what they say alone.
+ALiBi's penalty on distance, which stops growing at ``reach``: beyond it, only the content of the keys counts.
 
-    python examples/third_party_scheme.py                       # patch a bundled model, measure the contract; seconds
+    python examples/third_party_scheme.py                       # patch a bundled model, measure every check; seconds
     python examples/third_party_scheme.py --model bert --factor 8 --reach 64
 
-What is needed, and nothing else: a subclass of `hf_posenc.Scheme` with the hooks the idea has (this one has a bias that
-depends on the distance alone, see `hf_posenc.schemes.base` for the others), typed options with defaults that follow the
-model, and the decorator. The package never hears of models, caches or masks here, and so cannot get them wrong.
+What is needed, and nothing else: a subclass of `Scheme` with the hooks that the idea has (this one has a bias that
+depends on the distance alone; `hf_posenc.schemes.base` has the others), typed options with defaults that follow the
+model, and the decorator. Models, caches and masks are the package's business.
 
 To have ``patch_model(model, "plateau")`` and ``hf-posenc list`` know it without importing this file, name it in the
 ``pyproject.toml`` of your own package:
@@ -27,14 +27,11 @@ import argparse
 from torch import Tensor
 
 import hf_posenc
-from hf_posenc.core.context import PositionContext
-from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.extend import Geometry, PositionContext, PositiveInt, Scheme, ToeplitzBias, register_scheme
 
 
-@hf_posenc.register_scheme("plateau", aliases=("capped_alibi",))
-class Plateau(hf_posenc.Scheme):
+@register_scheme("plateau", aliases=("capped_alibi",))
+class Plateau(Scheme):
     """Linear penalty on distance up to ``reach`` tokens (default: the trained length), constant beyond."""
 
     def __init__(self, geometry: Geometry, *, reach: PositiveInt | None = None) -> None:

@@ -65,6 +65,10 @@ class UnsupportedModel(PosEncError, TypeError):
     """No adapter knows where this model keeps position."""
 
 
+class AdapterInvalid(PosEncError, TypeError):
+    """An adapter breaks its contract: it lacks a member, or one of them returns what it must not."""
+
+
 class ForeignPatch(PosEncError, RuntimeError):
     """Somebody else replaced a module's ``forward`` on the instance; a class swap would be hidden behind it."""
 

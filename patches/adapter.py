@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def eager_mask(attention: Any, hidden: Tensor) -> Tensor | None:
-    """What transformers' eager attention of a decoder needs to be told, ``[1, 1, token, token]``; other backends know.
+    """The causal mask that transformers' eager attention of a decoder needs, ``[1, 1, token, token]``.
+
+    None for an encoder, and for other backends, which apply causality without one.
 
     Args:
         attention: a module, patched or not.
@@ -33,9 +35,10 @@ class Adapter(ABC):
     """Where one family of models keeps position.
 
     Class attributes:
-        attention: the host's attention classes and what replaces them.
-        base_class: the host's base model.
-        length_dependent: scalings of the host whose frequencies change with the length; nothing can be built on them.
+        name: its ``config.model_type``, set by `register_adapter`.
+        attention: each attention class of the model, and the `PatchedAttention` that replaces it.
+        base_class: the model without a head.
+        length_dependent: scalings of the model whose frequencies change with the length; nothing can be built on them.
     """
 
     name: ClassVar[str]
@@ -45,15 +48,17 @@ class Adapter(ABC):
 
     @abstractmethod
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
-        """The host's shapes, with the lengths of a patch."""
+        """The model's shapes, its rotation or the rows of its table, with the lengths of a patch."""
 
-    @abstractmethod
     def trained_length(self, config: PreTrainedConfig) -> int:
-        """What the weights saw, looking through a scaling the configuration already has."""
+        """Tokens of the texts that the weights were trained on, before any scaling that the configuration has."""
+        parameters = getattr(config, "rope_parameters", None) or {}
+        return int(parameters.get("original_max_position_embeddings") or config.max_position_embeddings)
 
     def scaled_already(self, config: PreTrainedConfig) -> str | None:
-        """Name of a position scaling in the host's own configuration, or None."""
-        return None
+        """The ``rope_type`` of a scaling in the model's own configuration, or None."""
+        kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        return None if kind == "default" else kind
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The base model inside ``model`` (or itself)."""
@@ -67,11 +72,19 @@ class Adapter(ABC):
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         """Modules other than attention that must change class, and the class."""
 
-    @abstractmethod
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
-        """Parameters the scheme puts out of use."""
+        """Parameters the scheme puts out of use, by default none."""
+        return iter(())
 
     @abstractmethod
     def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """A layer's attention output on synthetic ``hidden [1, token, width]`` at ``positions [1, token]``,
-        with everything position does to it on the way, patched or not."""
+        """One layer's attention output, ``[1, token, channels]``, with everything that position does to it on the way.
+
+        The proof that a patch took effect compares it before and after.
+
+        Args:
+            base: the base model, patched or not.
+            hidden: synthetic states ``[1, token, width]``, as the embeddings would give them.
+            positions: of the tokens, ``[1, token]``.
+            layer: which layer.
+        """

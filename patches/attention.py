@@ -118,7 +118,7 @@ class PatchedAttention(nn.Module):
         self, plan: CallPlan, ctx: PositionContext, keys: tuple[Tensor, ...], v: Tensor, cache: Cache | None
     ) -> tuple[tuple[Tensor, ...], Tensor, PositionContext]:
         """All keys and values in reach, the new ones added to the cache; and the context with their extra channels."""
-        extra = plan.scheme.carry(ctx) if plan.extra_channels else None
+        extra = plan.scheme.extra_key_channels(ctx) if plan.extra_channels else None
         extra = None if extra is None else extra.to(keys[0].dtype)
         if cache is not None:
             one = len(keys) == 1 and extra is None

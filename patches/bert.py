@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, PreTrainedConfig
+from transformers import BertConfig
 from transformers.models.bert.modeling_bert import (
     BertEmbeddings,
     BertModel,
@@ -85,7 +85,6 @@ class UnboundedBertEmbeddings(BertEmbeddings):
 class BertAdapter(Adapter):
     """Where BERT keeps position."""
 
-    name = "bert"
     attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {BertSelfAttention: PatchedBertSelfAttention}
     base_class = BertModel
 
@@ -97,9 +96,6 @@ class BertAdapter(Adapter):
             trained_length=trained_length, target_length=target_length,
             table=config.max_position_embeddings,
         )  # fmt: skip
-
-    def trained_length(self, config: PreTrainedConfig) -> int:
-        return int(config.max_position_embeddings)
 
     def swaps(self, base: BertModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
         yield base.embeddings, UnboundedBertEmbeddings

@@ -167,7 +167,7 @@ def make_plan(
         scheme, ctx, mask, given, backend,
         paged=by_engine,
         prepares=implements(scheme, "prepare"),
-        extra_channels=implements(scheme, "carry"),
+        extra_channels=implements(scheme, "extra_key_channels"),
     )  # fmt: skip
     if not by_engine and not is_traced():
         share(plan)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import GPT2Config, PreTrainedConfig
+from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Model, eager_attention_forward
 
 from hf_posenc.core.geometry import Geometry
@@ -57,7 +57,6 @@ class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
 class GPT2Adapter(Adapter):
     """Where GPT-2 keeps position."""
 
-    name = "gpt2"
     attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {GPT2Attention: PatchedGPT2Attention}
     base_class = GPT2Model
 
@@ -67,9 +66,6 @@ class GPT2Adapter(Adapter):
             layers=config.n_layer, causal=True, trained_length=trained_length, target_length=target_length,
             table=config.max_position_embeddings,
         )  # fmt: skip
-
-    def trained_length(self, config: PreTrainedConfig) -> int:
-        return int(config.max_position_embeddings)
 
     def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
         yield base.wpe, SchemePositionTable

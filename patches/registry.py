@@ -1,25 +1,26 @@
-"""Adapters by model type."""
+"""Adapters by model type. Classes load when a model of their type is met; names are known without transformers.
+
+Third parties register by the decorator, or by an entry point of the group ``hf_posenc.adapters`` that names their
+class.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hf_posenc.core.plugins import load_entry_points
-from hf_posenc.errors import (
-    NameNotAllowed,
-    WrongKind,
-    shown,
-)
+from hf_posenc.core.plugins import load_entry_points, plugin_failures
+from hf_posenc.errors import NameNotAllowed, UnsupportedModel, WrongKind, shown
 
 if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
-
 
 A = TypeVar("A", bound="type[Adapter]")
 
+GROUP = "hf_posenc.adapters"
 
 _ADAPTERS: dict[str, str | type[Adapter]] = {
     "llama": "hf_posenc.patches.llama:LlamaAdapter",
@@ -29,21 +30,37 @@ _ADAPTERS: dict[str, str | type[Adapter]] = {
 
 
 def register_adapter(model_type: str) -> Callable[[A], A]:
-    """Register an `Adapter` subclass for models whose ``config.model_type`` is ``model_type``.
+    """Register an `Adapter` subclass for models whose ``config.model_type`` is ``model_type``, and set its ``name``.
 
     Raises:
-        NameNotAllowed: that is no text.
+        NameNotAllowed: that is no text, or another adapter has it.
         WrongKind: what is registered is no `Adapter` subclass.
+        AdapterInvalid: the class lacks a member, or one is not what the contract of an adapter asks for.
     """
-
     if not isinstance(model_type, str) or not model_type.strip():
         raise NameNotAllowed(f"An adapter goes by a config.model_type, got {shown(model_type)}. Pass that.")
 
     def decorate(cls: A) -> A:
-        if not (inspect.isclass(cls) and hasattr(cls, "length_dependent")):
+        from hf_posenc.patches.adapter import Adapter
+        from hf_posenc.patches.validate_adapter import check_class
+
+        if not (inspect.isclass(cls) and issubclass(cls, Adapter)):
             raise WrongKind(
-                f"An adapter is a subclass of hf_posenc.patches.adapter.Adapter, got {shown(cls)}. Derive it."
+                f"An adapter is a subclass of hf_posenc.extend.Adapter, got {shown(cls)}. Derive it from that."
             )
+        owner, own = _ADAPTERS.get(model_type), f"{cls.__module__}:{cls.__qualname__}"
+        target = owner if owner is None or isinstance(owner, str) else f"{owner.__module__}:{owner.__qualname__}"
+        if target not in (None, own):
+            raise NameNotAllowed(
+                f"The model type {model_type!r} has the adapter {target}. Register one adapter a type."
+            )
+        if vars(cls).get("name", model_type) != model_type:
+            raise NameNotAllowed(
+                f"The adapter {cls.__name__} goes by {shown(vars(cls)['name'])} already, and is registered for "
+                f"{model_type!r}. Register a subclass of it."
+            )
+        check_class(cls)
+        cls.name = model_type
         _ADAPTERS[model_type] = cls
         return cls
 
@@ -51,8 +68,8 @@ def register_adapter(model_type: str) -> Callable[[A], A]:
 
 
 def adapter_class(model_type: str) -> type[Adapter] | None:
-    """The adapter registered for a ``config.model_type``, or None."""
-    load_entry_points("hf_posenc.adapters")
+    """The adapter registered for a ``config.model_type``, imported now if it was not; None where there is none."""
+    load_entry_points(GROUP, _accept)
     target = _ADAPTERS.get(model_type)
     if isinstance(target, str):
         module, _, qualname = target.partition(":")
@@ -62,4 +79,42 @@ def adapter_class(model_type: str) -> type[Adapter] | None:
 
 def adapter_names() -> list[str]:
     """The model types that have an adapter."""
+    load_entry_points(GROUP, _accept)
     return sorted(_ADAPTERS)
+
+
+def default_geometry(model_type: str) -> Geometry:
+    """The geometry of a model of some type with the default configuration of its class.
+
+    Raises:
+        UnsupportedModel: there is no adapter for it, or transformers does not know the type.
+    """
+    from transformers import CONFIG_MAPPING
+
+    adapter = adapter_class(model_type)
+    if adapter is None or model_type not in CONFIG_MAPPING:
+        raise UnsupportedModel(
+            f"There is no adapter for {shown(model_type)}, or transformers does not know the type. "
+            f"Choose one of {', '.join(adapter_names())}."
+        )
+    config = CONFIG_MAPPING[model_type]()
+    length = adapter().trained_length(config)
+    return adapter().geometry(config, trained_length=length, target_length=length)
+
+
+def adapter_failures() -> str:
+    """A sentence about each installed adapter that could not be loaded, each after a blank; empty where all were."""
+    return plugin_failures(GROUP)
+
+
+def adapter_of_config(config: Any) -> type[Adapter] | None:
+    """The adapter for the model type of a configuration, or for the nearest type that its class derives from."""
+    types = [getattr(config, "model_type", None), *(vars(cls).get("model_type") for cls in type(config).__mro__)]
+    found = (adapter_class(one) for one in types if isinstance(one, str) and one)
+    return next((cls for cls in found if cls is not None), None)
+
+
+def _accept(name: str, plugin: object) -> None:
+    """Register what an entry point names, unless its decorator has: an `Adapter` subclass, under the entry's name."""
+    if not inspect.ismodule(plugin) and plugin not in _ADAPTERS.values():
+        register_adapter(name)(plugin)  # type: ignore[type-var]  # which is what it finds out

@@ -1,4 +1,4 @@
-"""Compare the attention heads that a configuration tells of with those that the weights have."""
+"""Compare the attention heads that an adapter reads from a configuration with those that the weights have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hf_posenc.errors import HostConfigInvalid
+from hf_posenc.errors import AdapterInvalid, HostConfigInvalid
 from hf_posenc.patches.forward_hook import ATTENTIONS
 
 if TYPE_CHECKING:
@@ -30,12 +30,19 @@ def check_heads(base: nn.Module, geometry: Geometry) -> None:
     vector = torch.zeros(1, geometry.width, dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
         query, key = attention.project_query(vector), attention.project_key(vector)
+    shapes = [list(x.shape) for x in (query, key)]
+    if any(len(shape) != 3 or shape[1] != 1 for shape in shapes):
+        raise AdapterInvalid(
+            f"project_query and project_key of {type(attention).__name__} return shapes {shapes} for one token. "
+            "Return [heads, token, head_dim] and [kv_heads, token, head_dim]."
+        )
     found = (query.shape[0], key.shape[0], query.shape[2])
     told = (geometry.heads, geometry.kv_heads, geometry.head_dim)
     if found != told:
         raise HostConfigInvalid(
             f"The configuration of this {type(base).__name__} tells of {_described(*told)}, and its weights have "
-            f"{_described(*found)}. Put back the configuration that the model was built with."
+            f"{_described(*found)}. Put back the configuration that the model was built with, or correct the geometry "
+            "of the adapter."
         )
 
 

@@ -29,7 +29,7 @@ HOOKS = {
     "logit_scale": "scales all logits",
     "sink": "adds a key without a value",
     "visible": "hides some keys",
-    "carry": "caches extra channels with every key",
+    "extra_key_channels": "caches further channels with every key",
 }
 USE = """```python
 from hf_posenc import describe, load_starter, patch_model
@@ -81,11 +81,16 @@ def scheme_page(record: SchemeRecord, folder: Path) -> str:
         picture(record, folder.parent),
         f"## Formula\n\n{page(record.text.partition(chr(10))[2].strip(chr(10)))}",
         f"## Options\n\n{page(record.about)}\n{options(record)}",
-        f"## Use\n\n{USE.format(model=record.models[0], name=record.name)}",
+        f"## Use\n\n{USE.format(model=example_model(record), name=record.name)}",
         f"## Code\n\nClass `{name}`, as models run it:\n\n"
         f"```{{literalinclude}} ../../hf_posenc/{source}\n:language: python\n```\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def example_model(record: SchemeRecord) -> str:
+    """A starter that the scheme is defined for."""
+    return "gpt2" if "table" in record.needs else "llama"
 
 
 def facts(record: SchemeRecord) -> str:
@@ -95,7 +100,7 @@ def facts(record: SchemeRecord) -> str:
         ("also called", also),
         ("on a pretrained model", USES[record.use]),
         ("trained", "has parameters to train" if record.learned else "has no parameters by default"),
-        ("defined for", ", ".join(record.models) + (f"; elsewhere {record.undefined}" if record.undefined else "")),
+        ("defined for", record.defined_for),
         ("what it does", "; ".join(f"{what} ([`{hook}`](#{anchor(hook)}))" for hook, what in hooks(record).items())),
         ("KV cache", "holds " + CACHES.get(record.cache, record.cache)),
         ("paper", f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""),
@@ -137,7 +142,7 @@ def index(records: list[SchemeRecord]) -> str:
     }
     parts = ["# Schemes\n", INTRODUCTION]
     for title, (use, about) in groups.items():
-        rows = [(f"[{r.name}]({r.name}.md)", prose(r.summary), ", ".join(r.models), "yes" if r.learned else "")
+        rows = [(f"[{r.name}]({r.name}.md)", prose(r.summary), r.defined_for, "yes" if r.learned else "")
                 for r in records if r.use == use]  # fmt: skip
         parts.append(f"## {title}\n\n{about}\n\n{table(('scheme', 'what it is', 'defined for', 'learned'), rows)}")
     parts.append("```{toctree}\n:hidden:\n\n" + "\n".join(record.name for record in records) + "\n```\n")

@@ -20,7 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.geometry import HostRotary, Rotation
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
@@ -66,11 +66,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     config.rope_parameters = parameters
     if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = report.trained_length  # where transformers looks for it
-    rotary = (
-        rotary_within(config, report.trained_length)
-        if short
-        else adapter.geometry(config, trained_length=1, target_length=1).rotary
-    )
+    geometry = adapter.geometry(config, trained_length=1, target_length=1)
+    rotary = rotary_within(config, report.trained_length, geometry) if short else geometry.rotary
     if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
         raise NotExpressible(
             f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
@@ -136,11 +133,19 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
     return parameters, everywhere is None
 
 
-def rotary_within(config: Any, length: int) -> HostRotary:
-    """What transformers computes in texts of ``length``, from a configuration that goes by the length."""
-    parameters = config.rope_parameters
+def rotary_within(config: Any, length: int, geometry: Geometry) -> HostRotary:
+    """What transformers computes in texts of ``length``, from a configuration whose rotation depends on the length.
+
+    Args:
+        config: of the plain model.
+        length: in tokens.
+        geometry: that the adapter reads from ``config``.
+    """
+    parameters, own = config.rope_parameters, geometry.rotary
     frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
-    return HostRotary(Rotation(tuple(frequencies.double().tolist())), parameters["rope_theta"], factor**2)
+    layout, whole = "half" if own is None else own.rotation.layout, geometry.rotary_dim == geometry.head_dim
+    rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
+    return HostRotary(rotation, parameters["rope_theta"], factor**2 if whole else 1.0)
 
 
 def _same(rotary: HostRotary, scheme: Any, length: int | None) -> bool:

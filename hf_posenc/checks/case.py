@@ -49,6 +49,7 @@ class Case:
         config, adapter = self._config_and_adapter()
         self.trained_length: int = options.get("trained_length") or adapter.trained_length(config)
         geometry = adapter.geometry(config, trained_length=self.trained_length, target_length=self.trained_length)
+        self.geometry = geometry
         self.causal, self.table, self.rotary = geometry.causal, geometry.table, geometry.rotary
 
     @property

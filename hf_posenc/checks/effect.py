@@ -23,7 +23,7 @@ from hf_posenc.schemes.base import Scheme, implements
 
 LONGEST = 4096  # tokens, for models with position limits of millions
 POSITION_HOOKS = (  # hooks through which positions reach the output; the others act on training or eviction
-    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("embed", "read_table", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
     *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible"),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
 from hf_posenc.checks.torch_settings import current_settings
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
@@ -98,13 +98,15 @@ def other_models_are_unchanged(case: Case) -> Deviation:
 
     The value is the number of differences.
     """
-    name = case.model if isinstance(case.model, str) else base_model_of(case.model)[1].name
-    other = tiny_model(name)
+    base, adapter = base_model_of(case.fresh())
+    name = case.model if isinstance(case.model, str) else adapter.name
+    other = tiny_model(name) if name in TINY_MODELS else type(base)(copy.deepcopy(base.config)).eval()
+    shared = dict.fromkeys((*SHARED_MODULES, type(base).__module__))
     tokens = random_tokens(other, case.clip_length_unpatched(9))
-    before = {**global_snapshot(), "another model": forward(other, tokens)}
+    before = {**global_snapshot(shared), "another model": forward(other, tokens)}
     with case.patched() as model:
         forward(model, random_tokens(model, case.clip_length(9, model)))
-        during = {**global_snapshot(), "another model": forward(other, tokens)}
+        during = {**global_snapshot(shared), "another model": forward(other, tokens)}
     return case.deviation("isolation", *differences(before, during))
 
 
@@ -125,10 +127,10 @@ def snapshot(model: nn.Module, tokens: Tensor) -> dict[str, Any]:
     return found
 
 
-def global_snapshot() -> dict[str, Any]:
+def global_snapshot(shared: Iterable[str] = SHARED_MODULES) -> dict[str, Any]:
     """Record what all models share: torch's settings, and the identity of every name in shared modules and classes."""
     found: dict[str, Any] = {f"torch's {name}": value for name, value in current_settings().items()}
-    for module in map(importlib.import_module, SHARED_MODULES):
+    for module in map(importlib.import_module, shared):
         for name, value in vars(module).items():
             if name.startswith("__"):
                 continue

@@ -53,7 +53,7 @@ def reference_terms(attention: PatchedAttention, positions: Tensor, hidden: Tens
         positions, positions, causal=attention.is_causal, contiguous=False, hidden=hidden,
         projections=LayerProjections(attention), layer=attention.layer_idx,
     )  # fmt: skip
-    extra_channels = attention.scheme.carry(ctx)
+    extra_channels = attention.scheme.extra_key_channels(ctx)
     ctx = ctx if extra_channels is None else replace(ctx, carried=extra_channels.float())
     return ReferenceTerms(attention.scheme, attention.scheme.terms(ctx), ctx, attention.scaling)
 
@@ -95,7 +95,7 @@ def rotate_channels(
     at = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
     angle = at.double() * frequencies
     decay = torch.tensor(rotation.decay or [0.0], dtype=torch.float64, device=x.device)
-    size = (decay * decay_steps(ctx.query_positions)[..., None]).exp()
+    size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()
     cos, sin = (angle.cos() * size).to(dtype)[:, None], (angle.sin() * size).to(dtype)[:, None]
     rotated, rest = x[..., : rotation.dims].to(dtype), x[..., rotation.dims :].to(dtype)
     halves = rotation.layout == "half"

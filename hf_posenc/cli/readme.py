@@ -23,9 +23,9 @@ def scheme_table(records: Sequence[SchemeRecord]) -> str:
 def row(record: SchemeRecord) -> str:
     """Format one record as a line of the table."""
     also = ", ".join(f"`{alias}`" for alias in record.aliases)
-    yes = {True: "yes", False: ""}
+    yes = {True: "yes", False: "", None: "by its options"}
     paper = f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""
-    cells = (f"`{record.name}`", also, record.summary.replace("``", "`"), ", ".join(record.models),
+    cells = (f"`{record.name}`", also, record.summary.replace("``", "`"), record.defined_for,
              yes[record.learned], record.use, paper)  # fmt: skip
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

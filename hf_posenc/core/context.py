@@ -38,7 +38,8 @@ class PositionContext:
         real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
         memo: values shared by all layers of one forward pass.
         hidden: what the layer's attention reads, ``[batch, query, width]``; None outside a model.
-        carried: what `Scheme.carry` stored beside every key in reach, ``[batch, kv_heads, key, channels]``, float32.
+        carried: what `Scheme.extra_key_channels` stored with every key in reach, ``[batch, kv_heads, key, channels]``,
+            float32.
         projections: the layer's own; None outside a model.
         layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
         coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.

@@ -19,9 +19,10 @@ class Rotation:
         frequencies: radians per token of each rotated pair, fastest first. Python floats: they are hashable, survive
             every cast of the model, and no buffer can go stale. A tensor where they are learned.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
-        axes: which coordinate of a token turns each pair; None where there is one, its position.
+        axes: which coordinate of a token rotates each pair; None where there is one, its position.
         decay: a_m per token: queries are scaled by e^(−a_m age), keys by e^(a_m age); empty for none.
         values: whether values are rotated as keys are.
+        amplitude: factor of cosines and sines, and so of the rotated channels alone.
     """
 
     frequencies: tuple[float, ...] | Tensor
@@ -29,6 +30,7 @@ class Rotation:
     axes: tuple[int, ...] | None = None
     decay: tuple[float, ...] = ()
     values: bool = False
+    amplitude: float = 1.0
 
     @property
     def learned(self) -> bool:
@@ -37,7 +39,7 @@ class Rotation:
 
     @property
     def dims(self) -> int:
-        """Channels that take part; those behind them are left alone."""
+        """Rotated channels of a head, its first ones; the others are left alone."""
         return 2 * len(self.frequencies)
 
 
@@ -48,12 +50,14 @@ def geometric(base: float, dims: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class HostRotary:
-    """The rotation a host brings along.
+    """The rotation of an unpatched model.
 
     Attributes:
-        rotation: with the scaling of its configuration, if it has one.
+        rotation: as its configuration describes it, scaling included. It says how many channels of a head are rotated
+            (``rotation.dims``) and in which layout; schemes follow it in both.
         base: RoPE's θ.
-        logit_scale: what its scaling multiplies every logit with.
+        logit_scale: factor of every logit by that scaling. Where only a part of each head is rotated, transformers
+            scales that part alone, and the rotation has an ``amplitude`` instead.
     """
 
     rotation: Rotation
@@ -63,7 +67,20 @@ class HostRotary:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Adapter → scheme: the shapes of a host and the lengths of a patch."""
+    """Adapter → scheme: the shapes of a model and the lengths of a patch.
+
+    Attributes:
+        heads: of queries, in each layer.
+        kv_heads: of keys and values; a divisor of ``heads``.
+        head_dim: channels of a head, rotated or not.
+        width: channels of a token between the layers.
+        layers: number of attention layers.
+        causal: whether tokens attend to earlier ones only.
+        trained_length: tokens of the texts that the weights were trained on.
+        target_length: tokens that the patched model should reach.
+        rotary: the model's own rotation, if it has one.
+        table: rows of its learned position table, if it has one.
+    """
 
     heads: int
     kv_heads: int
@@ -74,9 +91,14 @@ class Geometry:
     trained_length: int
     target_length: int
     rotary: HostRotary | None = None
-    table: int | None = None  # rows of the host's learned position table, if it has one
+    table: int | None = None
 
     @property
     def factor(self) -> float:
         """Target length over trained length, at least 1."""
         return self.target_length / self.trained_length
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of a head that the model itself rotates; all of them where it does not rotate."""
+        return self.head_dim if self.rotary is None else self.rotary.rotation.dims

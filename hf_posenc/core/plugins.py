@@ -1,31 +1,54 @@
-"""Entry points of other packages, loaded once."""
+"""Entry points of other packages, loaded once in a process."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from threading import RLock
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+_LOCK = RLock()  # another thread waits until all plugins are loaded; a plugin that lists names while it loads does not
+_LOADED: set[str] = set()
+_FAILURES: dict[str, list[str]] = {}
 
 
-@lru_cache(maxsize=2)
-def load_entry_points(group: str) -> None:
-    """Import what installed packages name under ``group``; importing runs their decorators. Once a process.
+def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
+    """Import what installed packages name under ``group``; importing runs their decorators. Once in a process.
 
-    A plugin that cannot be imported is logged, and the others are loaded.
+    A plugin that cannot be imported or accepted is logged, and the others are loaded.
+
+    Args:
+        group: of entry points.
+        accept: called with the name and the object of each, to register what no decorator has registered.
     """
-    for entry in _entries(group):
-        try:
-            entry.load()
-        except Exception as error:  # a broken plugin must not take `list` down with it
-            distribution = entry.dist.name if entry.dist else "an unknown distribution"
-            logging.getLogger(__name__).warning(
-                f"The {group} plugin {entry.name!r} of {distribution} cannot be loaded ({error}). Update or remove it."
-            )
+    with _LOCK:
+        if group in _LOADED:
+            return
+        _LOADED.add(group)
+        for entry in _entries(group):
+            try:
+                accept(entry.name, entry.load())
+            except Exception as error:  # a broken plugin must not take `list` down with it
+                distribution = entry.dist.name if entry.dist else "an unknown distribution"
+                message = (
+                    f"The {group} plugin {entry.name!r} of {distribution} cannot be loaded "
+                    f"({str(error).rstrip('.')}). Update or remove it."
+                )
+                _FAILURES.setdefault(group, []).append(message)
+                logging.getLogger(__name__).warning(message)
+
+
+def plugin_failures(group: str) -> str:
+    """A sentence about each plugin of ``group`` that could not be loaded, each after a blank; empty where all were."""
+    return "".join(f" {message}" for message in _FAILURES.get(group, ()))
+
+
+def forget_entry_points() -> None:
+    """Load entry points anew when they are next asked for."""
+    with _LOCK:
+        _LOADED.clear()
+        _FAILURES.clear()
 
 
 def _entries(group: str) -> Iterator[EntryPoint]:

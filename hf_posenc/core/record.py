@@ -1,4 +1,4 @@
-"""What is known of a scheme without loading it."""
+"""The record of a scheme: what can be said of it without importing its class, or torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    pass
+    from hf_posenc.core.geometry import Geometry
 
-
-ALL_MODELS = ("llama", "gpt2", "bert")
+NEEDS = ("causal", "rotation", "relative", "function", "table")
+"""What a scheme may need of a model; see the ``needs_…`` attributes of `hf_posenc.Scheme`."""
+PROVIDERS = {
+    "rotation": "rotation",
+    "relative": "rotation or a bias",
+    "function": "no position table",
+    "table": "a position table",
+}
 
 
 @dataclass(frozen=True)
@@ -19,26 +25,26 @@ class SchemeRecord:
 
     Attributes:
         name: the literature's name, lower case.
-        aliases: other names it answers to.
-        models: adapters it is defined for; ``undefined`` says why not for the others.
-        learned: whether it has parameters to train.
+        aliases: other names of the scheme.
+        needs: what a model must have for the scheme to be defined there by itself, among `NEEDS`.
+        learned: whether it has trainable parameters with its default options; None where an option has no default, so
+            that only a patch can tell.
         zero_shot: whether a pretrained RoPE model can use it untrained.
-        recipe: whether it is a recipe for training, which moves positions about while it lasts.
-        cache: what the key cache holds: ``final`` keys, ``copies`` (one a region) or ``raw`` (rotated when read).
+        recipe: whether it is a training recipe, which changes positions in training mode only.
+        cache: what the KV cache holds: ``final`` keys, ``copies`` (one a region) or ``raw`` (rotated when read).
         paper: arXiv id or address.
         title: first line of its module's docstring.
-        summary: first sentence of its own docstring.
-        about: the whole of its own docstring.
-        text: the whole of its module's.
+        summary: first sentence of its class's docstring.
+        about: the class's docstring.
+        text: the module's docstring.
         options: name to ``[type with its range, default]``, in words.
         target: ``module:class``.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
-    models: tuple[str, ...] = ALL_MODELS
-    undefined: str = ""
-    learned: bool = False
+    needs: tuple[str, ...] = ()
+    learned: bool | None = False
     zero_shot: bool = False
     recipe: bool = False
     cache: str = "final"
@@ -56,3 +62,22 @@ class SchemeRecord:
         if self.recipe:
             return "recipe"
         return "zero-shot" if self.zero_shot else "training"
+
+    @property
+    def defined_for(self) -> str:
+        """The models on which the scheme is defined by itself, in words: ``decoders with rotation``, or ``any``."""
+        providers = " and ".join(PROVIDERS[need] for need in self.needs if need in PROVIDERS)
+        if not self.needs:
+            return "any"
+        return ("decoders" if "causal" in self.needs else "models") + (f" with {providers}" if providers else "")
+
+    def unmet_needs(self, geometry: Geometry) -> tuple[str, ...]:
+        """Which of `needs` a model of this geometry does not meet; a composition may still bring them along."""
+        met = {
+            "causal": geometry.causal,
+            "rotation": geometry.rotary is not None,
+            "relative": geometry.rotary is not None,
+            "function": geometry.table is None,
+            "table": geometry.table is not None,
+        }
+        return tuple(need for need in self.needs if not met[need])

@@ -82,6 +82,7 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
         two.decay,
         two.values,
     )
+    alike = alike and abs(one.amplitude - two.amplitude) <= 1e-6 * two.amplitude
     pairs = zip(numbers_of(one), numbers_of(two), strict=alike)
     return alike and all(abs(a - b) <= 1e-6 * abs(b) for a, b in pairs)
 

@@ -22,7 +22,7 @@ from hf_posenc.errors import (
     CheckpointMismatch,
     LengthContradiction,
 )
-from hf_posenc.patches.registry import adapter_class, adapter_names
+from hf_posenc.patches.validate_adapter import check_modules, explained_forward, geometry_of, trained_length_of
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import Record
 from hf_posenc.patching.continuous_batching import check_batching
@@ -39,7 +39,7 @@ from hf_posenc.patching.preconditions.wrappers import (
 )
 from hf_posenc.patching.proof import Probe, Proof, evaluating
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import Patch, base_model_of, describe, patch_of
+from hf_posenc.patching.state import Patch, adapted_modules, base_model_of, describe, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.stored.config_guard import BLOCK
 from hf_posenc.patching.swap import STASH, swap, undo, write_config
@@ -120,21 +120,22 @@ def _patch(
             "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
             "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
         )
-    check_single(model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None])
+    check_single(model, base, {cls.base_class for _, cls in adapted_modules(model)})
     check_whole_weights(model)
     check_host(vars(config), f"this {type(base).__name__}")
     check_complete(vars(config), f"this {type(base).__name__}")
     check_floating(model)
     check_finite(model)
     given = _lengths(options, trained_length=asked["trained_length"], target_length=asked["target_length"])
-    lengths = resolve(host=adapter.trained_length(config), factor=asked["factor"], **given)
-    geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
+    lengths = resolve(host=trained_length_of(adapter, config), factor=asked["factor"], **given)
+    geometry = geometry_of(adapter, config, trained_length=lengths.trained, target_length=lengths.target)
     chosen = layout(scheme, options, layers, geometry.layers)
     for one in (chosen.default, *chosen.layers.values()):
         check_room(one, geometry)
     schemes = _schemes(chosen, geometry, adapter)
     check_existing_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
     check_every_layer(adapter, base, geometry)
+    check_modules(adapter, base, schemes[0])
     check_foreign_forward(adapter, base, schemes[0])
     check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
     with exclusive_access(model, base):
@@ -154,7 +155,8 @@ def _install(
             check_heads(base, geometry)
         write_config(patch, model, base, chosen, geometry)
         patch.record = Record.of(base, adapter, geometry)
-        proof = probe.verdict()
+        with explained_forward(adapter, base):
+            proof = probe.verdict()
     except BaseException:
         undo(base, patch)
         raise

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
+from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.schemes.base import Scheme
 
@@ -87,7 +88,7 @@ class Probe:
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
         with torch.no_grad(), evaluating(self.base), sharpened(self.attentions[layer], sharper):
-            return self.adapter.probe(self.base, self.hidden, positions, layer)[0].float()
+            return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
     def verdict(self) -> Proof:
         """Compare with the patched layers: the model moved if one of them did.

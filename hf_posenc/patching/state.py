@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from hf_posenc.errors import (
     NotPatched,
     UnsupportedModel,
     shown,
 )
-from hf_posenc.patches.registry import adapter_class, adapter_names
+from hf_posenc.patches.registry import adapter_failures, adapter_names, adapter_of_config
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
@@ -78,14 +80,21 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         UnsupportedModel: no adapter fits.
     """
     if isinstance(model, nn.Module):
-        for name in adapter_names():
-            cls = adapter_class(name)
-            if cls is not None and (base := cls().base_model(model)) is not None:
+        for module, cls in adapted_modules(model):
+            if (base := cls().base_model(module)) is not None:
                 return base, cls()
     raise UnsupportedModel(
         f"No adapter knows where {type(model).__name__} keeps position; there are adapters for "
-        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see patches/gpt2.py)."
+        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see docs/add-model.md)."
+        f"{adapter_failures()}"
     )
+
+
+def adapted_modules(model: nn.Module) -> Iterator[tuple[PreTrainedModel, type[Adapter]]]:
+    """The models of transformers within ``model``, itself included, whose ``config.model_type`` has an adapter."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and (cls := adapter_of_config(module.config)) is not None:
+            yield module, cls
 
 
 def scheme_of(model: nn.Module) -> Scheme:

@@ -17,6 +17,7 @@ from hf_posenc.patches.offloading import (
     offload_beside,
     offloads_of,
 )
+from hf_posenc.patches.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch
@@ -73,6 +74,7 @@ def put_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
 def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
     """Another class for the same object."""
     patch.classes.append((module, type(module)))
+    keep_loader_name(cls, type(module))
     change_class(module, cls)
 
 

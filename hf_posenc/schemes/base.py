@@ -1,4 +1,7 @@
-"""What every scheme can say about position. A scheme overrides the hooks it has and no others."""
+"""The interface of a scheme: hooks that it overrides where it has something to say, and no others.
+
+Longer than other files, as it is one class: what its hooks take and return is the contract with everything else.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +33,23 @@ ORIGINAL = "original_module"  # of a copy that has its parameters on another dev
 
 
 class Scheme(nn.Module):
-    """A way of telling a transformer about position.
+    """A positional scheme: how a transformer gets to know the positions of its tokens.
 
     Constructed from a `Geometry` and keyword options; the options are explicit, typed, and what ``config.json`` stores.
     Learned parameters are ordinary submodules or parameters; tensors that can be computed are never buffers.
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        replaces_host: whether the host's own positions (RoPE, the learned table) are switched off. Score biases, input
+        replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
-        needs_rotation: whether it means something only where queries and keys are rotated.
-        needs_causal: whether it means something only in a decoder.
-        chooses_keys: whether it says which keys are seen.
-        needs_relative: whether it means something only where scores depend on distances, by rotation or by bias.
-        needs_function: whether it means something only where no table is read, as its positions are fractional.
-        needs_table: whether it means something only on a learned table of the host.
-        silent_at_first: whether its bias is nothing until it is trained.
-        recipe: whether it is a recipe for training, which moves positions about while it lasts.
+        needs_causal: defined only for decoders.
+        needs_rotation: defined only where queries and keys are rotated, by the model or by another scheme.
+        needs_relative: defined only where scores depend on distance, by a rotation or a bias.
+        needs_function: defined only where no position table is read, as its positions may be fractional.
+        needs_table: defined only on a model with a learned position table.
+        chooses_keys: whether it decides which keys are visible.
+        silent_at_first: whether its bias is zero until it is trained.
+        recipe: whether it is a training recipe, which changes positions in training mode only.
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
         idle: hooks of the class that the options of this instance leave out of use.
@@ -72,12 +75,12 @@ class Scheme(nn.Module):
 
     @property
     def original(self) -> Scheme:
-        """Itself, or the scheme of the model that it is a copy of for one call on another device."""
+        """The scheme itself, or the one of which it is a copy, made for one call on another device."""
         return self.__dict__.get(ORIGINAL, self)
 
     @property
     def tables(self) -> CosSinCache:
-        """Tables of cosines kept between forward passes; they are no part of what is copied or saved."""
+        """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
         return self.original.__dict__.setdefault("kept_tables", CosSinCache())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,12 +96,12 @@ class Scheme(nn.Module):
         return None
 
     def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
-        """Rows of the host's own table ``[rows, width]`` at ``positions […]``, ``[…, width]``, where it is kept."""
+        """Read the model's own table ``[rows, width]`` at ``positions […]``, where it is kept: ``[…, width]``."""
         check_positions(positions, len(table), "learned")
         return nn.functional.embedding(positions, table)
 
     def reposition(self, positions: Tensor, *, training: bool) -> Tensor:
-        """Where tokens stand, ``[batch or 1, query]``, whole or fractional; once a forward pass, for all layers."""
+        """Change positions ``[batch or 1, query]``, whole or fractional; called once a forward pass, for all layers."""
         return positions
 
     def rotation(self) -> Rotation | None:
@@ -110,27 +113,27 @@ class Scheme(nn.Module):
         raise NotImplementedError
 
     def row_rotation(self) -> RowRotation | None:
-        """How they are rotated where the rotation depends on the row's length; keys are then cached raw."""
+        """A rotation that depends on the length of the text at each query; keys are then cached unrotated."""
         return None
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Disjoint sets of pairs and where queries and keys stand in each; by default one set, as they are."""
+        """Disjoint sets of query-key pairs, each with positions of its own; by default one set, positions unchanged."""
         return ONE_REGION
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated."""
+        """Change queries and keys, each ``[batch, heads, position, head_dim]``, before they are rotated."""
         return query, key
 
-    def carry(self, ctx: PositionContext) -> Tensor | None:
-        """What to cache beside every new key, ``[batch, kv_heads, query, channels]``; back in ``ctx.carried``."""
+    def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
+        """Channels to cache with every new key, ``[batch, kv_heads, query, channels]``; `ctx.carried` has them all."""
         return None
 
     def bias(self, ctx: PositionContext) -> Bias | None:
-        """Added to the scaled scores."""
+        """Bias added to the scaled scores."""
         return None
 
     def values(self, ctx: PositionContext) -> ValueBias | None:
-        """Added to the mixed values."""
+        """Term added to the mixed values."""
         return None
 
     def query_scale(self, ctx: PositionContext) -> Tensor | None:
@@ -138,7 +141,7 @@ class Scheme(nn.Module):
         return None
 
     def row_scale(self, ctx: PositionContext) -> Tensor | None:
-        """Factor of each row's logits, biases included, ``[batch or 1, heads or 1, query]``."""
+        """Factor of the logits of each query, biases included, ``[batch or 1, heads or 1, query]``."""
         return None
 
     def logit_scale(self) -> float:
@@ -150,7 +153,7 @@ class Scheme(nn.Module):
         return None
 
     def visible(self) -> Band:
-        """Which distances are seen at all."""
+        """The band of distances that are visible at all."""
         return EVERYTHING
 
     def native(self) -> dict[str, Any] | None:
@@ -185,7 +188,7 @@ class Scheme(nn.Module):
 
     @property
     def unchanged_below(self) -> int:
-        """Tokens at positions under this one are computed exactly as in the unpatched host; 0 promises nothing."""
+        """Position under which outputs are exactly those of the unpatched model; 0 promises nothing."""
         return 0
 
     @property
@@ -196,7 +199,7 @@ class Scheme(nn.Module):
     # -- together ----------------------------------------------------------------------------------------------------
 
     def terms(self, ctx: PositionContext) -> Terms:
-        """All of the above for one attention call."""
+        """The hooks' answers for one attention call, as one value."""
         bias, values = self.bias(ctx), self.values(ctx)
         return Terms(
             bias=() if bias is None else (bias,),
@@ -212,7 +215,7 @@ class Scheme(nn.Module):
 
     @property
     def schemes(self) -> list[Scheme]:
-        """The schemes it consists of: itself, unless it is a composition."""
+        """The parts of a composition; the scheme itself where it is none."""
         return [self]
 
     def extra_repr(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.record import NEEDS
 from hf_posenc.errors import (
     OptionOutOfRange,
     SchemeNotDefined,
@@ -43,40 +44,33 @@ def reach_of(scheme: Scheme) -> int | None:
     return min((end for end in ends if end is not None), default=None)
 
 
+UNMET = {
+    "causal": "it needs a decoder, and this model attends in both directions. Use a causal model",
+    "rotation": 'it changes a rotation, and this model has none. Bring one along, as in "rope+{name}"',
+    "relative": "it changes distances, and this model has neither a rotation nor a distance bias. "
+    'Bring one along, as in "rope+{name}"',
+    "function": "its positions fall between the rows of this model's position table, which stays in use. "
+    'Bring a function of position along, as in "rope+{name}"',
+    "table": "it extends a learned position table, and this model has none. Use a model that has one",
+}
+"""What is missing, and what to do, by need; see `hf_posenc.core.record.NEEDS`."""
+
+
 def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:
-    record = part.record
+    """Refuse a part whose needs neither the model nor another part meets."""
     rotates = implements(whole, "rotation") or implements(whole, "row_rotation")
-    if part.needs_causal and not geometry.causal:
-        raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for this {model} model: it needs a decoder, which reads from left "
-            f"to right. {_where_defined(record.models)}"
-        )
-    if part.needs_rotation and not rotates:
-        raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for {model}: it changes a rotation, and {model} has none. "
-            f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
-        )
-    if part.needs_relative and not rotates and not implements(whole, "bias"):
-        raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
-            f'Bring one along, as in "rope+{record.name}". {_where_defined(record.models)}'
-        )
-    if part.needs_table and geometry.table is None:
-        raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for {model}: it works on a learned position table, and {model} has "
-            f"none. {_where_defined(record.models)}"
-        )
-    if part.needs_function and geometry.table is not None and (not whole.replaces_host or whole.keeps_table):
-        raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. "
-            f'Bring a function of position along, as in "rope+{record.name}". {_where_defined(record.models)}'
-        )
-    excused = part.needs_rotation or part.needs_causal or part.needs_relative or part.needs_function
-    if record.models and model not in record.models and not excused and not isinstance(part, HostRotation):
-        raise SchemeNotDefined(
-            f"Scheme {record.name!r} is not defined for {model}: {record.undefined}. {_where_defined(record.models)}"
-        )
-
-
-def _where_defined(models: tuple[str, ...]) -> str:
-    return f"It is defined for {', '.join(models)}; `hf-posenc list` shows what is defined here."
+    reads_table = geometry.table is not None and (not whole.replaces_host or whole.keeps_table)
+    met = {
+        "causal": geometry.causal,
+        "rotation": rotates,
+        "relative": rotates or implements(whole, "bias"),
+        "function": not reads_table,
+        "table": geometry.table is not None,
+    }
+    for need in NEEDS:
+        if getattr(part, f"needs_{need}") and not met[need]:
+            record, why = part.record, UNMET[need].format(name=part.record.name)
+            raise SchemeNotDefined(
+                f"Scheme {record.name!r} is not defined for this {model} model: {why}. "
+                f"It is defined for {record.defined_for}; `hf-posenc list` shows what is defined where."
+            )

@@ -15,6 +15,12 @@ from hf_posenc.core.terms import RowRotation, Terms
 from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme, overrides
 
+SINGLE = (
+    *("rotation", "row_rotation", "embed", "extra_key_channels"),
+    *("reposition", "prepare", "sink", "read_table"),
+)
+"""Hooks that at most one part may have."""
+
 
 class Composition(Scheme):
     """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; what only one can have, one must have."""
@@ -24,7 +30,7 @@ class Composition(Scheme):
         self.parts = nn.ModuleList(parts)
         self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
         self.shared = all(part.shared for part in parts)  # type: ignore[misc]
-        for hook in ("rotation", "row_rotation", "embed", "carry", "reposition", "prepare", "sink", "read_table"):
+        for hook in SINGLE:
             self._at_most_one(hook)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]
         remapping = [p for p in parts if overrides(p, "regions")]
@@ -73,8 +79,8 @@ class Composition(Scheme):
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self._part("prepare").prepare(query, key)
 
-    def carry(self, ctx: PositionContext) -> Tensor | None:
-        return self._part("carry").carry(ctx)
+    def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
+        return self._part("extra_key_channels").extra_key_channels(ctx)
 
     @property
     def kept_keys(self) -> tuple[int, int] | None:

@@ -1,9 +1,9 @@
-"""Schemes and adapters by name. Records answer without torch; classes load when they are asked for.
+"""Schemes by name. Records answer without torch; classes load when they are asked for.
 
-A scheme is registered by its decorator, whose arguments are literals and the only place its record is written. The
-records of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.schemes.registry` writes
-it, a test compares), so that listing them reads one file. Third parties register by the same decorator, or by an entry
-point of the group ``hf_posenc.schemes`` (or ``hf_posenc.adapters``) that names their class.
+A scheme is registered by its decorator, whose arguments are literals; everything else in its record is read from the
+class. The records of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.schemes.registry`
+writes it, a test compares), so that listing them reads one file. Third parties register by the same decorator, or by an
+entry point of the group ``hf_posenc.schemes`` that names their class.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import TYPE_CHECKING, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, TypeVar
 
 from hf_posenc.core.plugins import load_entry_points
-from hf_posenc.core.record import ALL_MODELS, SchemeRecord
+from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import (
     NameNotAllowed,
     UnknownScheme,
@@ -28,10 +28,12 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
+from hf_posenc.schemes.make_record import has_parameters, record_of
 
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
+GROUP = "hf_posenc.schemes"
 RECORDS = Path(__file__).parent / "records.json"
 NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 
@@ -40,20 +42,20 @@ S = TypeVar("S", bound="type[Scheme]")
 
 _SCHEMES: dict[str, SchemeRecord] = {}
 _CLASSES: dict[str, type[Scheme]] = {}
+_UNBUILT: set[str] = set()  # names whose class was not built yet, to see whether it has parameters
 
 
 def register_scheme(
     name: str,
     *,
     aliases: tuple[str, ...] = (),
-    models: tuple[str, ...] = ALL_MODELS,
-    undefined: str = "",
-    learned: bool = False,
     zero_shot: bool = False,
     cache: str = "final",
     paper: str = "",
 ) -> Callable[[S], S]:
     """Register a `Scheme` subclass under ``name``; see `SchemeRecord` for the arguments.
+
+    Where the scheme is defined follows from its ``needs_…`` attributes, and whether it is learned from its parameters.
 
     Raises:
         NameNotAllowed: the name or an alias belongs to another scheme, or cannot be written on a command line.
@@ -65,19 +67,18 @@ def register_scheme(
     def decorate(cls: S) -> S:
         if not (inspect.isclass(cls) and hasattr(cls, "replaces_host")):
             raise WrongKind(f"A scheme is a subclass of hf_posenc.Scheme, got {shown(cls)}. Derive it from that.")
-        text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
-        about = inspect.getdoc(cls) or ""
-        record = SchemeRecord(
-            name, aliases, models, undefined, learned, zero_shot, cls.recipe, cache, paper,
-            title=text.partition("\n")[0], summary=_first_sentence(about), about=about, text=text,
-            options=_options_of(cls), target=f"{cls.__module__}:{cls.__qualname__}",
-        )  # fmt: skip
+        record = record_of(cls, name, aliases=aliases, zero_shot=zero_shot, cache=cache, paper=paper)
         for taken in (name, *aliases):
             owner = _names_of(_registered()).get(taken)  # not the plugins: this may be one of them, half imported
             if owner is not None and owner.target != record.target:
                 raise NameNotAllowed(
                     f"The scheme name {taken!r} belongs to {owner.target}. Register under another name."
                 )
+        shipped = _shipped().get(name)
+        if shipped is not None and shipped.target == record.target:
+            record = replace(record, learned=shipped.learned)
+        else:
+            _UNBUILT.add(name)
         _SCHEMES[name], _CLASSES[name] = record, cls
         cls.record = record
         return cls
@@ -127,19 +128,6 @@ def scheme_class(name: str) -> type[Scheme]:
     return _CLASSES[record.name]
 
 
-def _first_sentence(text: str) -> str:
-    sentence, stop, _ = " ".join(text.split()).partition(". ")
-    return sentence + stop.strip()
-
-
-def _options_of(cls: type[Scheme]) -> dict[str, tuple[str, str]]:
-    from hf_posenc.schemes.options import written
-
-    hints = get_type_hints(cls.__init__, include_extras=True)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
-    return {p.name: (written(hints[p.name]), "" if p.default is p.empty else repr(p.default)) for p in parameters}
-
-
 def _by_name() -> dict[str, SchemeRecord]:
     return _names_of(_all())
 
@@ -149,8 +137,19 @@ def _names_of(records: dict[str, SchemeRecord]) -> dict[str, SchemeRecord]:
 
 
 def _all() -> dict[str, SchemeRecord]:
-    load_entry_points("hf_posenc.schemes")
+    load_entry_points(GROUP, _accept)
+    while _UNBUILT:
+        name = _UNBUILT.pop()
+        if (cls := _CLASSES.get(name)) is not None:
+            _SCHEMES[name] = cls.record = replace(_SCHEMES[name], learned=has_parameters(cls))
     return _registered()
+
+
+def _accept(name: str, plugin: object) -> None:
+    """Register what an entry point names, unless its decorator has: a `Scheme` subclass, under the entry's name."""
+    registered = inspect.ismodule(plugin) or (inspect.isclass(plugin) and "record" in vars(plugin))
+    if not registered:
+        register_scheme(name)(plugin)  # type: ignore[type-var]  # which is what it finds out
 
 
 def _registered() -> dict[str, SchemeRecord]:
@@ -166,16 +165,16 @@ def _shipped() -> dict[str, SchemeRecord]:
 
 
 def _record(row: dict) -> SchemeRecord:
-    lists = {"aliases": tuple(row["aliases"]), "models": tuple(row["models"])}
+    lists = {"aliases": tuple(row["aliases"]), "needs": tuple(row["needs"])}
     return SchemeRecord(**{**row, **lists, "options": {k: tuple(v) for k, v in row["options"].items()}})
 
 
 def built_in_records() -> list[dict]:
-    """The records of all modules in `hf_posenc.schemes`, freshly read off their decorators."""
+    """The records of all modules in `hf_posenc.schemes`, freshly read off their classes."""
     for module in walk_packages([str(RECORDS.parent)], "hf_posenc.schemes."):
         import_module(module.name)
-    mine = [r for r in _SCHEMES.values() if r.target.startswith("hf_posenc.schemes.")]
-    return [json.loads(json.dumps(asdict(r))) for r in sorted(mine, key=lambda r: r.name)]
+    mine = sorted((r for r in _SCHEMES.values() if r.target.startswith("hf_posenc.schemes.")), key=lambda r: r.name)
+    return [json.loads(json.dumps(asdict(replace(r, learned=has_parameters(_CLASSES[r.name]))))) for r in mine]
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class KeyPositions:
         return 1 if self.tokens is None else len(self.tokens)
 
 
-READERS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", "carry", "sink")
+READERS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", "extra_key_channels", "sink")
 
 
 def reads_keys(scheme: Scheme) -> bool:

@@ -35,7 +35,7 @@ def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) 
             f"Scheme {name} places tokens by the length of their text, which grows while continuous batching "
             f"generates. Use model.generate with use_cache=False."
         )
-    if implements(scheme, "carry"):
+    if implements(scheme, "extra_key_channels"):
         raise BackendCannotCarry(
             f"Scheme {name} caches more than a key and a value a token, and the pages of continuous batching have no "
             f"room for it. {ONE_BY_ONE}"

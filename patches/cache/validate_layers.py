@@ -51,7 +51,7 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme]) ->
 def _check_exact(schemes: Iterable[Scheme]) -> None:
     """Gates are summed over the whole text, and their rounding with them."""
     for scheme in schemes:
-        if implements(scheme, "carry"):
+        if implements(scheme, "extra_key_channels"):
             raise BackendCannotCarry(
                 f"Scheme {scheme.extra_repr()!r} stores gates beside the keys, which a quantised cache would round. "
                 f"{FRESH}"

@@ -20,7 +20,7 @@ from hf_posenc.schemes.base import implements
 peft = pytest.importorskip("peft", reason="half of the models are PEFT adapters; they need the extra `train`")
 
 HOOKS = (
-    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
     *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
 )
 ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}  # processes may sum in another order

@@ -8,7 +8,7 @@ from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import implements
 
 HOOKS = (
-    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "carry"),
+    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
     *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
 )
 

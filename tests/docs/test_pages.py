@@ -121,7 +121,7 @@ def test_pages_are_written_once(tmp_path: Path) -> None:
 )
 def test_a_scheme_s_example_runs(name: str) -> None:
     record = registry.scheme_record(name)
-    block = scheme_pages.USE.format(model=record.models[0], name=name)
+    block = scheme_pages.USE.format(model=scheme_pages.example_model(record), name=name)
     exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], {})
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from hf_posenc.core import plugins
-from hf_posenc.core.record import ALL_MODELS
+from hf_posenc.core.record import NEEDS
 from hf_posenc.errors import UnknownScheme
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import (
@@ -62,8 +62,8 @@ def test_every_record_is_complete() -> None:
         assert record.title.rstrip().endswith((".", "?")), record.name
         assert record.paper or record.name == "none", record.name
         assert record.cache in ("final", "copies", "raw")
-        assert set(record.models) <= set(ALL_MODELS)
-        assert record.undefined or set(record.models) == set(ALL_MODELS), record.name
+        assert set(record.needs) <= set(NEEDS)
+        assert (record.defined_for == "any") == (not record.needs), record.name
 
 
 def test_aliases_answer_and_belong_to_one() -> None:
@@ -100,11 +100,11 @@ def test_broken_plugin_does_not_break_the_list(
     monkeypatch.setattr(logging.get_logger("transformers"), "propagate", True)
     broken = EntryPoint("broken", "no_such_module_anywhere:Thing", "hf_posenc.schemes")
     monkeypatch.setattr(plugins, "_entries", lambda group: iter([broken]))
-    plugins.load_entry_points.cache_clear()
+    plugins.forget_entry_points()
     try:
         assert {record.name for record in list_schemes()} >= set(ISSUE_2)
-        plugins.load_entry_points("hf_posenc.schemes")
+        assert "'broken'" in plugins.plugin_failures("hf_posenc.schemes")
     finally:
-        plugins.load_entry_points.cache_clear()
+        plugins.forget_entry_points()
     assert "'broken'" in caplog.text
     assert "Update or remove it" in caplog.text

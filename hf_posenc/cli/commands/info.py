@@ -30,17 +30,22 @@ def info(
 
 def facts(record: SchemeRecord) -> str:
     """Format a record as lines of key and value."""
-    models = ", ".join(record.models) + (f" (elsewhere {record.undefined})" if record.undefined else "")
     lines = {
         "name": ", ".join((record.name, *record.aliases)),
-        "models": models,
-        "trained": "has parameters to train" if record.learned else "has no parameters",
+        "defined for": record.defined_for,
+        "trained": LEARNED[record.learned],
         "use": USES[record.use],
         "cache": CACHES.get(record.cache, record.cache),
         "paper": paper_address(record.paper),
     }
-    return "\n".join(f"{key:<11}{value}" for key, value in lines.items() if value)
+    return "\n".join(f"{key:<13}{value}" for key, value in lines.items() if value)
 
+
+LEARNED = {
+    True: "has parameters to train",
+    False: "has no parameters",
+    None: "has parameters or not, by its options",
+}
 
 USES = {
     "zero-shot": "works on a RoPE model without training",

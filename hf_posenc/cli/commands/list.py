@@ -9,20 +9,24 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, model_type
+from hf_posenc.patches.registry import default_geometry
 from hf_posenc.schemes.registry import list_schemes
 
-COLUMNS = ("name", "aliases", "models", "learned", "use", "cache", "paper")
+COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 
 def list_command(
-    model: Annotated[str | None, Option("--model", "-m", help="Only those defined for llama, gpt2 or bert.")] = None,
+    model: Annotated[str | None, Option("--model", "-m", help="Only those defined for llama, gpt2, bert, ….")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List all schemes, then the training recipes, which change positions during training only."""
-    records = [record for record in list_schemes() if model is None or model_type(model) in record.models]
+    records = list_schemes()
+    if model is not None:
+        geometry = default_geometry(model_type(model))
+        records = [record for record in records if not record.unmet_needs(geometry)]
     records.sort(key=lambda record: record.recipe)
     if as_json:
         output.show_json([asdict(record) for record in records])
     else:
-        rows = [(r.name, r.aliases, r.models, r.learned, r.use, r.cache, r.paper) for r in records]
+        rows = [(r.name, r.aliases, r.defined_for, r.learned, r.use, r.cache, r.paper) for r in records]
         output.show_table(COLUMNS, rows)

@@ -34,10 +34,12 @@ def cos_sin(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> T
     frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=places.device)
     turning = places[..., None] if rotation.axes is None else places[..., list(rotation.axes)]
     angles = turning.to(exact) * frequencies
-    if ages is None or not rotation.decay:
+    if rotation.amplitude == 1 and (ages is None or not rotation.decay):
         return angles.cos().float(), angles.sin().float()
-    decay = torch.tensor(rotation.decay, dtype=exact, device=places.device)
-    size = (ages.to(exact)[..., None] * decay).exp()
+    size: float | Tensor = rotation.amplitude
+    if ages is not None and rotation.decay:
+        decay = torch.tensor(rotation.decay, dtype=exact, device=places.device)
+        size = size * (ages.to(exact)[..., None] * decay).exp()
     return (angles.cos() * size).float(), (angles.sin() * size).float()
 
 

@@ -140,5 +140,5 @@ def says(record: SchemeRecord) -> str:
 def defined_here(subject: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
     """Registered schemes that the records define for this model, but for those named already."""
     known = {part for name in named for part in name.split("+")}
-    kind = subject.config.model_type
-    return tuple(r.name for r in list_schemes() if kind in r.models and r.name not in known and not r.recipe)
+    others = [record for record in list_schemes() if record.name not in known and not record.recipe]
+    return tuple(record.name for record in others if not record.unmet_needs(subject.geometry))

@@ -61,7 +61,11 @@ def moves_keys(scheme: Scheme) -> bool:
     """Whether keys stand elsewhere than at their positions, and nothing else is cached or dropped."""
     here = torch.zeros(1, 1, dtype=torch.long)
     regions = scheme.regions(PositionContext(here, here, causal=True, contiguous=True))
-    return any(region.remaps for region in regions) and not implements(scheme, "carry") and scheme.kept_keys is None
+    return (
+        any(region.remaps for region in regions)
+        and not implements(scheme, "extra_key_channels")
+        and scheme.kept_keys is None
+    )
 
 
 @lru_cache(maxsize=16)

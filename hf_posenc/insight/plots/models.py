@@ -169,9 +169,10 @@ class Model:
 
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:
-    """The first kind of host that all parts of a scheme are defined for; a rotating decoder where there is none."""
-    models = [set(cls.record.models) for cls, _ in parts_of_spec(scheme or Unpatched)]
-    return next((kind for kind in KINDS if all(kind in known for known in models)), "llama")
+    """The first kind of model that all parts of a scheme are defined for; a rotating decoder where there is none."""
+    records = [cls.record for cls, _ in parts_of_spec(scheme or Unpatched)]
+    geometries = {kind: Shapes().geometry(kind, Shapes.trained_length) for kind in KINDS}
+    return next((kind for kind, one in geometries.items() if not any(r.unmet_needs(one) for r in records)), "llama")
 
 
 def check_layer(layer: int, layers: int) -> None:

@@ -62,7 +62,7 @@ def context(target: Target) -> PositionContext:
     beside = None
     ctx = PositionContext(places, places, layer.geometry.causal, True, memo={})
     hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
-    beside = layer.scheme.carry(replace(ctx, hidden=hidden))
+    beside = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
     return replace(ctx, carried=None if beside is None else beside.float(), projections=layer, layer=0)
 
 

@@ -122,7 +122,7 @@ class Layer:
         ctx = PositionContext(places, places, self.geometry.causal, even, hidden=key, projections=self, layer=0)
         q, k = self.scheme.prepare(self.query(query), self.key(key))
         queries, cached, values = rotated(self.scheme, q, k, self._heads(key, 2), ctx)
-        beside = self.scheme.carry(ctx)
+        beside = self.scheme.extra_key_channels(ctx)
         if beside is not None:
             ctx = replace(ctx, carried=beside.to(self.dtype).float())
         return queries, cached, values, ctx

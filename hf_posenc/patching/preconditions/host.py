@@ -50,6 +50,12 @@ def check_every_layer(adapter: Adapter, base: nn.Module, geometry: Geometry) -> 
     found = sum(1 for _ in adapter.attentions(base))
     if found == 0 == geometry.layers:
         raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
+    if found == 0:
+        classes = ", ".join(cls.__name__ for cls in adapter.attention)
+        raise UnsupportedModel(
+            f"This {type(base).__name__} has no attention layer that can be patched: {type(adapter).__name__} knows "
+            f"{classes}. Patch the model before it is rewritten, or add its attention class to the adapter."
+        )
     if found != geometry.layers:
         raise UnsupportedModel(
             f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "

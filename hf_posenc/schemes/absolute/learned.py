@@ -24,7 +24,7 @@ from hf_posenc.schemes.registry import register_scheme
 STD = 0.02
 
 
-@register_scheme("learned", aliases=("absolute", "ape"), learned=True, paper="1705.03122")
+@register_scheme("learned", aliases=("absolute", "ape"), paper="1705.03122")
 class Learned(Scheme):
     """A table of ``num_positions`` rows (default: the host's own table, or else the target length), N(0, ``std``²)."""
 

@@ -29,13 +29,7 @@ def trained_rows(geometry: Geometry) -> int:
     return min(geometry.table or geometry.trained_length, geometry.trained_length)
 
 
-@register_scheme(
-    "learned_hier",
-    aliases=("hierarchical", "su2020"),
-    models=("gpt2", "bert"),
-    undefined="it extends a learned position table, and this model has none",
-    paper="https://kexue.fm/archives/7947",
-)
+@register_scheme("learned_hier", aliases=("hierarchical", "su2020"), paper="https://kexue.fm/archives/7947")
 class LearnedHier(Scheme):
     """The host's own table of n rows stretched to n² positions; the first n are as they were."""
 

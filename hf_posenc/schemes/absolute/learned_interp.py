@@ -28,13 +28,7 @@ from hf_posenc.schemes.registry import register_scheme
 Mode = Literal["linear", "tile", "nearest"]
 
 
-@register_scheme(
-    "learned_interp",
-    aliases=("table_pi",),
-    models=("gpt2", "bert"),
-    undefined="it extends a learned position table, and this model has none",
-    paper="2306.15595",
-)
+@register_scheme("learned_interp", aliases=("table_pi",), paper="2306.15595")
 class LearnedInterp(Scheme):
     """The host's own table read between its rows, up to the target length; or repeated."""
 

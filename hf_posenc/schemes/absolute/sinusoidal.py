@@ -74,7 +74,7 @@ class Sinusoidal(Scheme):
         """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32, from float64 angles."""
         cos, sin = cos_sin(Rotation(self.frequencies), positions)
         cos = cos[..., : self.geometry.width // 2]
-        sin, cos = sin * (self.kind != "cos"), cos * (self.kind != "sin")
+        sin, cos = sin * float(self.kind != "cos"), cos * float(self.kind != "sin")
         scale = self.scale.float() if isinstance(self.scale, Tensor) else self.scale
         if self.layout == "concat":
             return scale * torch.cat((sin, cos), dim=-1)

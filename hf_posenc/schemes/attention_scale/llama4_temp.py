@@ -24,8 +24,6 @@ from hf_posenc.schemes.registry import register_scheme
 @register_scheme(
     "llama4_temp",
     aliases=("attn_temperature",),
-    models=("llama", "gpt2"),
-    undefined="a token's temperature counts the tokens before it",
     zero_shot=True,
     paper="https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E",
 )

@@ -22,7 +22,7 @@ from hf_posenc.schemes.options import Positive
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme("ssmax", aliases=("scalable_softmax",), learned=True, paper="2501.19399")
+@register_scheme("ssmax", aliases=("scalable_softmax",), paper="2501.19399")
 class SSMax(Scheme):
     """Logits scaled by ln n, trained for each head and layer. Works on top of any positions; tune after patching.
 

@@ -29,7 +29,7 @@ from hf_posenc.schemes.registry import register_scheme
 Depth = Annotated[int, Gt(0), Le(64)]
 
 
-@register_scheme("dyn_bias", aliases=("cpb", "dpb"), learned=True, paper="2108.00154")
+@register_scheme("dyn_bias", aliases=("cpb", "dpb"), paper="2108.00154")
 class DynamicBias(Scheme):
     """A trained network from the distance to each head's bias, one a layer. Train after patching.
 

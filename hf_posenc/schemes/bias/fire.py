@@ -26,7 +26,7 @@ from hf_posenc.schemes.options import Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme("fire", learned=True, paper="2310.04418")
+@register_scheme("fire", paper="2310.04418")
 class FIRE(Scheme):
     """A trained function of the relative distance, by default one a layer. Train after patching.
 

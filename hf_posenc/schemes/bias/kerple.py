@@ -33,7 +33,7 @@ LARGEST = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # where the released code's 
 HIGHEST_POWER = 2.0  # above it the kernel is no longer conditionally positive definite
 
 
-@register_scheme("kerple", learned=True, paper="2205.09921")
+@register_scheme("kerple", paper="2205.09921")
 class Kerple(Scheme):
     """Two trained numbers a head and layer: how deep the penalty is and how fast it comes. Defined at every length.
 

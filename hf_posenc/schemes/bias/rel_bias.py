@@ -21,7 +21,7 @@ from hf_posenc.schemes.options import Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme("rel_bias", aliases=("relative_table",), learned=True, paper="2103.14030")
+@register_scheme("rel_bias", aliases=("relative_table",), paper="2103.14030")
 class RelativeBias(Scheme):
     """A trained table of clipped distances × heads, by default one a layer. Defined at every length.
 

@@ -24,7 +24,7 @@ from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme("t5", aliases=("t5_bias", "buckets"), learned=True, paper="1910.10683")
+@register_scheme("t5", aliases=("t5_bias", "buckets"), paper="1910.10683")
 class T5Bias(Scheme):
     """A table of ``num_buckets`` × heads, by default shared by all layers. Defined at every length: far keys share one.
 

@@ -17,7 +17,7 @@ from hf_posenc.schemes.content.fox import Fox, Parametrisation
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme("cable", learned=True, paper="2503.08067")
+@register_scheme("cable", paper="2503.08067")
 class Cable(Fox):
     """A learned step per head and token, added up to a bias: FoX with a negated gate. Defined at every length.
 

@@ -31,7 +31,7 @@ from hf_posenc.schemes.registry import register_scheme
 AtLeastTwo: TypeAlias = Annotated[int, Ge(2)]
 
 
-@register_scheme("cope", aliases=("contextual",), learned=True, paper="2405.18719")
+@register_scheme("cope", aliases=("contextual",), paper="2405.18719")
 class CoPE(Scheme):
     """Positions that content counts: every query gates which tokens move a key further away. Defined at every length.
 

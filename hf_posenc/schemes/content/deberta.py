@@ -45,7 +45,7 @@ STD = 0.02
 EPSILON = 1e-7  # of the released models' norms
 
 
-@register_scheme("deberta", aliases=("disentangled",), learned=True, paper="2006.03654")
+@register_scheme("deberta", aliases=("disentangled",), paper="2006.03654")
 class DeBERTa(Scheme):
     """Content against relative position and back, through the layer's own projections. Defined at every length.
 

@@ -35,7 +35,7 @@ Parametrisation: TypeAlias = Literal["logsigmoid", "neg_softplus"]
 STD = 0.02
 
 
-@register_scheme("fox", aliases=("forgetting", "ddalibi"), learned=True, paper="2503.02130")
+@register_scheme("fox", aliases=("forgetting", "ddalibi"), paper="2503.02130")
 class Fox(Scheme):
     """A learned gate per head and token that decides how fast attention forgets. Defined at every length.
 
@@ -75,7 +75,7 @@ class Fox(Scheme):
         """RoPE's, if asked for."""
         return self.turning
 
-    def carry(self, ctx: PositionContext) -> Tensor | None:
+    def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
         """ln f of new tokens, ``[batch, kv_heads, query, directions · heads of a key head]``; None outside a model."""
         if ctx.hidden is None:
             return None

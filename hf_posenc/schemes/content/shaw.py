@@ -32,7 +32,7 @@ from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme("shaw", aliases=("relative_key",), learned=True, paper="1803.02155")
+@register_scheme("shaw", aliases=("relative_key",), paper="1803.02155")
 class Shaw(Scheme):
     """A trained table of distances × channels for the keys of each layer. Defined at every length; for training.
 

@@ -37,7 +37,7 @@ Reach: TypeAlias = tuple[int, int]  # the least and the greatest distance
 OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
 
 
-@register_scheme("transformer_xl", aliases=("txl", "functional_relative"), learned=True, paper="1901.02860")
+@register_scheme("transformer_xl", aliases=("txl", "functional_relative"), paper="1901.02860")
 class TransformerXL(Scheme):
     """Projected sinusoids of the distance, with learned biases of content and distance. Defined at every length.
 

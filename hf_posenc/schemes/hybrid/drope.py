@@ -32,12 +32,7 @@ Normed = Literal["off", "q", "k", "qk"]
 EPS = 1e-6
 
 
-@register_scheme(
-    "drope",
-    models=("llama", "gpt2"),
-    undefined="without positions an encoder cannot tell order",
-    paper="2512.12167",
-)
+@register_scheme("drope", paper="2512.12167")
 class DroPE(Scheme):
     """No positions but in ``keep_layers``; optional norms of queries and keys. Recalibrate after patching."""
 

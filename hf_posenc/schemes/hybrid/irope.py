@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.spec import SchemeSpec
 
 
-@register_scheme(
-    "irope", aliases=("hybrid",), models=("llama", "gpt2"), undefined="without positions an encoder cannot tell order",
-    paper="2501.18795",
-)  # fmt: skip
+@register_scheme("irope", aliases=("hybrid",), paper="2501.18795")
 class IRoPE(Scheme):
     """A layout: rotation (and, with ``window``, sight of so many tokens) in most layers, no positions in every n-th.
 

@@ -36,11 +36,7 @@ from hf_posenc.schemes.registry import register_scheme
 STREAMING = 4  # sinks of the paper's models
 
 
-@register_scheme(
-    "sinks", aliases=("streaming", "attention_sinks"), models=("llama",),
-    undefined="positions inside a cache need a rotation or a bias of distance, and this model has neither",
-    zero_shot=True, paper="2309.17453",
-)  # fmt: skip
+@register_scheme("sinks", aliases=("streaming", "attention_sinks"), zero_shot=True, paper="2309.17453")
 class Sinks(Scheme):
     """The first ``sinks`` tokens (4) and the last ``recent`` (default: the rest of the trained length), and no others.
 

@@ -44,10 +44,7 @@ class SHAPE(Recipe):
         return positions + whole_between(0, furthest)
 
 
-@register_scheme(
-    "cape", models=("llama",), undefined="its positions fall between the rows of a table, which stays in use",
-    paper="2106.03143",
-)  # fmt: skip
+@register_scheme("cape", paper="2106.03143")
 class CAPE(Recipe):
     """Recipe for training: positions of a text shifted, jittered and stretched at random. Nothing at evaluation."""
 

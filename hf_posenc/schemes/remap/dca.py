@@ -29,10 +29,7 @@ from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme(
-    "dca", aliases=("chunkllama",), models=("llama",),
-    undefined="it remaps the host's rotation, and this model has none", zero_shot=True, paper="2402.17463",
-)  # fmt: skip
+@register_scheme("dca", aliases=("chunkllama",), zero_shot=True, paper="2402.17463")
 class DualChunkAttention(Scheme):
     """Positions start over in every chunk. Zero-shot on RoPE models; keys are cached rotated, once.
 

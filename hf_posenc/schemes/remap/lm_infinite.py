@@ -26,11 +26,7 @@ from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme(
-    "lm_infinite", aliases=("lambda",), models=("llama",),
-    undefined="capped distances need a rotation or a bias of distance, and this model has neither", zero_shot=True,
-    cache="copies", paper="2308.16137",
-)  # fmt: skip
+@register_scheme("lm_infinite", aliases=("lambda",), zero_shot=True, cache="copies", paper="2308.16137")
 class LMInfinite(Scheme):
     """The first ``n_global`` tokens (10) and the last ``n_local`` (default: the trained length). Zero-shot."""
 

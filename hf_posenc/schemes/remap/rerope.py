@@ -61,10 +61,7 @@ class Remap(Scheme):
         return self.window if self.geometry.causal else 0
 
 
-@register_scheme(
-    "rerope", models=("llama",), undefined="it remaps the host's rotation, and this model has none", zero_shot=True,
-    cache="copies", paper="https://kexue.fm/archives/9708",
-)  # fmt: skip
+@register_scheme("rerope", zero_shot=True, cache="copies", paper="https://kexue.fm/archives/9708")
 class ReRoPE(Remap):
     """Distances clipped to a window, by default half the trained length. Zero-shot on RoPE models, any length."""
 
@@ -84,10 +81,7 @@ class ReRoPE(Remap):
         return torch.full_like(positions, -self.window)
 
 
-@register_scheme(
-    "leaky_rerope", models=("llama",), undefined="it remaps the host's rotation, and this model has none",
-    zero_shot=True, cache="copies", paper="https://kexue.fm/archives/9708",
-)  # fmt: skip
+@register_scheme("leaky_rerope", zero_shot=True, cache="copies", paper="https://kexue.fm/archives/9708")
 class LeakyReRoPE(Remap):
     """Distances beyond a window grow by 1/k a token: ``Δ' = w + (Δ − w) / k``. Zero-shot on RoPE models.
 

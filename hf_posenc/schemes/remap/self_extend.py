@@ -28,11 +28,7 @@ from hf_posenc.schemes.remap.rerope import Remap
 Floor = Literal["paper", "float"]
 
 
-@register_scheme(
-    "self_extend", aliases=("longlm", "grouped"), models=("llama",),
-    undefined="it remaps the host's rotation, and this model has none", zero_shot=True, cache="copies",
-    paper="2401.01325",
-)  # fmt: skip
+@register_scheme("self_extend", aliases=("longlm", "grouped"), zero_shot=True, cache="copies", paper="2401.01325")
 class SelfExtend(Remap):
     """Distances beyond ``window`` (default: half the trained length) counted in groups of ``group`` tokens.
 

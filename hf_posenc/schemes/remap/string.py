@@ -23,10 +23,7 @@ from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
 
-@register_scheme(
-    "string", aliases=("shifted",), models=("llama",),
-    undefined="it remaps the host's rotation, and this model has none", zero_shot=True, paper="2410.18745",
-)  # fmt: skip
+@register_scheme("string", aliases=("shifted",), zero_shot=True, paper="2410.18745")
 class String(Scheme):
     """Distances from ``shift`` on are lowered by shift − ``local``. Zero-shot on RoPE models, within their length.
 

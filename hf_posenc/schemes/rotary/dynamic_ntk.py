@@ -51,6 +51,7 @@ class DynamicNTK(Scheme):
         self.multiplier, self.granularity = multiplier, granularity
         rope = Rotary(geometry, base=base)
         self.base, self.unscaled, self.frequencies = rope.base, rope.rotation(), rope.frequencies()
+        self.native_parameters = rope.scaled_as("dynamic", factor=multiplier)
 
     def row_rotation(self) -> RowRotation:
         """The rotation of every length a row can have."""
@@ -78,7 +79,7 @@ class DynamicNTK(Scheme):
 
     def native_within_trained(self) -> dict[str, Any]:
         """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
-        return {"rope_type": "dynamic", "rope_theta": self.base, "factor": self.multiplier}
+        return self.native_parameters
 
     @property
     def unchanged_below(self) -> int:

@@ -84,12 +84,12 @@ class LongRoPE(Rotary):
     @property
     def short(self) -> Rotation:
         """Of rows within the trained length."""
-        return Rotation(self.frequencies(), self.layout)
+        return self.rotation_by(self.frequencies())
 
     @property
     def long(self) -> Rotation:
         """Of rows beyond it."""
-        return Rotation(self.long_frequencies(), self.layout)
+        return self.rotation_by(self.long_frequencies())
 
     def rotation(self) -> Rotation | None:  # type: ignore[override]  # an encoder rotates by the length of its text
         return self.short if self.geometry.causal else None
@@ -118,7 +118,12 @@ class LongRoPE(Rotary):
         return Region(Band(rows_until=edge), rotation=short), Region(Band(rows_from=edge), rotation=long)
 
     def logit_scale(self) -> float:
-        return self.attention_factor**2
+        return self.attention_factor**2 if self.scales_logits else 1.0
+
+    @property
+    def scales_logits(self) -> bool:
+        """A rotation by rows, as an encoder has it, knows no amplitude."""
+        return self.rotates_all or not self.geometry.causal
 
     @property
     def unchanged_below(self) -> int:

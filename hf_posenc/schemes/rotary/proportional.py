@@ -27,11 +27,13 @@ class Proportional(Rotary):
         self, geometry: Geometry, *, p: UnitInterval = 0.75, base: Base | None = None, layout: Layout | None = None
     ) -> None:
         super().__init__(geometry, base=base, layout=layout)
-        self.p, self.turning = p, int(p * geometry.head_dim // 2)
+        self.p, self.turning = p, int(p * self.dims // 2)
 
     def frequencies(self) -> tuple[float, ...]:
         scaled = (w / self.geometry.factor for w in super().frequencies())
         return tuple(w if m < self.turning else 0.0 for m, w in enumerate(scaled))
 
     def native(self) -> dict[str, Any] | None:
+        if not self.rotates_all:
+            return None  # there, transformers has one number for what is rotated and for what stands still
         return self.scaled_as("proportional", partial_rotary_factor=self.p, factor=self.geometry.factor)

@@ -58,7 +58,7 @@ class AxialRoPE(Scheme):
         layout: Layout | None = None,
     ) -> None:
         super().__init__(geometry)
-        alike = geometry.head_dim // axes // 2 * 2
+        alike = geometry.rotary_dim // axes // 2 * 2
         self.dims = (alike,) * axes if dims is None else tuple(dims)
         self.bases = tuple(base) if isinstance(base, Sequence) else (base,) * axes
         side = math.ceil(geometry.trained_length ** (1 / axes) - 1e-9)  # 8 is not 2.0000000000000004 cubed

@@ -31,14 +31,20 @@ from hf_posenc.schemes.registry import register_scheme
 
 
 class Rotary(Scheme):
-    """Base of the schemes that rotate by fixed frequencies: they override `frequencies`, perhaps `logit_scale`.
+    """Base of the schemes that rotate by fixed frequencies: they override `frequencies`.
 
     Args:
-        geometry: of the host.
-        base: θ; the host's own by default, or 10 000.
-        layout: of the pairs; the host's own by default, or ``half``.
-        dims: rotated channels of each head, the first ones; all of them by default.
+        geometry: of the model.
+        base: θ; the model's own by default, or 10 000.
+        layout: of the pairs; the model's own by default, or ``half``.
+        dims: rotated channels of each head, the first ones; by default those that the model rotates, or all of them.
+
+    Class attributes:
+        attention_factor: of cosines and sines, as transformers calls it. Where whole heads are rotated, logits are
+            multiplied with its square instead, which is the same; else it is the amplitude of the rotation.
     """
+
+    attention_factor: float = 1.0
 
     def __init__(
         self, geometry: Geometry, *, base: float | None = None, layout: Layout | None = None, dims: int | None = None
@@ -47,14 +53,28 @@ class Rotary(Scheme):
         host = geometry.rotary
         self.base = base if base is not None else host.base if host else 10_000.0
         self.layout: Layout = layout or (host.rotation.layout if host else "half")
-        self.dims = geometry.head_dim if dims is None else dims
+        self.dims = geometry.rotary_dim if dims is None else dims
 
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each rotated pair, fastest first."""
         return geometric(self.base, self.dims)
 
     def rotation(self) -> Rotation:
-        return Rotation(self.frequencies(), self.layout)
+        return self.rotation_by(self.frequencies())
+
+    def rotation_by(self, frequencies: tuple[float, ...]) -> Rotation:
+        """A rotation by these frequencies, in the scheme's layout and with its amplitude."""
+        return Rotation(frequencies, self.layout, amplitude=1.0 if self.scales_logits else self.attention_factor)
+
+    @property
+    def rotates_all(self) -> bool:
+        """Whether all channels of a head are rotated."""
+        return self.dims == self.geometry.head_dim
+
+    @property
+    def scales_logits(self) -> bool:
+        """Whether ``attention_factor`` scales whole logits, squared, rather than the rotated channels alone."""
+        return self.rotates_all
 
     def pair_turning(self, turns: float) -> float:
         """Index, fractional, of the pair that turns that many times within the trained length."""
@@ -63,7 +83,8 @@ class Rotary(Scheme):
 
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
         """``rope_parameters`` of a kind that transformers knows."""
-        return {"rope_type": kind, "rope_theta": self.base, **numbers}
+        partly = {} if self.rotates_all else {"partial_rotary_factor": self.dims / self.geometry.head_dim}
+        return {"rope_type": kind, "rope_theta": self.base, **partly, **numbers}
 
 
 @register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)
@@ -87,7 +108,7 @@ class RoPE(Rotary):
         if rotary_dim is not None and (rotary_dim % 2 or rotary_dim > geometry.head_dim):
             raise OptionOutOfRange(
                 f"rotary_dim must be an even number of at most {geometry.head_dim}, the channels of a head, "
-                f"got {rotary_dim}. Leave it out to rotate all of them."
+                f"got {rotary_dim}. Leave it out to rotate those that the model rotates."
             )
         super().__init__(geometry, base=base, layout=layout, dims=rotary_dim)
         self.on_v = on_v

@@ -28,10 +28,7 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
 
 
-@register_scheme(
-    "xpos", aliases=("lex",), models=("llama", "gpt2"), undefined="its factors grow towards the future",
-    paper="2212.10554",
-)  # fmt: skip
+@register_scheme("xpos", aliases=("lex",), paper="2212.10554")
 class XPos(Rotary):
     """Rotation with exponential decay by pair. No parameters; trained from scratch.
 
@@ -54,7 +51,7 @@ class XPos(Rotary):
         layout: Layout | None = None,
     ) -> None:
         super().__init__(geometry, base=base, layout=layout)
-        d = geometry.head_dim
+        d = self.dims
         self.decay = tuple(-math.log((2 * m + gamma * d) / ((1 + gamma) * d)) / scale_base for m in range(d // 2))
         self.chunk = max(1, int(LARGEST / self.decay[0]))
 

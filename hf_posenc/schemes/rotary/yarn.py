@@ -69,7 +69,7 @@ class NTKByParts(Rotary):
             return None
         return self.scaled_as(
             "yarn", factor=self.geometry.factor, beta_fast=self.beta_fast, beta_slow=self.beta_slow,
-            truncate=self.truncate, attention_factor=math.sqrt(self.logit_scale()),
+            truncate=self.truncate, attention_factor=self.attention_factor,
             original_max_position_embeddings=self.geometry.trained_length,
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ class Yarn(NTKByParts):
         return 0.1 * mscale * math.log(self.geometry.factor) + 1.0
 
     def logit_scale(self) -> float:
-        return self.attention_factor**2
+        return self.attention_factor**2 if self.scales_logits else 1.0
 
 
 def slowed_between(first: float, last: float, dims: int, *, truncate: bool = True) -> list[float]:

@@ -1,0 +1,81 @@
+"""Everything that the author of a scheme or of an adapter needs, in one import.
+
+>>> from hf_posenc.extend import Geometry, PositionContext, Positive, Scheme, ToeplitzBias, register_scheme
+>>> from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
+
+docs/add-scheme.md and docs/add-model.md say how they are used. Names load when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hf_posenc.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from hf_posenc.core.context import PositionContext as PositionContext
+    from hf_posenc.core.geometry import Geometry as Geometry
+    from hf_posenc.core.geometry import HostRotary as HostRotary
+    from hf_posenc.core.geometry import Layout as Layout
+    from hf_posenc.core.geometry import Rotation as Rotation
+    from hf_posenc.core.geometry import geometric as geometric
+    from hf_posenc.core.record import SchemeRecord as SchemeRecord
+    from hf_posenc.core.regions import Band as Band
+    from hf_posenc.core.regions import Region as Region
+    from hf_posenc.core.terms import BlockBias as BlockBias
+    from hf_posenc.core.terms import KeyBias as KeyBias
+    from hf_posenc.core.terms import RowRotation as RowRotation
+    from hf_posenc.core.terms import Terms as Terms
+    from hf_posenc.core.terms import ToeplitzBias as ToeplitzBias
+    from hf_posenc.core.terms import ValueBias as ValueBias
+    from hf_posenc.errors import AdapterInvalid as AdapterInvalid
+    from hf_posenc.errors import OptionOutOfRange as OptionOutOfRange
+    from hf_posenc.errors import PosEncError as PosEncError
+    from hf_posenc.errors import UnsupportedModel as UnsupportedModel
+    from hf_posenc.patches.adapter import Adapter as Adapter
+    from hf_posenc.patches.adapter import eager_mask as eager_mask
+    from hf_posenc.patches.attention import PatchedAttention as PatchedAttention
+    from hf_posenc.patches.position_table import SchemePositionTable as SchemePositionTable
+    from hf_posenc.patches.registry import register_adapter as register_adapter
+    from hf_posenc.patches.rotary_host import AddsPositionCode as AddsPositionCode
+    from hf_posenc.patches.rotary_host import DisabledRotary as DisabledRotary
+    from hf_posenc.patches.rotary_host import as_configured as as_configured
+    from hf_posenc.patches.rotary_host import host_rotary as host_rotary
+    from hf_posenc.schemes.base import Scheme as Scheme
+    from hf_posenc.schemes.base import implements as implements
+    from hf_posenc.schemes.options import AtLeastOne as AtLeastOne
+    from hf_posenc.schemes.options import AtLeastTwo as AtLeastTwo
+    from hf_posenc.schemes.options import Base as Base
+    from hf_posenc.schemes.options import Fraction as Fraction
+    from hf_posenc.schemes.options import NotNegative as NotNegative
+    from hf_posenc.schemes.options import NotNegativeInt as NotNegativeInt
+    from hf_posenc.schemes.options import Positive as Positive
+    from hf_posenc.schemes.options import PositiveInt as PositiveInt
+    from hf_posenc.schemes.options import Share as Share
+    from hf_posenc.schemes.options import UnitInterval as UnitInterval
+    from hf_posenc.schemes.registry import register_scheme as register_scheme
+    from hf_posenc.schemes.rotary.rotary import Rotary as Rotary
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hf_posenc.core.context": ("PositionContext",),
+        "hf_posenc.core.geometry": ("Geometry", "HostRotary", "Layout", "Rotation", "geometric"),
+        "hf_posenc.core.record": ("SchemeRecord",),
+        "hf_posenc.core.regions": ("Band", "Region"),
+        "hf_posenc.core.terms": ("BlockBias", "KeyBias", "RowRotation", "Terms", "ToeplitzBias", "ValueBias"),
+        "hf_posenc.errors": ("AdapterInvalid", "OptionOutOfRange", "PosEncError", "UnsupportedModel"),
+        "hf_posenc.patches.adapter": ("Adapter", "eager_mask"),
+        "hf_posenc.patches.attention": ("PatchedAttention",),
+        "hf_posenc.patches.position_table": ("SchemePositionTable",),
+        "hf_posenc.patches.registry": ("register_adapter",),
+        "hf_posenc.patches.rotary_host": ("AddsPositionCode", "DisabledRotary", "as_configured", "host_rotary"),
+        "hf_posenc.schemes.base": ("Scheme", "implements"),
+        "hf_posenc.schemes.options": (
+            *("AtLeastOne", "AtLeastTwo", "Base", "Fraction", "NotNegative"),
+            *("NotNegativeInt", "Positive", "PositiveInt", "Share", "UnitInterval"),
+        ),
+        "hf_posenc.schemes.registry": ("register_scheme",),
+        "hf_posenc.schemes.rotary.rotary": ("Rotary",),
+    },
+)

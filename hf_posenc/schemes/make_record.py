@@ -1,0 +1,72 @@
+"""Make the record of a scheme from its class: needs, options, docstrings, and whether it has parameters."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import TYPE_CHECKING, get_type_hints
+
+from hf_posenc.core.record import NEEDS, SchemeRecord
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.base import Scheme
+
+
+def record_of(
+    cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: str, paper: str
+) -> SchemeRecord:
+    """The record of a class that is being registered; its functions below it may not exist yet."""
+    text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
+    about = inspect.getdoc(cls) or ""
+    return SchemeRecord(
+        name,
+        aliases,
+        needs=tuple(need for need in NEEDS if getattr(cls, f"needs_{need}")),
+        learned=None,
+        zero_shot=zero_shot,
+        recipe=cls.recipe,
+        cache=cache,
+        paper=paper,
+        title=text.partition("\n")[0],
+        summary=_first_sentence(about),
+        about=about,
+        text=text,
+        options=_options_of(cls),
+        target=f"{cls.__module__}:{cls.__qualname__}",
+    )
+
+
+def has_parameters(cls: type[Scheme]) -> bool | None:
+    """Whether a scheme adds trainable parameters, with its default options, to a model that rotates or has a table.
+
+    It is built for small models, one of each kind; None where none of them will do, as an option has no default. The
+    caller's random generator is left as it was.
+    """
+    import torch
+
+    from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
+
+    shapes = {"heads": 4, "kv_heads": 2, "head_dim": 16, "width": 64, "layers": 4}
+    rotary = HostRotary(Rotation(geometric(10_000.0, 16)), 10_000.0)
+    found = set()
+    for provided in ({"rotary": rotary}, {"table": 16}):
+        geometry = Geometry(**shapes, causal=True, trained_length=16, target_length=32, **provided)  # type: ignore[arg-type]
+        with torch.random.fork_rng(devices=[]):
+            try:
+                found.add(any(parameter.requires_grad for parameter in cls(geometry).parameters()))
+            except Exception:  # whatever a scheme says of a model that it is not for
+                continue
+    return any(found) if found else None
+
+
+def _first_sentence(text: str) -> str:
+    sentence, stop, _ = " ".join(text.split()).partition(". ")
+    return sentence + stop.strip()
+
+
+def _options_of(cls: type[Scheme]) -> dict[str, tuple[str, str]]:
+    from hf_posenc.schemes.options import written
+
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
+    return {p.name: (written(hints[p.name]), "" if p.default is p.empty else repr(p.default)) for p in parameters}

@@ -1,0 +1,92 @@
+"""What the adapters of models that rotate share: reading the rotation, switching it off, adding codes to embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
+from hf_posenc.errors import UnsupportedModel, shown
+from hf_posenc.patches.placement import scheme_on
+from hf_posenc.patches.positions import KEYWORD
+
+LOADED_BY_NAME = "RotaryEmbedding"
+"""transformers' loader recomputes the frequencies of modules that have this in their class's name."""
+
+
+def host_rotary(
+    config: Any, head_dim: int, *, dims: int | None = None, layout: Layout = "half", by_length: Sequence[str] = ()
+) -> HostRotary:
+    """The rotation that ``config.rope_parameters`` describe; from its numbers, as a cast model has rounded its own.
+
+    Args:
+        config: of the base model.
+        head_dim: channels of a head.
+        dims: how many of them are rotated, the first ones; all by default.
+        layout: which channels make a pair.
+        by_length: kinds of scaling whose frequencies change with the length; what is read is then unscaled.
+
+    Raises:
+        UnsupportedModel: the configuration has no rotation, several, or one of a kind that cannot be computed.
+    """
+    dims = head_dim if dims is None else dims
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kind, base = parameters.get("rope_type"), parameters.get("rope_theta")
+    if not isinstance(kind, str) or base is None:
+        raise UnsupportedModel(
+            f"rope_parameters of this {config.model_type} model are {shown(parameters)}, which is not one rotation "
+            "with a rope_type and a rope_theta. Write an adapter whose geometry says what is rotated."
+        )
+    if kind == "default" or kind in by_length:
+        return HostRotary(Rotation(geometric(float(base), dims), layout), float(base))
+    if kind not in ROPE_INIT_FUNCTIONS:
+        raise UnsupportedModel(
+            f"The rotation of this {config.model_type} model is of the type {kind!r}, which has no fixed frequencies. "
+            "Write an adapter whose geometry says what is rotated."
+        )
+    frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    whole = dims == head_dim
+    rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
+    return HostRotary(rotation, float(base), factor**2 if whole else 1.0)
+
+
+def as_configured(rotary: Any) -> Any:
+    """A rotary module without what a cast to half precision did to its frequencies: radians, from position 10³ on."""
+    if isinstance(rotary, DisabledRotary) or rotary.inv_freq.is_meta:
+        return rotary
+    own, fresh = rotary.inv_freq, type(rotary)(rotary.config).to(rotary.inv_freq.device)
+    casts = (fresh.inv_freq.to(dtype).to(own.dtype) for dtype in (torch.float16, torch.bfloat16))
+    return fresh if any(torch.equal(own, cast) for cast in casts) else rotary
+
+
+class DisabledRotary(nn.Module):
+    """Mixin of a rotary module whose tables of cosines no patched layer reads: they are not computed."""
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> None:
+        """Nothing."""
+
+
+class AddsPositionCode(nn.Module):
+    """Mixin of a model's first layer, where a scheme that adds codes to the embeddings adds them."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **call: Any) -> Any:
+        """The model's own forward on ``hidden_states`` plus the code of every position."""
+        told = call.get(KEYWORD)
+        positions = call["position_ids"] if told is None or told.moved is None else told.moved
+        return super().forward(self.coded(hidden_states, positions), *args, **call)
+
+    def coded(self, hidden_states: Tensor, positions: Tensor) -> Tensor:
+        """``hidden_states [batch, token, width]`` plus the code of ``positions [batch or 1, token]``."""
+        device = hidden_states.device
+        code = scheme_on(self.__dict__["posenc_reader"].scheme, device).embed(positions.to(device))
+        return hidden_states if code is None else hidden_states + code.to(hidden_states.dtype)
+
+
+def keep_loader_name(cls: type[nn.Module], host: type[nn.Module]) -> None:
+    """Let transformers' loader find a class that replaces a rotary module, under whatever name it was written."""
+    if LOADED_BY_NAME in host.__name__ and LOADED_BY_NAME not in cls.__name__:
+        cls.__name__ += LOADED_BY_NAME

@@ -1,0 +1,164 @@
+"""Whatever an adapter gets wrong is refused in words: its class at registration, its answers at the first patch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention
+
+from hf_posenc import is_patched, patch_model
+from hf_posenc.errors import AdapterInvalid, NameNotAllowed, PosEncError, UnsupportedModel, WrongKind
+from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
+from hf_posenc.patches import registry
+
+from .neox import example_adapter, tiny_neox
+
+TWO_SENTENCES = re.compile(r"[^\n]+[^.\n][.:] [^\n]+\.", re.DOTALL)
+
+
+@pytest.fixture
+def example() -> Iterator[ModuleType]:
+    with example_adapter() as module:
+        yield module
+
+
+class Nothing(Adapter):
+    """Defines none of what it must."""
+
+
+class Unwritten(PatchedAttention, GPTNeoXAttention):
+    """Leaves its forward to the model."""
+
+
+def variant(example: ModuleType, **members: Any) -> type[Adapter]:
+    return type("Variant", (example.GPTNeoXAdapter,), {"__module__": __name__, **members})
+
+
+CLASSES: dict[str, Callable[[ModuleType], type]] = {
+    "geometry": lambda example: Nothing,
+    "attention = {}": lambda example: variant(example, attention={}),
+    "attention = \\[": lambda example: variant(example, attention=[GPTNeoXAttention]),
+    "does not derive": lambda example: variant(example, attention={GPTNeoXAttention: nn.Linear}),
+    "maps": lambda example: variant(example, attention={"attention": example.PatchedGPTNeoXAttention}),
+    "without forward, project_query, project_key, live_dropout, host_eager": lambda example: variant(
+        example, attention={GPTNeoXAttention: Unwritten}
+    ),
+    "base_class": lambda example: variant(example, base_class="GPTNeoXModel"),
+    "length_dependent": lambda example: variant(example, length_dependent="dynamic"),
+}
+
+
+@pytest.mark.parametrize("said", CLASSES)
+def test_a_class_is_refused_when_it_is_registered(example: ModuleType, said: str) -> None:
+    with pytest.raises(AdapterInvalid, match=said) as refused:
+        register_adapter("something")(CLASSES[said](example))
+    assert TWO_SENTENCES.fullmatch(str(refused.value))
+    assert "something" not in registry.adapter_names()
+
+
+def test_names_and_kinds_are_refused(example: ModuleType) -> None:
+    with pytest.raises(NameNotAllowed, match="model_type"):
+        register_adapter("")
+    with pytest.raises(WrongKind, match=r"extend\.Adapter"):
+        register_adapter("something")(nn.Linear)
+    with pytest.raises(NameNotAllowed, match=r"'llama' has the adapter hf_posenc\.patches\.llama:LlamaAdapter"):
+        register_adapter("llama")(variant(example))
+    with pytest.raises(NameNotAllowed, match="goes by 'gpt_neox' already"):
+        register_adapter("something")(example.GPTNeoXAdapter)
+    assert example.GPTNeoXAdapter.name == "gpt_neox"
+
+
+def changed(**numbers: Any) -> Callable[..., Any]:
+    """A geometry with other numbers than the model's."""
+
+    def geometry(self: Any, config: Any, **lengths: int) -> Any:
+        return replace(super(type(self), self).geometry(config, **lengths), **numbers)
+
+    return geometry
+
+
+def raises(*_: Any, **__: Any) -> Any:
+    return {}["no_such_entry"]
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "trained_length is 0": {"trained_length": lambda self, config: 0},
+    "trained_length is '32'": {"trained_length": lambda self, config: "32"},
+    "trained_length is 2.5": {"trained_length": lambda self, config: 2.5},
+    "trained_length is True": {"trained_length": lambda self, config: True},
+    "trained_length .* KeyError": {"trained_length": raises},
+    "geometry .* KeyError": {"geometry": raises},
+    "returns None as geometry": {"geometry": lambda self, config, **lengths: None},
+    "heads = 0": {"geometry": changed(heads=0)},
+    "4 heads and 3 kv_heads": {"geometry": changed(kv_heads=3)},
+    "width = '128'": {"geometry": changed(width="128")},
+    "causal = 1": {"geometry": changed(causal=1)},
+    "rotary = 10000": {"geometry": changed(rotary=10_000.0)},
+    "table = 0": {"geometry": changed(table=0)},
+    "other lengths": {"geometry": changed(trained_length=7)},
+    "2 heads .* 4 heads": {"geometry": changed(heads=2, kv_heads=2)},
+    "16 channels": {"geometry": changed(head_dim=16)},
+    "says 3": {"geometry": changed(layers=3)},
+    "swaps": {"swaps": lambda self, base, scheme: iter([(base.rotary_emb, "nothing")])},
+    "swaps or frozen .* AttributeError": {"swaps": lambda self, base, scheme: iter([(base.no_such_module, nn.Linear)])},
+    "frozen": {"frozen": lambda self, base, scheme: iter([base.layers[0]])},
+    "no attention layer": {"attentions": lambda self, base: iter(())},
+    "returns a tensor of shape": {"probe": lambda self, base, hidden, positions, layer: hidden[0]},
+    "returns None from probe": {"probe": lambda self, base, hidden, positions, layer: None},
+    "probe .* AttributeError": {"probe": lambda self, base, hidden, positions, layer: base.no_such_module(hidden)},
+}
+
+
+@pytest.mark.parametrize("said", ANSWERS)
+def test_an_answer_is_refused_at_the_first_patch(example: ModuleType, said: str) -> None:
+    registry._ADAPTERS.pop("gpt_neox")
+    register_adapter("gpt_neox")(variant(example, **ANSWERS[said]))
+    model = tiny_neox()
+    with pytest.raises(PosEncError, match=said) as refused:
+        patch_model(model, "yarn", factor=4)
+    assert TWO_SENTENCES.fullmatch(str(refused.value)), str(refused.value)
+    assert not is_patched(model)
+
+
+def broken_projection(example: ModuleType) -> type:
+    def project_query(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.query_key_value(x)
+
+    return type("Broken", (example.PatchedGPTNeoXAttention,), {"project_query": project_query})
+
+
+def broken_forward(example: ModuleType) -> type:
+    def forward(self: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        return self.dense(self.query_key_value(hidden_states)), None
+
+    return type("Broken", (example.PatchedGPTNeoXAttention,), {"forward": forward})
+
+
+@pytest.mark.parametrize(("make", "said"), [(broken_projection, "project_query"), (broken_forward, "cannot be run")])
+def test_an_attention_class_is_refused_at_the_first_patch(example: ModuleType, make: Callable, said: str) -> None:
+    registry._ADAPTERS.pop("gpt_neox")
+    register_adapter("gpt_neox")(variant(example, attention={GPTNeoXAttention: make(example)}))
+    model = tiny_neox()
+    with pytest.raises(AdapterInvalid, match=said):
+        patch_model(model, "yarn", factor=4)
+    assert not is_patched(model)
+
+
+def test_a_rotation_that_nobody_can_read_is_refused(example: ModuleType) -> None:
+    model = tiny_neox()
+    model.gpt_neox.config.rope_parameters = {"rope_type": "mrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    with pytest.raises(UnsupportedModel, match="of the type 'mrope'"):
+        patch_model(model, "yarn", factor=4)
+
+
+def test_a_derived_configuration_has_the_adapter_of_its_parent(example: ModuleType) -> None:
+    model = tiny_neox()
+    model.gpt_neox.config.__class__ = type("Mine", (type(model.config),), {"model_type": "mine"})
+    assert is_patched(patch_model(model, "yarn", factor=4))

@@ -1,0 +1,113 @@
+"""Schemes on GPT-NeoX, which rotates a part of each head, against transformers' own GPT-NeoX with the same rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import export_native, from_pretrained, patch_model, unpatch_model
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
+from hf_posenc.errors import NotExpressible
+from hf_posenc.patching.state import scheme_of
+
+from .neox import example_adapter, tiny_neox
+
+FACTOR = 4
+NATIVE: dict[str, dict[str, Any]] = {
+    "rope": {"rope_type": "default"},
+    "pi": {"rope_type": "linear", "factor": FACTOR},
+    "yarn": {"rope_type": "yarn", "factor": FACTOR, "original_max_position_embeddings": TRAINED_LENGTH},
+    "llama3": {
+        "rope_type": "llama3", "factor": FACTOR, "original_max_position_embeddings": TRAINED_LENGTH,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def adapter() -> Iterator[None]:
+    with example_adapter():
+        yield
+
+
+def logits(model: nn.Module, length: int = 2 * TRAINED_LENGTH) -> Tensor:
+    tokens = torch.randint(0, 96, (2, length), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return model(tokens).logits
+
+
+def native(scheme: str, partial: float) -> nn.Module:
+    rope = {"rope_theta": 10_000.0, "partial_rotary_factor": partial, **NATIVE[scheme]}
+    return tiny_neox(rope_parameters=rope, max_position_embeddings=FACTOR * TRAINED_LENGTH)
+
+
+@pytest.mark.parametrize("partial", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("scheme", NATIVE)
+def test_rotations_are_transformers_own(scheme: str, partial: float) -> None:
+    theirs = logits(native(scheme, partial))
+    ours = logits(patch_model(tiny_neox(partial), scheme, factor=FACTOR))
+    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    if scheme != "rope":  # control
+        assert (logits(tiny_neox(partial)) - theirs).abs().max() > 1e-2
+
+
+def test_rope_is_the_unpatched_model() -> None:
+    model = tiny_neox()
+    before = logits(model)
+    assert (logits(patch_model(model, "rope")) - before).abs().max() <= 1e-5 * before.abs().max()
+    assert torch.equal(logits(unpatch_model(model)), before)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("self_extend", {"group": 7, "window": 9}), ("logn", {}), ("window", {"size": 20})]
+)
+def test_what_keeps_the_rotation_keeps_its_scaling(scheme: str, options: dict[str, int]) -> None:
+    """On a model that transformers scales by YaRN, the same as on top of the scheme yarn."""
+    scaled = patch_model(native("yarn", 0.5), scheme, **options)
+    ours = patch_model(tiny_neox(), f"yarn+{scheme}", factor=FACTOR, **options)
+    theirs, found = logits(scaled, TRAINED_LENGTH), logits(ours, TRAINED_LENGTH)
+    assert (found - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "dims"),
+    [
+        *(("rope", {}, 16), ("rope", {"rotary_dim": 8}, 8), ("partial", {"fraction": 1.0}, 16), ("partial", {}, 8)),
+        *(("proportional", {}, 16), ("xpos", {}, 16), ("mrope", {}, 16), ("rope_nd", {}, 16), ("longrope", {}, 16)),
+    ],
+)
+def test_schemes_rotate_what_the_model_rotates(scheme: str, options: dict[str, Any], dims: int) -> None:
+    rotation = scheme_of(patch_model(tiny_neox(), scheme, factor=FACTOR, **options)).rotation()
+    assert rotation.dims == dims
+    assert len(rotation.decay) in (0, dims // 2)
+
+
+@pytest.mark.parametrize("scheme", ["rope", "pi", "ntk", "yarn", "llama3", "dynamic_ntk", "longrope"])
+@pytest.mark.filterwarnings("ignore::hf_posenc.errors.OnlyWithinTrainedLength")
+def test_export_is_what_transformers_computes(scheme: str, tmp_path: Any) -> None:
+    from transformers import GPTNeoXForCausalLM
+
+    model = patch_model(tiny_neox(), scheme, factor=FACTOR)
+    assert export_native(model, tmp_path)["partial_rotary_factor"] == 0.5
+    plain = GPTNeoXForCausalLM.from_pretrained(tmp_path).eval()
+    theirs, ours = logits(plain, TRAINED_LENGTH), logits(model, TRAINED_LENGTH)
+    assert (theirs - ours).abs().max() <= 1e-5 * ours.abs().max()
+
+
+def test_export_refuses_what_transformers_has_no_number_for(tmp_path: Any) -> None:
+    with pytest.raises(NotExpressible):
+        export_native(patch_model(tiny_neox(), "proportional", factor=FACTOR), tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "sinusoidal"])
+def test_saved_is_loaded(scheme: str, tmp_path: Any) -> None:
+    """The loader recomputes the frequencies of the rotary module although its class is replaced."""
+    model = patch_model(tiny_neox(), scheme, factor=FACTOR)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path, dtype=torch.float32).eval()
+    assert torch.equal(logits(loaded), logits(model))
+    assert torch.equal(logits(unpatch_model(loaded)), logits(unpatch_model(model)))
