@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from hf_posenc.core.files.free_space import check_disk
+from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.catalogue import check_known, check_trusted, expanded
@@ -135,7 +135,7 @@ def compare(
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
         request = Request(measure, wanted[-1], one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
-        check_disk(folder, PAGE + EACH * len(cells), "Results")
+        check_disk_space(folder, PAGE + EACH * len(cells), "Results")
         passed_on = {**measure, "text": text, "include_path": include_path, "trust_tasks": trust_tasks}
         records = measured(lm, cells, store, request, passed_on, tell)
         about = {

@@ -13,14 +13,14 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.config import config_of
-from hf_posenc.checkpoints.remote_code import check_no_foreign_code
-from hf_posenc.checkpoints.restore import RESTORING, load, restoring
+from hf_posenc.checkpoints.remote_code import check_no_remote_code
+from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
 from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.stored.config_guard import BLOCK, unguard
-from hf_posenc.patching.stored.peft_sidecar import sidecar_of
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY, unguard
+from hf_posenc.patching.stored.peft_sidecar import read_sidecar
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 
 _ORIGINALS: dict[str, Any] = {}
 
@@ -43,12 +43,12 @@ def disable_auto() -> None:
 def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any) -> Any:
     original = _ORIGINALS["from_pretrained"].__func__
     hf_kwargs["config"] = config
-    if name_or_path is None or RESTORING in vars(cls):
+    if name_or_path is None or PATCHED_CLASS_MARK in vars(cls):
         return original(cls, name_or_path, *args, **hf_kwargs)
     where = os.fspath(name_or_path)
     _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or where)
     try:
-        block = SchemeBlock.of_config(config_of(where, hf_kwargs), where)
+        block = SchemeConfig.of_config(config_of(where, hf_kwargs), where)
     except OSError:  # nothing to load there: transformers says that itself
         block = None
     if block is None:
@@ -56,16 +56,16 @@ def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None
     wanted = hf_kwargs.pop("output_loading_info", False)
     check_folder(where)
     with explained_errors(where):
-        loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
+        loaded = load_weights(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
     return loaded if wanted else loaded[0]
 
 
 def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
     original = _ORIGINALS["_from_config"].__func__
-    block = None if RESTORING in vars(cls) else SchemeBlock.of_config(vars(config), "this configuration")
+    block = None if PATCHED_CLASS_MARK in vars(cls) else SchemeConfig.of_config(vars(config), "this configuration")
     if block is None:
         return original(cls, config, **kwargs)
-    model = original(restoring(cls, block), config, **kwargs)
+    model = original(patched_class(cls, block), config, **kwargs)
     model.__class__ = cls
     return model
 
@@ -74,13 +74,13 @@ def _get_config_dict(
     cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     content, rest = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
-    if content.get(BLOCK) is not None:
-        check_no_foreign_code(content, str(pretrained_model_name_or_path), kwargs)
+    if content.get(SCHEME_KEY) is not None:
+        check_no_remote_code(content, str(pretrained_model_name_or_path), kwargs)
     return unguard(content, str(pretrained_model_name_or_path)), rest
 
 
 def _refuse_adapter(folder: Any) -> None:
-    if os.path.isdir(folder) and sidecar_of(folder) is not None:
+    if os.path.isdir(folder) and read_sidecar(folder) is not None:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
             f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from hf_posenc.checkpoints.remote_code import check_no_foreign_code
+from hf_posenc.checkpoints.remote_code import check_no_remote_code
 from hf_posenc.patching.stored.config_guard import (
-    GUARD,
+    GUARD_KEY,
     unguard,
 )
 from hf_posenc.patching.stored.peft_sidecar import base_of_adapter
@@ -28,7 +28,7 @@ def config_of(name_or_path: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]
         return {"model_type": given.model_type, **vars(given)}
     hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
     content = PreTrainedConfig.get_config_dict(name_or_path if given is None else given, **hub)[0]
-    check_no_foreign_code(content, name_or_path, hf_kwargs)
+    check_no_remote_code(content, name_or_path, hf_kwargs)
     return unguard(content, name_or_path)
 
 
@@ -43,7 +43,7 @@ def read_config(name_or_path: str, **hf_kwargs: Any) -> PreTrainedConfig:
     hub = {name: hf_kwargs[name] for name in HUB if name in hf_kwargs}
     if hf_kwargs.get("gguf_file") is None:
         content = PreTrainedConfig.get_config_dict(name_or_path, **hub)[0]
-        if GUARD in content:
+        if GUARD_KEY in content:
             content = unguard(content, name_or_path)
             return CONFIG_MAPPING[content["model_type"]].from_dict(content)
     return AutoConfig.from_pretrained(name_or_path, **hf_kwargs)

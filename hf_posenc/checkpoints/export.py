@@ -25,11 +25,11 @@ from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe, scheme_of
-from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
+from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
 from hf_posenc.schemes.base import overrides
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
-BY_LENGTH = ("regions", "row_rotation")
+LENGTH_DEPENDENT = ("regions", "row_rotation")
 
 
 def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -60,14 +60,14 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     folder = folder_to_write(folder)
     parameters, short = native_parameters(model)
     config = copy.deepcopy(model.config)
-    for name in (BLOCK, ROTATION):
+    for name in (SCHEME_KEY, ROTATION_KEY):
         if hasattr(config, name):
             delattr(config, name)
     config.rope_parameters = parameters
     if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = report.trained_length  # where transformers looks for it
     rotary = (
-        rotary_within(config, report.trained_length)
+        rotary_at_length(config, report.trained_length)
         if short
         else adapter.geometry(config, trained_length=1, target_length=1).rotary
     )
@@ -94,7 +94,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     return parameters
 
 
-def merged(model: Any) -> Any:
+def merge_adapter(model: Any) -> Any:
     """A model with its PEFT adapter added to the weights; one without an adapter as it is.
 
     Raises:
@@ -121,7 +121,7 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
     alone = len(scheme.schemes) == 1 and everyones
     everywhere = scheme.native() if alone else None
     within = scheme.native_within_trained() if alone and everywhere is None else None
-    more = [hook for hook in HOOKS if overrides(scheme, hook) and not (within and hook in BY_LENGTH)]
+    more = [hook for hook in HOOKS if overrides(scheme, hook) and not (within and hook in LENGTH_DEPENDENT)]
     parameters = everywhere or within
     if parameters is None or more:
         raise NotExpressible(
@@ -136,7 +136,7 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
     return parameters, everywhere is None
 
 
-def rotary_within(config: Any, length: int) -> HostRotary:
+def rotary_at_length(config: Any, length: int) -> HostRotary:
     """What transformers computes in texts of ``length``, from a configuration that goes by the length."""
     parameters = config.rope_parameters
     frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)

@@ -18,16 +18,16 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from hf_posenc.checkpoints.auto import disable_auto, enable_auto
 from hf_posenc.checkpoints.config import config_of
 from hf_posenc.checkpoints.peft import load_peft_adapter
-from hf_posenc.checkpoints.restore import load
-from hf_posenc.checkpoints.validate import check_depth, check_folder
+from hf_posenc.checkpoints.restore import load_weights
+from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, NotPatched
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.preconditions.host_config import check_host
+from hf_posenc.patching.preconditions.host_config import check_positions
 from hf_posenc.patching.preconditions.weights import check_finite
-from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, sidecar_of
-from hf_posenc.patching.stored.scheme_block import SchemeBlock, option_names
+from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, read_sidecar
+from hf_posenc.patching.stored.scheme_block import SchemeConfig, option_names
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def from_pretrained(
     asked = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     with explained_errors(name_or_path, asked):
         config = config_of(name_or_path, hf_kwargs)
-        check_host(config, name_or_path)
+        check_positions(config, name_or_path)
         if not {"config", "subfolder"} & hf_kwargs.keys():  # else weights and configuration are not those of the folder
-            check_depth(config, name_or_path)
-    block = SchemeBlock.of_config(config, name_or_path)
-    adapted = None if peft_adapter is None else sidecar_of(peft_adapter)
+            check_layer_count(config, name_or_path)
+    block = SchemeConfig.of_config(config, name_or_path)
+    adapted = None if peft_adapter is None else read_sidecar(peft_adapter)
     for stored, where in ((block, name_or_path), (adapted, peft_adapter)):
         clash = (
             ""
@@ -102,9 +102,9 @@ def from_pretrained(
             "Lengths or layers were given, but neither the call nor the checkpoint has a scheme. Pass scheme=."
         )
     with explained_errors(name_or_path, asked):
-        chosen = class_of(config, model_class, name_or_path)
-        model, info = load(chosen, block, name_or_path, **safe(hf_kwargs))
-    refuse_made_up(model, info, name_or_path)
+        chosen = model_class_of(config, model_class, name_or_path)
+        model, info = load_weights(chosen, block, name_or_path, **require_safetensors(hf_kwargs))
+    check_no_missing_weights(model, info, name_or_path)
     check_finite(model)
     if peft_adapter is not None:
         model = load_peft_adapter(model, peft_adapter, patch="apply" if block is None else "refuse")
@@ -113,7 +113,7 @@ def from_pretrained(
     return (model, info) if hf_kwargs.get("output_loading_info") else model  # type: ignore[return-value]
 
 
-def class_of(config: Mapping[str, Any], model_class: Any, where: str) -> type[PreTrainedModel]:
+def model_class_of(config: Mapping[str, Any], model_class: Any, where: str) -> type[PreTrainedModel]:
     """The class to load: the one given, the one an Auto class would choose, or the checkpoint's own.
 
     Raises:
@@ -140,7 +140,7 @@ def class_of(config: Mapping[str, Any], model_class: Any, where: str) -> type[Pr
     )
 
 
-def refuse_made_up(model: PreTrainedModel, info: Mapping[str, Any], where: str) -> None:
+def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], where: str) -> None:
     """Refuse a checkpoint that lacks weights of the base, heads and poolers aside: transformers makes them up.
 
     Raises:
@@ -160,7 +160,7 @@ def refuse_made_up(model: PreTrainedModel, info: Mapping[str, Any], where: str) 
         )
 
 
-def safe(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def require_safetensors(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The caller's keywords, with safetensors required.
 
     Raises:

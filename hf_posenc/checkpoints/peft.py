@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from hf_posenc.checkpoints.restore import put_on
+from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.core.files.atomic import write_json
-from hf_posenc.core.files.hf_errors import in_short
+from hf_posenc.core.files.hf_errors import first_line
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import (
@@ -39,23 +39,23 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patches.offloading import offloads_of
 from hf_posenc.patching.patch import unpatch_model
-from hf_posenc.patching.preconditions.memory import check_rank_room
+from hf_posenc.patching.preconditions.memory import check_rank_memory
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     PEFT_CONFIG,
     SIDECAR,
-    load_parameters,
+    load_position_parameters,
     local_folder,
-    loose_parameters,
+    position_parameters,
     read_json,
-    saved_parameters,
-    sidecar_of,
-    unguard,
-    write_beside_adapter,
+    read_position_parameters,
+    read_sidecar,
+    unguard_adapter_config,
+    write_sidecar_on_save,
 )
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -87,7 +87,7 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
             wrapped = peft.get_peft_model(model, config, **kwargs)  # type: ignore[arg-type]
             if offloaded and any(weight.is_meta and weight.requires_grad for weight in wrapped.parameters()):
                 raise TrainingImpossible(OFFLOADED.format(kind=type(model).__name__))
-            return carrying(wrapped)  # type: ignore[arg-type]
+            return write_scheme_on_save(wrapped)  # type: ignore[arg-type]
     except PosEncError:
         raise
     except ValueError as error:
@@ -103,7 +103,7 @@ def without_peft_noise() -> Iterator[None]:
         yield
 
 
-def carrying(model: PeftModel) -> PeftModel:
+def write_scheme_on_save(model: PeftModel) -> PeftModel:
     """Make this PEFT model's own ``save_pretrained`` (which `Trainer` calls) write the scheme beside the adapter."""
     model.save_pretrained = partial(save_peft_adapter, model)  # type: ignore[method-assign]
     return model
@@ -121,7 +121,7 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
     if not hasattr(model, "peft_config"):
         raise WrongKind(f"A PEFT model is needed, got a {type(model).__name__}. Wrap it with get_peft_model first.")
     save_directory = folder_to_write(save_directory)
-    write_beside_adapter(base_model_of(model)[0] if patched else model, model.peft_config)
+    write_sidecar_on_save(base_model_of(model)[0] if patched else model, model.peft_config)
     if kwargs.get("push_to_hub") or not kwargs.get("is_main_process", True):
         return type(model).save_pretrained(model, str(save_directory), **kwargs)
     with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as beside:
@@ -164,16 +164,16 @@ def load_peft_adapter(
     if offloads_of(model) and not any(hasattr(module, "hf_device_map") for module in model.modules()):
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = local_folder(folder)
-    with in_words(folder):
+    with explained_peft_errors(folder):
         config = _peft_config(folder)
-        weights, wanted, parameters = _weights(folder), sidecar_of(folder), saved_parameters(folder)
+        weights, wanted, parameters = _weights(folder), read_sidecar(folder), read_position_parameters(folder)
         if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
             config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
         _check_rank(config, weights)
     if isinstance(model, PeftModel):
-        _check_company(model, adapter_name, parameters, folder)
-    with in_words(folder), rollback_on_error(model):
-        _fit(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
+        _check_other_adapters(model, adapter_name, parameters, folder)
+    with explained_peft_errors(folder), rollback_on_error(model):
+        _match_base(model, wanted, folder, apply=patch == "apply" and not isinstance(model, PeftModel))
         with without_peft_noise():
             if isinstance(model, PeftModel):
                 model.add_adapter(adapter_name, config)
@@ -183,12 +183,12 @@ def load_peft_adapter(
                 adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
         _check_complete(adapted, weights, folder, adapter_name)
         if wanted is not None:
-            load_parameters(adapted, parameters, folder)
-    return carrying(adapted)
+            load_position_parameters(adapted, parameters, folder)
+    return write_scheme_on_save(adapted)
 
 
 @contextmanager
-def in_words(folder: Path) -> Iterator[None]:
+def explained_peft_errors(folder: Path) -> Iterator[None]:
     """Say errors of PEFT and safetensors about an adapter in our words.
 
     Raises:
@@ -200,14 +200,14 @@ def in_words(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:  # PEFT checks little, and fails with whatever it meets
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not fit this base: {in_short(error)}. Load the base it was trained on, "
-            "or save the adapter again."
+            f"The PEFT adapter in {folder} does not fit this base: {first_line(error)}. Load the base it was trained "
+            "on, or save the adapter again."
         ) from error
 
 
-def _fit(model: nn.Module, wanted: SchemeBlock | None, folder: Path, *, apply: bool) -> None:
+def _match_base(model: nn.Module, wanted: SchemeConfig | None, folder: Path, *, apply: bool) -> None:
     """Make sure that ``model`` carries ``wanted``, by patching it if that is allowed."""
-    carried = SchemeBlock.of_model(model)
+    carried = SchemeConfig.of_model(model)
     if carried == wanted:
         return
     if wanted is None:
@@ -229,17 +229,17 @@ def _fit(model: nn.Module, wanted: SchemeBlock | None, folder: Path, *, apply: b
             f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "
             f"{length}. Load the base it was trained on."
         )
-    put_on(wanted, model)
+    apply_scheme(wanted, model)
 
 
-def _check_company(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:
+def _check_other_adapters(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:
     """Refuse a second adapter under one name, and one that was trained with other shared position parameters."""
     if name in model.peft_config:
         raise PeftAdapterMismatch(
             f"This model carries a PEFT adapter called {name!r} already. Pass another adapter_name, or the base: "
             "model.unload()."
         )
-    live = loose_parameters(model)
+    live = position_parameters(model)
     for key, value in parameters.items():
         if key in live and not torch.equal(live[key].detach().cpu(), value):
             raise PeftAdapterMismatch(
@@ -252,14 +252,14 @@ def _peft_config(folder: Path) -> PeftConfig:
     """The adapter's configuration, past the guard; refused where PEFT would import a module for it."""
     from peft import PeftConfig
 
-    config = unguard(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
+    config = unguard_adapter_config(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
     mapping = config.get("auto_mapping") or {}
     library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
     if str(library).partition(".")[0] != "transformers" or config.get("megatron_core") not in (None, "megatron.core"):
         raise PeftAdapterMismatch(
             f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
         )
-    config = known_keys(config, str(folder / PEFT_CONFIG))
+    config = drop_unset_unknown_keys(config, str(folder / PEFT_CONFIG))
     with TemporaryDirectory() as plain:  # PEFT reads configurations from files only
         write_json(Path(plain) / PEFT_CONFIG, config)
         try:
@@ -273,7 +273,7 @@ def _peft_config(folder: Path) -> PeftConfig:
             ) from error
 
 
-def known_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A configuration without keys that this PEFT does not know and that ask for nothing.
 
     PEFT adds options from release to release, each off by default, and writes all of them.
@@ -331,7 +331,7 @@ def _check_rank(config: PeftConfig, weights: Mapping[str, Tensor]) -> None:
     asked = [getattr(config, name, None) for name in ("r", "num_virtual_tokens", "encoder_hidden_size")]
     asked += pattern.values() if isinstance(pattern, Mapping) else ()
     rank = max((value for value in asked if isinstance(value, int)), default=0)
-    check_rank_room(rank, sum(max(value.shape) for value in weights.values() if value.ndim == 2))
+    check_rank_memory(rank, sum(max(value.shape) for value in weights.values() if value.ndim == 2))
 
 
 def _check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:

@@ -20,27 +20,27 @@ from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patches.offloading import change_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
-from hf_posenc.patching.proof import Probe
+from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import Patch, base_model_of, patch_of, scheme_of
 from hf_posenc.patching.stored.config_guard import (
-    BLOCK,
-    ROTATION,
-    guarded,
+    ROTATION_KEY,
+    SCHEME_KEY,
+    guarded_class,
 )
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 from hf_posenc.patching.swap import freeze
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
 M = TypeVar("M", bound=nn.Module)
-RESTORING = "posenc_restoring"  # marks the subclasses made here
+PATCHED_CLASS_MARK = "posenc_restoring"  # marks the subclasses made here
 logger = logging.get_logger(__name__)
 
 
-def load(
+def load_weights(
     cls: type[PreTrainedModel],
-    block: SchemeBlock | None,
+    block: SchemeConfig | None,
     name_or_path: str,
     *args: Any,
     **hf_kwargs: Any,
@@ -68,18 +68,18 @@ def load(
     if isinstance(device_map, Mapping):
         device_map = hf_kwargs["device_map"] = dict(device_map)
     try:
-        model, info = restoring(cls, block, device_map).from_pretrained(name_or_path, *args, **hf_kwargs)
+        model, info = patched_class(cls, block, device_map).from_pretrained(name_or_path, *args, **hf_kwargs)
     except PosEncError as error:
         raise CheckpointMismatch(
             f"{name_or_path} carries scheme {block}, which does not fit its {cls.__name__}: {error} "
             "Save the patched model again with save_pretrained."
         ) from error
     model.__class__ = cls
-    settle(model, info["missing_keys"])
+    finish_loading(model, info["missing_keys"])
     return model, info
 
 
-def restoring(cls: type[PreTrainedModel], block: SchemeBlock, device_map: Any = None) -> type[PreTrainedModel]:
+def patched_class(cls: type[PreTrainedModel], block: SchemeConfig, device_map: Any = None) -> type[PreTrainedModel]:
     """A subclass of ``cls`` under the same name, built on the host's own length and patched by its constructor.
 
     Args:
@@ -91,19 +91,19 @@ def restoring(cls: type[PreTrainedModel], block: SchemeBlock, device_map: Any = 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         config = copy.deepcopy(config)
         config.max_position_embeddings = block.host_length
-        for name in (BLOCK, ROTATION):
+        for name in (SCHEME_KEY, ROTATION_KEY):
             if hasattr(config, name):
                 delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)
-        put_on(block, self)
+        apply_scheme(block, self)
         if isinstance(device_map, dict):
-            name_shared(device_map, self)
+            map_shared_parameters(device_map, self)
 
-    own = {"__init__": __init__, "config_class": guarded(cls.config_class), RESTORING: True}
+    own = {"__init__": __init__, "config_class": guarded_class(cls.config_class), PATCHED_CLASS_MARK: True}
     return type(cls.__name__, (cls,), {**own, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
 
 
-def name_shared(device_map: dict[str, Any], model: nn.Module) -> None:
+def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
     """Give the parameters that layers share a place in a device map that was written for the plain model."""
     shared = base_model_of(model)[0]._modules.get("posenc")
     if not device_map or shared is None or next(shared.parameters(), None) is None:
@@ -113,26 +113,26 @@ def name_shared(device_map: dict[str, Any], model: nn.Module) -> None:
         device_map[name] = next(iter(device_map.values()))
 
 
-def settle(model: nn.Module, missing: Iterable[str]) -> None:
+def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
     """What had to wait for the weights: fresh parameters, frozen tables, the proof.
 
     Raises:
         NoEffect: the scheme was restored and does nothing.
     """
-    initialise(model, set(missing))
+    initialise_missing(model, set(missing))
     check_finite(model)
     base, adapter = base_model_of(model)
     patch, scheme = patch_of(base), scheme_of(model)
     freeze(patch, base, adapter.frozen(base, scheme))  # the loader made new parameters
     if patch.report is not None and patch.report.proof.verdict == "deferred":
-        block = SchemeBlock.of_model(model)
+        block = SchemeConfig.of_model(model)
         kinds = block.layout.representatives(scheme.geometry.layers) if block else (0,)
-        with as_before(patch):
-            probe = Probe(adapter, base, scheme.geometry, kinds)
+        with unpatched_view(patch):
+            probe = EffectProbe(adapter, base, scheme.geometry, kinds)
         patch.report = replace(patch.report, proof=probe.verdict())
 
 
-def initialise(model: nn.Module, missing: set[str]) -> None:
+def initialise_missing(model: nn.Module, missing: set[str]) -> None:
     """Let schemes initialise the parameters among ``missing``; those that were loaded keep their values.
 
     Raises:
@@ -158,7 +158,7 @@ def initialise(model: nn.Module, missing: set[str]) -> None:
 
 
 @contextmanager
-def as_before(patch: Patch) -> Iterator[None]:
+def unpatched_view(patch: Patch) -> Iterator[None]:
     """The host as it was before the patch: its classes and configurations, with the weights it has now."""
     classes = [(module, type(module)) for module, _ in patch.classes]
     configs = [(module, module.config) for module, _ in patch.configs]
@@ -175,7 +175,7 @@ def as_before(patch: Patch) -> Iterator[None]:
             module.config = config
 
 
-def put_on(block: SchemeBlock, model: M) -> M:
+def apply_scheme(block: SchemeConfig, model: M) -> M:
     """Patch a plain model as a block says. Raises as `patch_model` does."""
     return patch_model(
         model,

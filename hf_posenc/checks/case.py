@@ -23,7 +23,7 @@ from hf_posenc.errors import (
     SchemeNotDefined,
 )
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.proof import evaluating
+from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import reach_of
@@ -102,7 +102,7 @@ class Case:
         Whatever happens in the block, a live model is unpatched afterwards, and torch set as it was.
         """
         model = self.fresh()
-        with restored(), evaluating(model):
+        with restored(), evaluation_mode(model):
             try:
                 yield model
             finally:

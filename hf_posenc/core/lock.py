@@ -15,7 +15,7 @@ _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def locked(base: nn.Module) -> threading.RLock:
+def patch_lock(base: nn.Module) -> threading.RLock:
     """The lock of a base model; the thread that holds it may take it again."""
     with _LOCK:
         return _LOCKS.setdefault(base, threading.RLock())

@@ -10,15 +10,15 @@ from torch import nn
 
 from hf_posenc.errors import NoMemory
 
-STATES, INNER = 10, 5
+HIDDEN_COPIES, FEED_FORWARD_COPIES = 10, 5
 """Copies of a layer's states, and of what is inside its feed-forward part, that live at once while a text is read:
 measured on Llama, where the estimate is 5 % off; biases and GPT-2 take half as much again."""
 
 
-UNKNOWN = 16 << 30  # bytes of a machine that does not tell
+ASSUMED_MEMORY = 16 << 30  # bytes of a machine that does not tell
 
 
-def check_text_room(model: nn.Module, length: int, rows: int = 1) -> None:
+def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
     """Refuse texts that cannot be read on this machine whatever the scheme: an estimate, and a low one.
 
     Args:
@@ -29,7 +29,7 @@ def check_text_room(model: nn.Module, length: int, rows: int = 1) -> None:
     Raises:
         NoMemory: their states alone take more than all memory of the device.
     """
-    wanted, room = rows * length * bytes_a_token(model), memory_of(next(model.parameters()).device)
+    wanted, room = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
     if wanted > room:
         raise NoMemory(
             f"Texts of {length:,} tokens, {rows} at a time, take some {wanted / 2**30:,.1f} GiB of memory at the "
@@ -37,23 +37,23 @@ def check_text_room(model: nn.Module, length: int, rows: int = 1) -> None:
         )
 
 
-def bytes_a_token(model: nn.Module) -> int:
+def bytes_per_token(model: nn.Module) -> int:
     """Memory that a token of a text takes while a model reads it."""
     weight: Any = model.get_input_embeddings().weight  # type: ignore[operator,union-attr]
     width = weight.shape[-1]
     config: Any = getattr(model, "config", None)
     inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * width
-    return int(weight.element_size() * (STATES * width + INNER * inner))
+    return int(weight.element_size() * (HIDDEN_COPIES * width + FEED_FORWARD_COPIES * inner))
 
 
-def memory_of(device: torch.device) -> int:
+def device_memory(device: torch.device) -> int:
     """Bytes of memory of a device."""
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else memory()
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else main_memory()
 
 
-def memory() -> int:
+def main_memory() -> int:
     """Bytes of main memory."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
-        return UNKNOWN
+        return ASSUMED_MEMORY

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import HostConfigInvalid, shown
-from hf_posenc.patching.stored.config_guard import BLOCK, HOST_ROTATION, ROTATION
+from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
 
 
-OURS = (BLOCK, ROTATION, HOST_ROTATION, "max_position_embeddings")  # entries that belong to the patch
+PATCH_ENTRIES = (SCHEME_KEY, ROTATION_KEY, ROPE_KEY, "max_position_embeddings")  # entries that belong to the patch
 
 
 @dataclass(frozen=True)
-class Record:
+class ConfigRecord:
     """The entries of a configuration that decide what a patched model computes.
 
     Attributes:
@@ -45,11 +45,11 @@ class Record:
     entries: dict[str, Any]
 
     @classmethod
-    def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> Record:
+    def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> ConfigRecord:
         """What a model was patched with just now."""
         config: Any = base.config
         entries = copy.deepcopy(vars(config))
-        return cls(entries[BLOCK], entries.get(HOST_ROTATION), adapter, geometry, entries)
+        return cls(entries[SCHEME_KEY], entries.get(ROPE_KEY), adapter, geometry, entries)
 
     def changes(self, base: nn.Module) -> dict[str, Any]:
         """Entries that were changed since; none where some of them decide positions, which no checkpoint could have."""
@@ -57,7 +57,7 @@ class Record:
             self.check(base)
         except HostConfigInvalid:
             return {}
-        now = {name: value for name, value in vars(base.config).items() if name not in OURS}
+        now = {name: value for name, value in vars(base.config).items() if name not in PATCH_ENTRIES}
         return {name: value for name, value in now.items() if name not in self.entries or self.entries[name] != value}
 
     def check(self, base: nn.Module) -> None:
@@ -69,10 +69,10 @@ class Record:
             HostConfigInvalid: it was changed.
         """
         config: Any = base.config
-        for name, was in ((BLOCK, self.block), (HOST_ROTATION, self.rotation)):
+        for name, was in ((SCHEME_KEY, self.block), (ROPE_KEY, self.rotation)):
             now = getattr(config, name, None)
             if now != was and not _contains(now, was):
-                _refuse(name, was, now)
+                _raise_changed(name, was, now)
         then = copy.copy(config)
         then.max_position_embeddings = self.block["host_length"]
         try:
@@ -86,7 +86,7 @@ class Record:
             ) from error
         for field in fields(self.geometry):
             if getattr(now, field.name) != getattr(self.geometry, field.name):
-                _refuse(field.name, getattr(self.geometry, field.name), getattr(now, field.name))
+                _raise_changed(field.name, getattr(self.geometry, field.name), getattr(now, field.name))
 
 
 def _contains(now: Any, was: Any) -> bool:
@@ -94,7 +94,7 @@ def _contains(now: Any, was: Any) -> bool:
     return isinstance(now, Mapping) and isinstance(was, Mapping) and all(now.get(key) == was[key] for key in was)
 
 
-def _refuse(name: str, was: Any, now: Any) -> None:
+def _raise_changed(name: str, was: Any, now: Any) -> None:
     raise HostConfigInvalid(
         f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, which a saved "
         "checkpoint would be built from. Put it back, or call unpatch_model and patch_model again."

@@ -14,8 +14,8 @@ from torch import nn
 from hf_posenc.errors import PosEncError
 from hf_posenc.patches.forward_hook import ATTENTIONS, check_continuous_batch
 
-NAME = "init_continuous_batching"
-FORGET = "destroy_cached_continuous_batching_manager"
+METHOD = "init_continuous_batching"
+DISCARD_CACHE = "destroy_cached_continuous_batching_manager"
 
 
 class CheckedBatching:
@@ -34,7 +34,7 @@ class CheckedBatching:
         """
         model: Any = self.model
         before = model.config._attn_implementation
-        manager = getattr(type(model), NAME)(model, *args, **kwargs)  # computes and allocates nothing yet
+        manager = getattr(type(model), METHOD)(model, *args, **kwargs)  # computes and allocates nothing yet
         of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
         graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
         try:
@@ -48,21 +48,23 @@ class CheckedBatching:
         return manager
 
 
-def check_batching(model: nn.Module) -> None:
+def install_batching_check(model: nn.Module) -> None:
     """Give every module of ``model`` that generates the method; pages kept of earlier batches are forgotten."""
-    for module in _generating(model):
-        getattr(module, FORGET)()
-        if NAME not in module.__dict__:
-            module.__dict__[NAME] = CheckedBatching(module)
+    for module in _generating_modules(model):
+        getattr(module, DISCARD_CACHE)()
+        if METHOD not in module.__dict__:
+            module.__dict__[METHOD] = CheckedBatching(module)
 
 
 def remove_batching_check(model: nn.Module) -> None:
-    """Undo `check_batching`; pages with keys of the scheme are forgotten."""
-    for module in _generating(model):
-        if isinstance(module.__dict__.get(NAME), CheckedBatching):
-            getattr(module, FORGET)()
-            del module.__dict__[NAME]
+    """Undo `install_batching_check`; pages with keys of the scheme are forgotten."""
+    for module in _generating_modules(model):
+        if isinstance(module.__dict__.get(METHOD), CheckedBatching):
+            getattr(module, DISCARD_CACHE)()
+            del module.__dict__[METHOD]
 
 
-def _generating(model: nn.Module) -> Iterator[nn.Module]:
-    return (module for module in model.modules() if hasattr(type(module), NAME) and hasattr(type(module), FORGET))
+def _generating_modules(model: nn.Module) -> Iterator[nn.Module]:
+    return (
+        module for module in model.modules() if hasattr(type(module), METHOD) and hasattr(type(module), DISCARD_CACHE)
+    )

@@ -35,13 +35,16 @@ from torch import nn
 from hf_posenc.errors import ModelInUse
 from hf_posenc.patching.call_stacks import function_of, functions_of_threads, own_stack
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds to wait for the forward passes that run; a pass over a long text on CPU may take that long."""
-SHORTEST, LONGEST = 1e-4, 1e-2
+SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 1e-2
 """Seconds between two looks at the stacks."""
 ENTRANCE = "_compiled_call_impl"  # of a module: what `nn.Module.__call__` calls instead of hooks and forward
 DYNAMO = "torch._dynamo.convert_frame"  # has the lock that a thread holds while it compiles
-CALLS = ("_wrapped_call_impl", "forward")  # functions of a module on the stack of a thread that computes with it
+CALL_FUNCTIONS = (
+    "_wrapped_call_impl",
+    "forward",
+)  # functions of a module on the stack of a thread that computes with it
 
 
 class Gate:
@@ -64,7 +67,7 @@ class Gate:
 
     def close(self) -> bool:
         """From now on calls wait; False where a compilation of Dynamo, which would notice, takes too long."""
-        if not self.compiler.acquire(timeout=PATIENCE):
+        if not self.compiler.acquire(timeout=TIMEOUT):
             return False
         try:
             for module in self.modules:
@@ -100,7 +103,9 @@ class Gate:
 
     def depth(self, stack: Iterable[FrameType]) -> int:
         """How many calls of the model the stack of this thread holds."""
-        return sum(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in self.ids for frame in stack)
+        return sum(
+            frame.f_code.co_name in CALL_FUNCTIONS and id(frame.f_locals.get("self")) in self.ids for frame in stack
+        )
 
     def inside(self) -> list[int]:
         """Other threads that compute with the model now, or with another of its classes."""
@@ -114,7 +119,7 @@ class Gate:
 
     def is_left(self) -> bool:
         """Wait until no other thread is inside, and keep Dynamo from compiling; False where one stays too long."""
-        end, pause = time.monotonic() + PATIENCE, SHORTEST
+        end, pause = time.monotonic() + TIMEOUT, SHORTEST_PAUSE
         while (left := end - time.monotonic()) > 0:
             if not self.inside() and self.compiler.acquire(timeout=left):
                 self.quiet = True
@@ -123,7 +128,7 @@ class Gate:
                 self.quiet = False
                 self.compiler.release()
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST)
+            pause = min(2 * pause, LONGEST_PAUSE)
         return False
 
 
@@ -153,11 +158,11 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
     Raises:
         ModelInUse: one does not finish in time; nothing was changed.
     """
-    gate = Gate(parts(model, base))
+    gate = Gate(model_parts(model, base))
     try:
         if not (gate.close() and gate.is_left()):
             raise ModelInUse(
-                f"A forward pass of this {type(model).__name__} in another thread has not ended after {PATIENCE:g} s. "
+                f"A forward pass of this {type(model).__name__} in another thread has not ended after {TIMEOUT:g} s. "
                 "The model is as it was; wait for that thread, and call again."
             )
         yield
@@ -165,20 +170,20 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
         gate.open()
 
 
-def check_outside(model: nn.Module, base: nn.Module) -> None:
+def check_not_in_forward(model: nn.Module, base: nn.Module) -> None:
     """Refuse to change a model from within its own forward pass, such as from a hook: it could never end.
 
     Raises:
         ModelInUse: this thread is inside.
     """
-    if Gate(parts(model, base)).depth(own_stack()):
+    if Gate(model_parts(model, base)).depth(own_stack()):
         raise ModelInUse(
             f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
             "Do that after the call has returned, and not from a hook of the model."
         )
 
 
-def parts(model: nn.Module, base: nn.Module) -> list[nn.Module]:
+def model_parts(model: nn.Module, base: nn.Module) -> list[nn.Module]:
     """All modules of ``base``, and those of ``model`` that hold it."""
     place = next(name for name, module in model.named_modules() if module is base)
     above = [module for name, module in model.named_modules() if f"{place}.".startswith(f"{name}." if name else "")]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from hf_posenc.core.lengths import resolve
-from hf_posenc.core.lock import locked
+from hf_posenc.core.lengths import resolve_lengths
+from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import (
     AlreadyPatched,
     CannotCombine,
@@ -24,24 +24,24 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patches.registry import adapter_class, adapter_names
 from hf_posenc.patches.validate_heads import check_heads
-from hf_posenc.patching.config_changes import Record
-from hf_posenc.patching.continuous_batching import check_batching
-from hf_posenc.patching.forward_gate import check_outside, exclusive_access
-from hf_posenc.patching.preconditions.host import check_every_layer, check_existing_scaling, check_foreign_forward
-from hf_posenc.patching.preconditions.host_config import check_complete, check_host
-from hf_posenc.patching.preconditions.memory import check_room
+from hf_posenc.patching.config_changes import ConfigRecord
+from hf_posenc.patching.continuous_batching import install_batching_check
+from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.preconditions.host import check_existing_scaling, check_foreign_forward, check_layer_count
+from hf_posenc.patching.preconditions.host_config import check_complete, check_positions
+from hf_posenc.patching.preconditions.memory import check_parameter_memory
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
 from hf_posenc.patching.preconditions.wrappers import (
     check_reducer,
-    check_single,
-    check_whole_weights,
+    check_single_model,
+    check_unsharded,
     explain_run_errors,
 )
-from hf_posenc.patching.proof import Probe, Proof, evaluating
+from hf_posenc.patching.proof import EffectProbe, Proof, evaluation_mode
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import Patch, base_model_of, describe, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
-from hf_posenc.patching.stored.config_guard import BLOCK
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.swap import STASH, swap, undo, write_config
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build
@@ -92,9 +92,9 @@ def patch_model(
     Threads that compute with the model finish on it as it was, and new forward passes wait for the patch.
     """
     base, adapter = base_model_of(model)
-    check_outside(model, base)
+    check_not_in_forward(model, base)
     lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
-    with locked(base):
+    with patch_lock(base):
         _patch(model, base, adapter, scheme, lengths, layers, options)
     return model
 
@@ -115,26 +115,28 @@ def _patch(
             'or compose them: scheme="one+other".'
         )
     config: Any = base.config
-    if getattr(config, BLOCK, None) is not None:
+    if getattr(config, SCHEME_KEY, None) is not None:
         raise CheckpointMismatch(
             "This checkpoint carries a scheme, but was loaded without it, so that its learned positions are lost. "
             "Load it with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
         )
-    check_single(model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None])
-    check_whole_weights(model)
-    check_host(vars(config), f"this {type(base).__name__}")
+    check_single_model(
+        model, base, [cls.base_class for name in adapter_names() if (cls := adapter_class(name)) is not None]
+    )
+    check_unsharded(model)
+    check_positions(vars(config), f"this {type(base).__name__}")
     check_complete(vars(config), f"this {type(base).__name__}")
     check_floating(model)
     check_finite(model)
     given = _lengths(options, trained_length=asked["trained_length"], target_length=asked["target_length"])
-    lengths = resolve(host=adapter.trained_length(config), factor=asked["factor"], **given)
+    lengths = resolve_lengths(host=adapter.trained_length(config), factor=asked["factor"], **given)
     geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
     chosen = layout(scheme, options, layers, geometry.layers)
     for one in (chosen.default, *chosen.layers.values()):
-        check_room(one, geometry)
+        check_parameter_memory(one, geometry)
     schemes = _schemes(chosen, geometry, adapter)
     check_existing_scaling(adapter, config, schemes, told=given["trained_length"] is not None)
-    check_every_layer(adapter, base, geometry)
+    check_layer_count(adapter, base, geometry)
     check_foreign_forward(adapter, base, schemes[0])
     check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
     with exclusive_access(model, base):
@@ -146,14 +148,14 @@ def _install(
 ) -> None:
     """Swap, probe, prove; or undo and raise."""
     with explain_run_errors(base):
-        probe = Probe(adapter, base, geometry, chosen.representatives(geometry.layers))
+        probe = EffectProbe(adapter, base, geometry, chosen.representatives(geometry.layers))
     patch = Patch(whole=model)
     try:
         swap(patch, adapter, base, schemes)
-        with evaluating(base):
+        with evaluation_mode(base):
             check_heads(base, geometry)
         write_config(patch, model, base, chosen, geometry)
-        patch.record = Record.of(base, adapter, geometry)
+        patch.record = ConfigRecord.of(base, adapter, geometry)
         proof = probe.verdict()
     except BaseException:
         undo(base, patch)
@@ -161,7 +163,7 @@ def _install(
     patch.report = _report(patch, base, chosen, geometry, proof)
     base.__dict__[STASH] = patch
     install_atomic_save(model)
-    check_batching(model)
+    install_batching_check(model)
 
 
 def unpatch_model(model: M) -> M:
@@ -172,8 +174,8 @@ def unpatch_model(model: M) -> M:
         ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
     """
     base, _ = base_model_of(model)
-    check_outside(model, base)
-    with locked(base):
+    check_not_in_forward(model, base)
+    with patch_lock(base):
         patch = patch_of(base)
         with exclusive_access(model, base):
             undo(base, patch)

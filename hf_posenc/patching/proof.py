@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
 
 TOKENS = 64
-SHARPER = (1.0, 10.0, 100.0)
+SHARPENING = (1.0, 10.0, 100.0)
 # Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # What moved, in units of what the host's own float32 angles move: measured on 144 hosts, mostly 0.2 to 1, seldom 3.
-LEAST, MOST = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
+MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Proof:
     unchanged_below: int = 0
 
 
-class Probe:
+class EffectProbe:
     """Outputs of some layers before the patch, kept to be compared with those after it.
 
     Args:
@@ -80,13 +80,13 @@ class Probe:
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, len(places), geometry.width, generator=generator)
         self.hidden = hidden.to(device, parameter.dtype)
-        beside = self.positions if geometry.rotary is None else nudged(self.positions, generator)
-        self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPER] for layer in layers}
-        self.beside = {layer: [self.run(layer, sharper, beside) for sharper in SHARPER] for layer in layers}
+        beside = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
+        self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPENING] for layer in layers}
+        self.beside = {layer: [self.run(layer, sharper, beside) for sharper in SHARPENING] for layer in layers}
 
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
-        with torch.no_grad(), evaluating(self.base), sharpened(self.attentions[layer], sharper):
+        with torch.no_grad(), evaluation_mode(self.base), scaled_scores(self.attentions[layer], sharper):
             return self.adapter.probe(self.base, self.hidden, positions, layer)[0].float()
 
     def verdict(self) -> Proof:
@@ -108,12 +108,12 @@ class Probe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions)
         change, moves = 0.0, False
-        for sharper, before, beside in zip(SHARPER, self.before[layer], self.beside[layer], strict=True):
+        for sharper, before, beside in zip(SHARPENING, self.before[layer], self.beside[layer], strict=True):
             moved = relative_change(self.run(layer, sharper, self.positions), before)
             rounding, angles = ROUNDING[self.hidden.dtype] * sharper, relative_change(beside, before).cummax(0).values
-            self.check_left_alone(moved, (MOST * angles).clamp(min=rounding), scheme)
+            self.check_left_alone(moved, (MAX_CHANGE * angles).clamp(min=rounding), scheme)
             change = float(moved.max())
-            moves = bool((moved > ((LEAST if must_move else MOST) * angles).clamp(min=rounding)).any())
+            moves = bool((moved > ((MIN_CHANGE if must_move else MAX_CHANGE) * angles).clamp(min=rounding)).any())
             if moves or not must_move:
                 break
         if must_move != moves:
@@ -144,14 +144,14 @@ def relative_change(out: Tensor, before: Tensor) -> Tensor:
     return (out - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
 
 
-def nudged(positions: Tensor, generator: torch.Generator) -> Tensor:
+def perturb_positions(positions: Tensor, generator: torch.Generator) -> Tensor:
     """``positions [1, token]``, each a unit in the last place of float32 to either side, in any order."""
     signs = torch.randint(0, 2, positions.shape, generator=generator).to(positions.device) * 2 - 1
     return positions.float() * (1 + signs * torch.finfo(torch.float32).eps)
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Dropout off, and back to what it was in every submodule."""
     training = [m for m in module.modules() if m.training]
     for m in training:  # and not `eval`, which transformers makes walk the whole model where nothing is to be done
@@ -164,7 +164,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def sharpened(attention: nn.Module, factor: float) -> Iterator[None]:
+def scaled_scores(attention: nn.Module, factor: float) -> Iterator[None]:
     """The module's scores multiplied by ``factor``."""
     scaling: Any = attention.scaling
     attention.scaling = scaling * factor

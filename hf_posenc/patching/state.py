@@ -16,7 +16,7 @@ from hf_posenc.patches.registry import adapter_class, adapter_names
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.patching.config_changes import Record
+    from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.patching.report import PatchReport
     from hf_posenc.schemes.base import Scheme
 
@@ -33,7 +33,7 @@ class Patch:
     whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
-    record: Record | None = None
+    record: ConfigRecord | None = None
 
 
 def describe(model: nn.Module) -> PatchReport:

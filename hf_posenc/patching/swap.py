@@ -23,10 +23,10 @@ from hf_posenc.patching.state import Patch
 from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import remove_atomic_save
 from hf_posenc.patching.stored.config_guard import (
-    BLOCK,
-    HOST_ROTATION,
-    ROTATION,
-    guarded,
+    ROPE_KEY,
+    ROTATION_KEY,
+    SCHEME_KEY,
+    guarded_class,
 )
 from hf_posenc.patching.stored.scheme_block import FORMAT
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.schemes.spec import Layout
 
-WHOLE_BLOCKS = "_no_split_modules"  # of a transformers model: names of classes
+UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
@@ -50,27 +50,27 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
         device = computing_device(attention, offloads)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
-        put_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
+        set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
         offload_beside(owner, "posenc", attention, offloads)
     for attention in attentions:
-        become(patch, attention, adapter.attention[type(attention)])
+        change_module_class(patch, attention, adapter.attention[type(attention)])
         attention.__dict__["posenc_owner"] = base
     for module, cls in adapter.swaps(base, schemes[0]):
-        become(patch, module, cls)
+        change_module_class(patch, module, cls)
         module.__dict__["posenc_reader"] = attentions[0]
     freeze(patch, base, adapter.frozen(base, schemes[0]))
-    keep_whole(patch)
+    rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
-    base.register_state_dict_pre_hook(carry)
+    base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
-def put_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
+def set_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
     """Give a module a child, or take it away; another thread that goes through the children sees those from before."""
     others = {key: module for key, module in owner._modules.items() if key != name}
     owner.__dict__["_modules"] = others if child is None else {**others, name: child}
 
 
-def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
+def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
     """Another class for the same object."""
     patch.classes.append((module, type(module)))
     change_class(module, cls)
@@ -86,15 +86,15 @@ def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> No
                 patch.frozen.append((module, name))
 
 
-def keep_whole(patch: Patch) -> None:
+def rename_unsplit_modules(patch: Patch) -> None:
     """Name the new classes where transformers names the modules that may not be split or are wrapped as one."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
     for model in [] if patch.whole is None else patch.whole.modules():
-        names = model.__dict__.get(WHOLE_BLOCKS)
+        names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
             left = {type(module).__name__ for module in model.modules()}
             patch.whole_blocks.append((model, names))
-            model.__dict__[WHOLE_BLOCKS] = {
+            model.__dict__[UNSPLIT_MODULES] = {
                 name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
             }
 
@@ -111,11 +111,11 @@ def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout
         "target_length": geometry.target_length,
         "host_length": old.max_position_embeddings,
     }
-    setattr(new, BLOCK, block)
+    setattr(new, SCHEME_KEY, block)
     base.__dict__[ENTRY] = copy.deepcopy(block)
-    if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
-        setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
-    new.__class__ = guarded(new.__class__)
+    if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
+        setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
+    new.__class__ = guarded_class(new.__class__)
     new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:
@@ -133,7 +133,7 @@ def restore_config(patch: Patch, base: nn.Module) -> None:
         module.config = config  # type: ignore[assignment]
 
 
-def carry(base: nn.Module, *_: Any) -> None:
+def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
     """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
     patch = base.__dict__.get(STASH)
     if patch is None:
@@ -142,7 +142,7 @@ def carry(base: nn.Module, *_: Any) -> None:
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
             if patch.record is not None:
                 patch.record.check(base)
-            peft_sidecar.write_beside_adapter(base, peft_configs)
+            peft_sidecar.write_sidecar_on_save(base, peft_configs)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:
@@ -154,11 +154,11 @@ def undo(base: nn.Module, patch: Patch) -> None:
         module.__dict__.pop("posenc_reader", None)
     for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
         forget_child(owner, "posenc", offloads)
-        put_child(owner, "posenc", None)
+        set_child(owner, "posenc", None)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
     for model, names in patch.whole_blocks:
-        model.__dict__[WHOLE_BLOCKS] = names
+        model.__dict__[UNSPLIT_MODULES] = names
     if patch.whole is not None:
         remove_atomic_save(patch.whole)
         remove_batching_check(patch.whole)
@@ -168,7 +168,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
             base._forward_pre_hooks.pop(number)
             base._forward_pre_hooks_with_kwargs.pop(number, None)
     for number, hook in list(base._state_dict_pre_hooks.items()):
-        if hook is carry:
+        if hook is write_scheme_with_adapters:
             base._state_dict_pre_hooks.pop(number)
     base.__dict__.pop(ATTENTIONS, None)
     base.__dict__.pop(ENTRY, None)

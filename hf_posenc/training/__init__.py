@@ -5,8 +5,8 @@ be killed.
 """
 
 from hf_posenc.training.config import Training
-from hf_posenc.training.finetune import Tuned, finetune, reach_of
+from hf_posenc.training.finetune import Tuned, finetune, lengths_of
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.methods import METHODS
 
-__all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "reach_of"]
+__all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "lengths_of"]

@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.training.dataset import IGNORED
+from hf_posenc.training.dataset import IGNORED_LABEL
 
 FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
 
@@ -77,13 +77,13 @@ class Loss:
         Who holds only a part of a text, as under context parallelism, passes them as ``shift_labels``.
         """
         if shift_labels is None:
-            shift_labels = functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+            shift_labels = functional.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         asked = shift_labels.flatten().to(logits.device)
         hidden, weight, bias = logits.flatten(0, -2), self.head.weight, self.head.bias
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
             hidden, weight = hidden.to(dtype), weight.to(dtype)
-        counted = asked != IGNORED
+        counted = asked != IGNORED_LABEL
         total = cross_entropy_in_chunks(hidden[counted], weight, bias, asked[counted])
         count = counted.sum() if num_items_in_batch is None else num_items_in_batch
         return total / (count.to(total.device) if isinstance(count, Tensor) else count)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hf_posenc.core.lengths import LONGEST
+from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 
-LARGEST_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
-FASTEST = 1e3
+MAX_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
+MAX_LEARNING_RATE = 1e3
 """Learning rate; a step of more than that is a typing error."""
-LEAST = {"length": 2, "seed": 0} | dict.fromkeys(
+MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(
     ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
 )
 
@@ -63,9 +63,9 @@ class Training:
     eval_windows: int = 8
 
     def __post_init__(self) -> None:
-        for name, bound in LEAST.items():
-            check_count(name, getattr(self, name), bound, LARGEST_SEED if name == "seed" else LONGEST)
-        check_rate("learning_rate", self.learning_rate)
+        for name, bound in MIN_VALUES.items():
+            check_count(name, getattr(self, name), bound, MAX_SEED if name == "seed" else MAX_LENGTH)
+        check_learning_rate("learning_rate", self.learning_rate)
         if not 0 <= number(self.warmup) < 1:
             raise TrainingImpossible(
                 f"warmup={shown(self.warmup)} was asked for. Choose a number from 0 to less than 1."
@@ -86,7 +86,7 @@ class Training:
                 f"eval_lengths={shown(self.eval_lengths)} was asked for. Give several lengths, such as (256, 512)."
             )
         for length in self.eval_lengths:
-            check_count("eval_lengths", length, 2, LONGEST)
+            check_count("eval_lengths", length, 2, MAX_LENGTH)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -103,14 +103,16 @@ def check_count(name: str, value: Any, least: int, most: int) -> None:
         raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a whole number from {least} to {most}.")
 
 
-def check_rate(name: str, value: Any) -> None:
+def check_learning_rate(name: str, value: Any) -> None:
     """Refuse what no optimiser could take as its rate.
 
     Raises:
         TrainingImpossible: it is not.
     """
-    if not 0 < number(value) <= FASTEST:
-        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {FASTEST:g}.")
+    if not 0 < number(value) <= MAX_LEARNING_RATE:
+        raise TrainingImpossible(
+            f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {MAX_LEARNING_RATE:g}."
+        )
 
 
 def number(value: Any) -> float:

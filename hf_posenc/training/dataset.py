@@ -19,8 +19,8 @@ from hf_posenc.patching.preconditions.weights import check_known
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100  # a label that no loss counts
-MASKED = 0.15  # share of tokens hidden from a masked model
+IGNORED_LABEL = -100  # a label that no loss counts
+MASK_SHARE = 0.15  # share of tokens hidden from a masked model
 
 Row = dict[str, Tensor]
 
@@ -38,7 +38,7 @@ def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
     return [torch.tensor([*document, *ending], dtype=torch.long) for document in encoded]
 
 
-class Joined(Dataset):
+class PackedRows(Dataset):
     """Documents one behind the other, cut into rows; what is left over is dropped.
 
     Raises:
@@ -62,7 +62,7 @@ class Joined(Dataset):
         return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}
 
 
-class Separate(Joined):
+class SeparatedRows(PackedRows):
     """The same rows, each document (or what of it lies in the row) with positions of its own from 0.
 
     transformers reads documents apart by positions that start again. No document is asked for its first token, which
@@ -78,10 +78,10 @@ class Separate(Joined):
 
     def __getitem__(self, index: int) -> Row:
         ids, positions = self.rows[index], self.positions[index]
-        return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED)}
+        return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
 
 
-class Windows(Dataset):
+class HeldOutWindows(Dataset):
     """The same last tokens behind ever more text: windows of ``length`` tokens that end where those of every length do.
 
     Args:
@@ -116,25 +116,25 @@ class Windows(Dataset):
         asked = torch.zeros(self.length, dtype=torch.bool)
         if self.mask is None:
             asked[-self.scored :] = True
-            return {"input_ids": ids, "labels": ids.masked_fill(~asked, IGNORED)}
+            return {"input_ids": ids, "labels": ids.masked_fill(~asked, IGNORED_LABEL)}
         drawn = torch.randperm(self.scored, generator=torch.Generator().manual_seed(index))
-        asked[self.length - self.scored + drawn[: max(1, round(MASKED * self.scored))]] = True
-        return {"input_ids": ids.masked_fill(asked, self.mask), "labels": ids.masked_fill(~asked, IGNORED)}
+        asked[self.length - self.scored + drawn[: max(1, round(MASK_SHARE * self.scored))]] = True
+        return {"input_ids": ids.masked_fill(asked, self.mask), "labels": ids.masked_fill(~asked, IGNORED_LABEL)}
 
 
 def held_out_windows(
     texts: Sequence[Tensor], lengths: Sequence[int], *, count: int, mask: int | None = None
-) -> dict[str, Windows]:
+) -> dict[str, HeldOutWindows]:
     """Windows at every length, by its name; at most 128 tokens are scored, and half of the shortest length."""
     scored = min(128, min(lengths) // 2)
     tokens = torch.cat(list(texts)) if texts else torch.empty(0, dtype=torch.long)
     return {
-        str(length): Windows(tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
+        str(length): HeldOutWindows(tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
         for length in lengths
     }
 
 
-def refuse_packing(causal: bool, *, virtual_tokens: bool) -> None:
+def check_separate_packing(causal: bool, *, virtual_tokens: bool) -> None:
     """Say where documents cannot be read apart.
 
     Raises:

@@ -20,42 +20,42 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.peft import get_peft_model
-from hf_posenc.core.files.atomic import folder_made, write_json
+from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.dataset import (
-    Joined,
-    Separate,
+    PackedRows,
+    SeparatedRows,
+    check_separate_packing,
     documents,
     held_out_windows,
-    refuse_packing,
 )
 from hf_posenc.training.loss_curve import Point, points
-from hf_posenc.training.masked_batches import Collator, masked_loss
+from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import Method, method_of
 from hf_posenc.training.resume import (
     UNFINISHED,
-    End,
-    Finished,
-    Manifest,
+    RunFinished,
+    StopAtLastStep,
+    WriteManifest,
     last_complete,
     start_run,
 )
-from hf_posenc.training.run_folder import check_room, claimed
+from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
 from hf_posenc.training.validate import (
-    arguments_of,
-    check_asked,
     check_callbacks,
+    check_model_and_settings,
     check_tokenizer,
     check_tokens,
-    texts_of,
+    documents_of,
+    training_arguments,
 )
 
 if TYPE_CHECKING:
@@ -118,48 +118,48 @@ def finetune(
         FolderInUse: another run writes to ``output``.
         NoRoom: its disk has less room than the checkpoints take.
     """
-    check_asked(model, training)
-    texts = texts_of("texts", texts)
-    held_out = None if held_out is None else texts_of("held_out", held_out)
+    check_model_and_settings(model, training)
+    texts = documents_of("texts", texts)
+    held_out = None if held_out is None else documents_of("held_out", held_out)
     folder = None if output is None else Path(folder_to_write(output))
     check_callbacks(callbacks)
     causal = is_causal(model)
     if held_out is not None or not isinstance(texts, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal, rank=training.rank)
-    rows = rows_of(model, tokenizer, texts, training, method)
-    windows = None if held_out is None else windows_of(model, tokenizer, held_out, training)
+    rows = training_rows(model, tokenizer, texts, training, method)
+    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, training)
     with ExitStack() as held:
         place = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(place) if resume else None
-        asked = arguments_of(
-            settings_of(training, str(place), keep=folder is not None)
-            | evaluation_of(training, windows, fresh=checkpoint is None),
+        asked = training_arguments(
+            trainer_settings(training, str(place), keep=folder is not None)
+            | evaluation_settings(training, windows, fresh=checkpoint is None),
             arguments,
         )
         set_seed(training.seed)
-        collate = Collator(tokenizer, training.seed)
+        collate = MaskingCollator(tokenizer, training.seed)
         trained: Any = model
         with rollback_on_error(model):
             if method.configure is not None:
                 trained = get_peft_model(model, method.configure(model, training.rank))
             if folder is not None:
-                begin(held, folder, trained, settings_of_run(model, training, len(rows)), resume=resume)
+                claim_folder(held, folder, trained, run_settings(model, training, len(rows)), resume=resume)
         trainer = Trainer(
             trained,
             asked,
             data_collator=collate,
             train_dataset=rows,
             eval_dataset=windows,
-            callbacks=[Report(progress), Manifest(), End(), collate, *callbacks],
+            callbacks=[ProgressReport(progress), WriteManifest(), StopAtLastStep(), collate, *callbacks],
             compute_loss_func=None if causal else masked_loss,
             optimizers=(method.optimiser(trained, training.learning_rate) if method.optimiser else None, None),
         )
         trainer.remove_callback(PrinterCallback)
         with (
-            checkpointed(trained, model, training),
+            gradient_checkpointing(trained, model, training),
             chunked_loss(model, training.chunked_loss, causal=causal),
-            suppress(Finished),
+            suppress(RunFinished),
         ):
             trainer.train(resume_from_checkpoint=checkpoint)
         curve = points(trainer.state.log_history)
@@ -168,24 +168,24 @@ def finetune(
     return Tuned(trained.eval(), curve, trainer.is_world_process_zero())
 
 
-def begin(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
+def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
     """Have ``folder`` for this run alone until ``held`` ends; one that is new goes again if it cannot be had.
 
     Raises:
         PosEncError: another run has it, or its disk has no room.
     """
     state = PartialState(cpu=not torch.accelerator.is_available())
-    with folder_made(folder):
+    with folder_created(folder):
         if state.is_main_process:
-            held.enter_context(claimed(folder))
-        check_room(folder, trained)
+            held.enter_context(exclusive_folder(folder))
+        check_checkpoint_space(folder, trained)
         with state.main_process_first():
             start_run(folder, settings, resume=resume)
 
 
-def settings_of_run(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
+def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
     """What a run and its continuation must share, for its folder."""
-    block = SchemeBlock.of_model(model)
+    block = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
     return {**shared, "scheme": None if block is None else block.to_json(), "rows": rows}
 
@@ -196,7 +196,7 @@ def is_causal(model: nn.Module) -> bool:
     return bool(getattr(config, "is_decoder", False)) or config.model_type != "bert"
 
 
-def reach_of(model: nn.Module) -> tuple[int, int]:
+def lengths_of(model: nn.Module) -> tuple[int, int]:
     """Trained and target length of a model, in tokens."""
     if is_patched(model):
         report = describe(model)
@@ -205,7 +205,7 @@ def reach_of(model: nn.Module) -> tuple[int, int]:
     return length, length
 
 
-def rows_of(
+def training_rows(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, method: Method
 ) -> Any:
     """What to train on.
@@ -214,7 +214,7 @@ def rows_of(
         LengthContradiction: the model does not reach that far, or there is not even one row.
         TrainingImpossible: documents cannot be read apart as asked.
     """
-    _, reach = reach_of(model)
+    _, reach = lengths_of(model)
     seen = training.length + (training.rank if method.virtual_tokens else 0)
     if seen > reach:
         raise LengthContradiction(
@@ -223,17 +223,17 @@ def rows_of(
         )
     causal = is_causal(model)
     if training.packing == "separate":
-        refuse_packing(causal, virtual_tokens=method.virtual_tokens)
+        check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
     if isinstance(texts, Dataset):
         return texts
     read = documents(tokenizer, texts)
     check_tokens(model, read)
     if training.packing == "separate":
-        return Separate(read, training.length)
-    return Joined(read, training.length, causal=causal)
+        return SeparatedRows(read, training.length)
+    return PackedRows(read, training.length, causal=causal)
 
 
-def windows_of(
+def held_out_rows(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], training: Training
 ) -> dict[str, Any]:
     """What to measure on, by length.
@@ -241,8 +241,8 @@ def windows_of(
     Raises:
         LengthContradiction: the model does not reach a length, or the texts do not fill it.
     """
-    trained, target = reach_of(model)
-    lengths = sorted(training.eval_lengths) or doubled(trained, target)
+    trained, target = lengths_of(model)
+    lengths = sorted(training.eval_lengths) or doubling_lengths(trained, target)
     if not 2 <= lengths[0] <= lengths[-1] <= target:
         raise LengthContradiction(
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
@@ -253,7 +253,7 @@ def windows_of(
     return dict(held_out_windows(read, lengths, count=training.eval_windows, mask=mask))
 
 
-def doubled(trained: int, target: int) -> list[int]:
+def doubling_lengths(trained: int, target: int) -> list[int]:
     """``trained``, doubled while it stays below ``target``, and ``target``."""
     lengths = [trained]
     while 2 * lengths[-1] < target:
@@ -261,7 +261,7 @@ def doubled(trained: int, target: int) -> list[int]:
     return sorted({*lengths, target})
 
 
-def settings_of(training: Training, folder: str, *, keep: bool) -> dict[str, Any]:
+def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str, Any]:
     """`TrainingArguments` of a run."""
     return {
         "output_dir": folder,
@@ -290,7 +290,7 @@ def settings_of(training: Training, folder: str, *, keep: bool) -> dict[str, Any
     }
 
 
-def evaluation_of(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:
+def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:
     """`TrainingArguments` of the measurements; a resumed run has the one before its first step."""
     if windows is None:
         return {"eval_strategy": "no"}
@@ -303,7 +303,7 @@ def evaluation_of(training: Training, windows: Mapping[str, Any] | None, *, fres
 
 
 @contextmanager
-def checkpointed(trained: Any, model: Any, training: Training) -> Iterator[None]:
+def gradient_checkpointing(trained: Any, model: Any, training: Training) -> Iterator[None]:
     """Gradient checkpointing while this lasts, if it is asked for."""
     if not training.gradient_checkpointing:
         yield
@@ -335,7 +335,7 @@ def save(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-class Report(TrainerCallback):
+class ProgressReport(TrainerCallback):
     """Hands the share done and the loss to whoever watches."""
 
     def __init__(self, progress: Progress | None) -> None:

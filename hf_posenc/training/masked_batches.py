@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DataCollatorForLanguageModeling, TrainerCallback
 
-from hf_posenc.training.dataset import IGNORED, MASKED, Row
+from hf_posenc.training.dataset import IGNORED_LABEL, MASK_SHARE, Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Collator(TrainerCallback):
+class MaskingCollator(TrainerCallback):
     """Rows to a batch; where they have no labels, with masks and what these hide.
 
     Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
@@ -38,7 +38,7 @@ class Collator(TrainerCallback):
     def masked(self, row: Row) -> Row:
         """A row with tokens hidden and asked for."""
         ids = row["input_ids"]
-        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASKED)
+        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
         drawn = (self.seed + (self.epoch << 16)) % (1 << 32)
         hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
         hidden, labels = hide.torch_mask_tokens(ids[None].clone())
@@ -51,6 +51,6 @@ def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int |
     A masked model of transformers takes the mean of each batch by itself, and `Trainer` would add these up.
     """
     total = functional.cross_entropy(
-        outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
-    return total / ((labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+    return total / ((labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from hf_posenc.core.files.free_space import check_disk
+from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.errors import FolderInUse
 
 try:
@@ -17,14 +17,14 @@ try:
 except ImportError:  # Windows, where nobody keeps two runs apart
     fcntl = None  # type: ignore[assignment]
 
-COPIES = 3
+KEPT_COPIES = 3
 """Of what is trained: two checkpoints are kept while a third, or the result, is written."""
 MOMENTS = 2
 """Of AdamW, in every checkpoint beside the weights."""
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def exclusive_folder(folder: Path) -> Iterator[None]:
     """Hold ``folder`` (made if need be) while this lasts. The lock goes with the process, however that ends.
 
     Raises:
@@ -49,11 +49,11 @@ def claimed(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def check_room(folder: Path, trained: nn.Module) -> None:
+def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
     """Refuse a run whose checkpoints will not fit.
 
     Raises:
         NoRoom: the disk of ``folder`` has less room than they take.
     """
     size = sum(p.numel() * p.element_size() for p in trained.parameters() if p.requires_grad)
-    check_disk(folder, COPIES * (1 + MOMENTS) * size, "Checkpoints")
+    check_disk_space(folder, KEPT_COPIES * (1 + MOMENTS) * size, "Checkpoints")

@@ -19,13 +19,13 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.training.config import Training, check_rate
+from hf_posenc.training.config import Training, check_learning_rate
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-def check_asked(model: Any, training: Any) -> None:
+def check_model_and_settings(model: Any, training: Any) -> None:
     """Refuse what can be neither trained nor read.
 
     Raises:
@@ -68,7 +68,7 @@ def check_callbacks(given: Any) -> None:
         raise WrongKind(f"callbacks is a list of transformers' TrainerCallback, got {shown(given)}. Pass such objects.")
 
 
-def texts_of(name: str, given: Any) -> Any:
+def documents_of(name: str, given: Any) -> Any:
     """Documents as a list; a data set of rows as it is.
 
     Raises:
@@ -95,7 +95,7 @@ def check_tokens(model: nn.Module, documents: Sequence[Tensor]) -> None:
     check_vocabulary(base_model_of(model)[0], highest)
 
 
-def arguments_of(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
+def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
     """`TrainingArguments` of a run, in which the caller's win.
 
     Raises:
@@ -122,5 +122,5 @@ def arguments_of(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
         raise TrainingImpossible(
             f"TrainingArguments refuses what was asked for: {first}. Correct arguments."
         ) from error
-    check_rate("learning_rate", made.learning_rate)
+    check_learning_rate("learning_rate", made.learning_rate)
     return made

@@ -25,17 +25,17 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.eval.task_files import check_task_files
-from hf_posenc.patching.preconditions.host_config import check_host
+from hf_posenc.patching.preconditions.host_config import check_positions
 from hf_posenc.patching.stored.config_guard import unguard
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
     read_json,
-    saved_parameters,
-    sidecar_of,
+    read_position_parameters,
+    read_sidecar,
     write_sidecar,
 )
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 from hf_posenc.schemes.entry import entries_of
 from hf_posenc.training.resume import last_complete, start_run
 
@@ -123,7 +123,7 @@ some = settings(many, max_examples=150)
 @many
 @given(mutated(BLOCK))
 def test_block(value: Any) -> None:
-    only_ours(lambda: SchemeBlock.read(value, "here"))
+    only_ours(lambda: SchemeConfig.read(value, "here"))
 
 
 @many
@@ -131,8 +131,8 @@ def test_block(value: Any) -> None:
 def test_configuration(value: Any) -> None:
     if isinstance(value, dict):
         only_ours(lambda: unguard(value, "here"))
-        only_ours(lambda: check_host(value, "here"))
-        only_ours(lambda: SchemeBlock.of_config(value, "here"))
+        only_ours(lambda: check_positions(value, "here"))
+        only_ours(lambda: SchemeConfig.of_config(value, "here"))
 
 
 @some
@@ -148,7 +148,7 @@ def test_configuration_file(data: bytes) -> None:
 def test_side_car_file(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_bytes(data)
-        only_ours(lambda: sidecar_of(folder))
+        only_ours(lambda: read_sidecar(folder))
 
 
 @many
@@ -157,8 +157,8 @@ def test_side_car(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_text(json.dumps(value), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(save({}))
-        only_ours(lambda: sidecar_of(folder))
-        only_ours(lambda: saved_parameters(Path(folder)))
+        only_ours(lambda: read_sidecar(folder))
+        only_ours(lambda: read_position_parameters(Path(folder)))
 
 
 @some
@@ -266,7 +266,7 @@ def test_parameters_beside_a_side_car(data: bytes) -> None:
         told = BLOCK | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
         (Path(folder) / SIDECAR).write_text(json.dumps(told), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(data)
-        only_ours(lambda: saved_parameters(Path(folder)))
+        only_ours(lambda: read_position_parameters(Path(folder)))
 
 
 @settings(many, max_examples=200)
@@ -280,16 +280,16 @@ def test_weights_of_a_checkpoint(data: bytes) -> None:
 
 def read_both(folder: Path) -> None:
     """What loading an adapter reads of a scheme."""
-    sidecar_of(folder)
-    saved_parameters(folder)
+    read_sidecar(folder)
+    read_position_parameters(folder)
 
 
 def test_every_flipped_bit_of_a_side_car(tmp_path: Path) -> None:
     """The first 4,096 bits of both files: 100 % are noticed."""
     model = hf_posenc.patch_model(tiny_model("llama"), "kerple")
     write_sidecar(model, tmp_path)
-    assert sidecar_of(tmp_path) is not None, "control: unharmed, it is read"
-    assert saved_parameters(tmp_path)
+    assert read_sidecar(tmp_path) is not None, "control: unharmed, it is read"
+    assert read_position_parameters(tmp_path)
     for name in (SIDECAR, PARAMETERS):
         whole = (tmp_path / name).read_bytes()
         for bit in range(min(4096, 8 * len(whole))):

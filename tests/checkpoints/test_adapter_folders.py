@@ -29,8 +29,8 @@ from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
-    saved_parameters,
-    sidecar_of,
+    read_position_parameters,
+    read_sidecar,
 )
 
 from .conftest import FACTOR, TRAINED
@@ -95,7 +95,7 @@ def test_one_bit_of_learned_positions_is_noticed(place: float, adapter, host) ->
         load_peft_adapter(host("llama"), folder, patch="apply")
     (folder / PARAMETERS).unlink()
     with pytest.raises(PeftAdapterMismatch, match=PARAMETERS):
-        saved_parameters(folder)
+        read_position_parameters(folder)
 
 
 def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, host, answer, stir, tmp_path) -> None:
@@ -104,13 +104,13 @@ def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, host, answer, s
     assert {SIDECAR, PARAMETERS} <= {p.name for p in folder.iterdir()}
     adapter("yarn")
     assert PARAMETERS not in {p.name for p in folder.iterdir()}
-    assert sidecar_of(folder).layout.default.parts[0][0].record.name == "yarn"
+    assert read_sidecar(folder).layout.default.parts[0][0].record.name == "yarn"
     plain = get_peft_model(host("llama"), lora())
     stir(plain)
     save_peft_adapter(plain, folder)
     assert not {SIDECAR, PARAMETERS} & {p.name for p in folder.iterdir()}
-    assert sidecar_of(folder) is None
-    assert saved_parameters(folder) == {}
+    assert read_sidecar(folder) is None
+    assert read_position_parameters(folder) == {}
     loaded = load_peft_adapter(host("llama"), folder)
     assert not is_patched(loaded)
     assert torch.equal(answer(loaded, TRAINED), answer(plain, TRAINED))
@@ -120,8 +120,8 @@ def test_so_it_is_where_peft_itself_saves(adapter, host, tmp_path) -> None:
     folder = adapter("t5")
     model = get_peft_model(patch_model(host("llama"), "yarn", factor=FACTOR), lora())
     type(model).save_pretrained(model, str(folder))
-    assert sidecar_of(folder).layout.default.parts[0][0].record.name == "yarn"
-    assert saved_parameters(folder) == {}
+    assert read_sidecar(folder).layout.default.parts[0][0].record.name == "yarn"
+    assert read_position_parameters(folder) == {}
 
 
 @pytest.mark.parametrize(

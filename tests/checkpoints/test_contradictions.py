@@ -19,9 +19,9 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checkpoints.restore import put_on
+from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.scheme_block import FORMAT, SchemeBlock
+from hf_posenc.patching.stored.scheme_block import FORMAT, SchemeConfig
 
 from .conftest import FACTOR, TRAINED
 
@@ -138,14 +138,14 @@ def test_a_block_that_is_none(change: str, saved) -> None:
 
 def test_a_block_is_read_as_it_is_written(host) -> None:
     model = patch_model(host("llama"), "yarn", trained_length=12, target_length=60, layers={1: ("pi", {})})
-    block = SchemeBlock.of_model(model)
+    block = SchemeConfig.of_model(model)
     assert (block.trained_length, block.target_length, block.host_length) == (12, 60, TRAINED)
-    assert SchemeBlock.read(json.loads(json.dumps(block.to_json())), "here") == block
-    assert describe(put_on(block, host("llama"))).layers == {"1": "pi"}
+    assert SchemeConfig.read(json.loads(json.dumps(block.to_json())), "here") == block
+    assert describe(apply_scheme(block, host("llama"))).layers == {"1": "pi"}
     for name in ("trained_length", "target_length", "host_length"):
         changed = copy.deepcopy(block.to_json())
         changed[name] += 1
-        assert SchemeBlock.read(changed, "here") != block
+        assert SchemeConfig.read(changed, "here") != block
 
 
 def test_a_weight_of_the_base_that_is_missing(saved) -> None:

@@ -30,9 +30,9 @@ from hf_posenc import (
 )
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patching.stored.config_guard import (
-    GUARD,
+    GUARD_KEY,
     guard,
-    guarded,
+    guarded_class,
     unguard,
 )
 from hf_posenc.starters.loading import starter_path
@@ -101,7 +101,7 @@ def test_a_live_configuration_is_as_usual(host, answer) -> None:
     assert isinstance(config, LlamaConfig)
     assert (config.model_type, config.num_hidden_layers) == ("llama", 2)
     assert config.to_dict()["model_type"] == "llama"
-    assert GUARD not in config.to_json_string()
+    assert GUARD_KEY not in config.to_json_string()
     assert type(AutoModelForCausalLM.from_config(host("llama").config)) is LlamaForCausalLM
     assert type(AutoModelForCausalLM.from_config(config)) is LlamaForCausalLM  # found by the name of the class
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -112,7 +112,7 @@ def test_a_live_configuration_is_as_usual(host, answer) -> None:
 
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(host, tmp_path) -> None:
     def written(name: str) -> bool:
-        return GUARD in json.loads((tmp_path / name / "config.json").read_text())
+        return GUARD_KEY in json.loads((tmp_path / name / "config.json").read_text())
 
     model = patch_model(host("gpt2"), "alibi", factor=4)
     model.save_pretrained(tmp_path / "saved")
@@ -161,14 +161,14 @@ PATCHED = {"model_type": "llama", "num_hidden_layers": 2, "position_scheme": {"f
 )
 def test_a_damaged_guard_is_refused(kept) -> None:
     with pytest.raises(CheckpointMismatch, match="Save the patched model again"):
-        unguard({**PATCHED, GUARD: kept}, "here")
+        unguard({**PATCHED, GUARD_KEY: kept}, "here")
 
 
 def test_guarding_is_undone_exactly_and_done_once() -> None:
     assert unguard(guard(PATCHED), "here") == PATCHED
     assert guard(guard(PATCHED)) == guard(PATCHED)
     assert guard({"model_type": "llama"}) == {"model_type": "llama"}
-    assert guarded(guarded(LlamaConfig)) is guarded(LlamaConfig)
+    assert guarded_class(guarded_class(LlamaConfig)) is guarded_class(LlamaConfig)
 
 
 def test_the_readme_says_how_to_load_and_keeps_what_else_it_says(host, tmp_path) -> None:

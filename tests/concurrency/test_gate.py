@@ -151,7 +151,7 @@ def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def test_a_pass_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patching is refused, and the model is as it was for those who waited."""
-    monkeypatch.setattr(forward_gate, "PATIENCE", 0.05)
+    monkeypatch.setattr(forward_gate, "TIMEOUT", 0.05)
     subject = Subject("llama", "yarn")
     with stopped(subject) as (slow, running):
         with pytest.raises(ModelInUse, match="another thread"):
@@ -205,12 +205,12 @@ def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.Monkey
     subject = Subject("llama", "t5")
     reached, go_on = threading.Event(), threading.Event()
 
-    def verdict(probe: patch.Probe) -> None:
+    def verdict(probe: patch.EffectProbe) -> None:
         reached.set()
         assert go_on.wait(LONG)
         raise NoEffect("Nothing moved. Try again.")
 
-    monkeypatch.setattr(patch.Probe, "verdict", verdict)
+    monkeypatch.setattr(patch.EffectProbe, "verdict", verdict)
     changing = pool.submit(subject.put)
     assert reached.wait(LONG)
     later = pool.submit(said, subject.model)

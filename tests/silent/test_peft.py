@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from hf_posenc import patch_model
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
-    GUARD,
+    GUARD_KEY,
     PARAMETERS,
     SIDECAR,
-    unguard,
+    unguard_adapter_config,
 )
 
 from .still import APART, gap, llama, said, silent
@@ -76,7 +76,7 @@ def test_on_another_base(tmp_path: Path) -> None:
         load(llama(), tmp_path)
     with pytest.raises(Exception, match="hf_posenc"):
         peft.PeftModel.from_pretrained(llama(), str(tmp_path))
-    content = unguard(json.loads((tmp_path / "adapter_config.json").read_text()), "here")
+    content = unguard_adapter_config(json.loads((tmp_path / "adapter_config.json").read_text()), "here")
     (tmp_path / "adapter_config.json").write_text(json.dumps(content))
     with silent("peft", "an adapter loads on any base of the same shapes"):
         assert gap(stock(tmp_path), ours) > APART
@@ -142,13 +142,13 @@ def test_an_unknown_key(plain: Path, whole: torch.Tensor) -> None:
     (plain / "adapter_config.json").write_text(json.dumps(content))
     with silent("peft", "keys of an adapter's configuration it does not know are dropped"):
         assert torch.equal(stock(plain), whole)
-    assert GUARD not in content, "ours stands in a key that every version of PEFT must read: the kind of adapter"
+    assert GUARD_KEY not in content, "ours stands in a key that every version of PEFT must read: the kind of adapter"
 
 
 def test_prompts_drop_positions() -> None:
     """PEFT's prompts drop the position_ids they are given."""
     from hf_posenc.errors import TrainingImpossible
-    from hf_posenc.training.dataset import refuse_packing
+    from hf_posenc.training.dataset import check_separate_packing
 
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     model = peft.get_peft_model(llama(), config).eval()
@@ -156,4 +156,4 @@ def test_prompts_drop_positions() -> None:
     with silent("peft", "prompt tuning ignores position_ids"):
         assert torch.equal(said(model, position_ids=positions), said(model))
     with pytest.raises(TrainingImpossible, match="drops the positions"):
-        refuse_packing(True, virtual_tokens=True)
+        check_separate_packing(True, virtual_tokens=True)

@@ -13,7 +13,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.config_guard import BLOCK, GUARD, unguard
+from hf_posenc.patching.stored.config_guard import GUARD_KEY, SCHEME_KEY, unguard
 from hf_posenc.training.resume import last_complete
 
 from .still import APART, TEXT, gap, llama, said, silent
@@ -36,10 +36,12 @@ def test_a_patched_checkpoint_that_loads_as_a_plain_one(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     guarded = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(unguard(guarded, "here")))
-    with silent("transformers", f"keys of a configuration it does not know, such as {BLOCK}, are kept and ignored"):
+    with silent(
+        "transformers", f"keys of a configuration it does not know, such as {SCHEME_KEY}, are kept and ignored"
+    ):
         assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model)) > APART
     (tmp_path / "config.json").write_text(json.dumps(guarded))
-    assert GUARD in guarded
+    assert GUARD_KEY in guarded
     with pytest.raises(Exception, match="hf_posenc"):
         LlamaForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(said(from_pretrained(tmp_path)), said(model))

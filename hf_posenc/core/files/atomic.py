@@ -21,8 +21,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         OSError: a device or a pipe is there; or the disk's own.
     """
     path = Path(path)
-    keep_special(path)
-    with folder_made(path.parent):
+    refuse_special_file(path)
+    with folder_created(path.parent):
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -36,14 +36,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             raise
 
 
-def keep_special(path: Path) -> None:
+def refuse_special_file(path: Path) -> None:
     """Refuse to put a file in the place of a device or a pipe: only files give way to files."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "A device or a pipe is no place for a file", str(path))
 
 
 @contextmanager
-def folder_made(folder: Path) -> Iterator[None]:
+def folder_created(folder: Path) -> Iterator[None]:
     """Make ``folder`` and those above it; if the block fails, those that are new and empty go."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hf_posenc.errors import NoRoom
 
 
-def check_disk(folder: Path, needed: int, what: str) -> None:
+def check_disk_space(folder: Path, needed: int, what: str) -> None:
     """Refuse a run whose files will not fit.
 
     Args:

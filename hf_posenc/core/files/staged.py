@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_posenc.core.files.atomic import folder_made, keep_special
+from hf_posenc.core.files.atomic import folder_created, refuse_special_file
 
-HIDDEN = ".unfinished-"
-OPENERS = ("adapter_config.json", "config.json")  # without these nothing loads
-EDITED = "README.md"  # which others write to, too
+HIDDEN_PREFIX = ".unfinished-"
+CONFIG_FILES = ("adapter_config.json", "config.json")  # without these nothing loads
+SHARED_FILE = "README.md"  # which others write to, too
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 INDEX = re.compile(r"(?P<stem>.+)\.safetensors\.index(?P<variant>\..+)?\.json")
 
@@ -36,13 +36,13 @@ def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) 
         companions: names of files that go where the new result has none of that name.
     """
     folder = Path(folder)
-    with folder_made(folder):
-        work = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
+    with folder_created(folder):
+        work = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
         try:
             new = work / "new" / folder.absolute().name  # a model card tells the name of its folder
             new.mkdir(parents=True)
-            if (folder / EDITED).is_file():
-                shutil.copy2(folder / EDITED, new / EDITED)
+            if (folder / SHARED_FILE).is_file():
+                shutil.copy2(folder / SHARED_FILE, new / SHARED_FILE)
             yield new
             move_in(new, folder, companions=companions)
         finally:
@@ -60,15 +60,15 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     """
 
     def rank(file: Path) -> int:
-        return 2 + last.index(file.name) if file.name in last else int(file.name in OPENERS)
+        return 2 + last.index(file.name) if file.name in last else int(file.name in CONFIG_FILES)
 
     coming = sorted((file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=rank)
-    going = [file for file in coming if (folder / file).is_file()] + outlived(coming, folder, companions)
-    before = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
+    going = [file for file in coming if (folder / file).is_file()] + superseded_files(coming, folder, companions)
+    before = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
     undo: list[tuple[Path, Path]] = []
     try:
         for file in coming:
-            keep_special(folder / file)
+            refuse_special_file(folder / file)
         for source, target, files in ((folder, before, sorted(going, key=rank)[::-1]), (new, folder, coming)):
             for file in files:
                 (target / file).parent.mkdir(parents=True, exist_ok=True)
@@ -83,19 +83,23 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     shutil.rmtree(new, ignore_errors=True)
 
 
-def outlived(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
+def superseded_files(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
     """Files of an earlier result in ``folder`` that no file of the new one replaces, but that belong to it."""
     found = []
     for place in {file.parent for file in coming}:
         names = {file.name for file in coming if file.parent == place}
-        weights = {weights_of(name) for name in names} - {None}
+        weights = {weight_file_of(name) for name in names} - {None}
         for old in (folder / place).iterdir() if (folder / place).is_dir() else ():
-            if old.name not in names and old.is_file() and (old.name in companions or weights_of(old.name) in weights):
+            if (
+                old.name not in names
+                and old.is_file()
+                and (old.name in companions or weight_file_of(old.name) in weights)
+            ):
                 found.append(place / old.name)
     return found
 
 
-def weights_of(name: str) -> str | None:
+def weight_file_of(name: str) -> str | None:
     """``model.safetensors`` for that file, for its shards and for their index; None for what holds no weights."""
     if found := INDEX.fullmatch(name):
         return f"{found['stem']}{found['variant'] or ''}.safetensors"

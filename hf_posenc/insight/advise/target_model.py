@@ -16,11 +16,11 @@ from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.registry import adapter_class, adapter_names
-from hf_posenc.patching.preconditions.host_config import check_host
+from hf_posenc.patching.preconditions.host_config import check_positions
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
-from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, sidecar_of
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
+from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, read_sidecar
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -44,7 +44,7 @@ class TargetModel:
     name: str
     config: PreTrainedConfig
     adapter: Adapter | None
-    block: SchemeBlock | None
+    block: SchemeConfig | None
     trained: int | None
     reach: int | None
     scaling: str | None
@@ -60,8 +60,8 @@ class TargetModel:
         config, adapted = (_config_of_model(given), None) if isinstance(given, nn.Module) else _config_of(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
-        block = SchemeBlock.of_config(vars(config), named) or adapted
-        for name in (BLOCK, ROTATION):
+        block = SchemeConfig.of_config(vars(config), named) or adapted
+        for name in (SCHEME_KEY, ROTATION_KEY):
             if hasattr(config, name):
                 delattr(config, name)
         if block is not None:
@@ -114,7 +114,7 @@ def _config_of_model(model: nn.Module) -> PreTrainedConfig:
         raise
 
 
-def _config_of(given: Any) -> tuple[PreTrainedConfig, SchemeBlock | None]:
+def _config_of(given: Any) -> tuple[PreTrainedConfig, SchemeConfig | None]:
     if isinstance(given, PreTrainedConfig):
         return given, None
     where = checked_name(given)
@@ -123,7 +123,7 @@ def _config_of(given: Any) -> tuple[PreTrainedConfig, SchemeBlock | None]:
     check_folder(source)
     with explained_errors(source):
         content = config_of(source, {})
-    check_host(content, source)
+    check_positions(content, source)
     kind = content.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise UnsupportedModel(
@@ -132,11 +132,11 @@ def _config_of(given: Any) -> tuple[PreTrainedConfig, SchemeBlock | None]:
         )
     with explained_errors(source):
         config = CONFIG_MAPPING[kind].from_dict(content)
-    return config, None if base is None else sidecar_of(where)
+    return config, None if base is None else read_sidecar(where)
 
 
 def _lengths(
-    config: PreTrainedConfig, adapter: type[Adapter] | None, block: SchemeBlock | None
+    config: PreTrainedConfig, adapter: type[Adapter] | None, block: SchemeConfig | None
 ) -> tuple[int | None, int | None, str | None]:
     """Trained length, reach and scaling."""
     declared = getattr(config, "max_position_embeddings", None)

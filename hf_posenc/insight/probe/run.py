@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.memory import check_text_room
+from hf_posenc.core.memory import check_text_memory
 from hf_posenc.errors import (
     UnknownOption,
     UnsupportedModel,
@@ -127,7 +127,7 @@ def probe(
         own = is_patched(model)
         trained, end = lengths_of(model)
         wanted = length or reach(model, factor, target_length, trained, end)
-        check_text_room(model, wanted)
+        check_text_memory(model, wanted)
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
         first = wanted if own or end is None else min(wanted, end)
         label = describe(model).scheme if own else AS_IT_COMES

@@ -41,7 +41,7 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
         )
 
 
-def check_every_layer(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     """Refuse a base model whose attention layers cannot all be patched.
 
     Raises:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_posenc.core.lengths import whole
+from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import (
     HostConfigInvalid,
     LengthContradiction,
@@ -22,7 +22,7 @@ ROTATIONS = ("rope_parameters", "rope_scaling")
 POSITIVE = ("rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow")
 
 
-def check_host(config: Mapping[str, Any], where: str) -> None:
+def check_positions(config: Mapping[str, Any], where: str) -> None:
     """Refuse lengths and rotations that cannot be.
 
     Args:
@@ -36,7 +36,7 @@ def check_host(config: Mapping[str, Any], where: str) -> None:
     for name in ROTATIONS:
         for parameters in rotations(name, config.get(name), where):
             check_numbers(parameters, where)
-            check_kind(parameters.get("rope_type", parameters.get("type", "default")), where)
+            check_rope_type(parameters.get("rope_type", parameters.get("type", "default")), where)
 
 
 def check_complete(config: Mapping[str, Any], where: str) -> None:
@@ -78,7 +78,7 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
     for name in LENGTHS:
         if values.get(name) is not None:
             try:
-                whole(name, values[name])
+                whole_length(name, values[name])
             except LengthContradiction as error:
                 raise HostConfigInvalid(f"The configuration of {where} is wrong: {error}") from error
     for name in POSITIVE:
@@ -93,7 +93,7 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
             )
 
 
-def check_kind(kind: Any, where: str) -> None:
+def check_rope_type(kind: Any, where: str) -> None:
     """Refuse a kind of scaling that transformers does not have."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

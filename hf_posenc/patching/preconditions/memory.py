@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.memory import memory
+from hf_posenc.core.memory import main_memory
 from hf_posenc.errors import NoMemory, OptionOutOfRange, shown
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.spec import Plan
 
-FEW = 1 << 28  # numbers of any part of a model that need no counting
-NUMBER = 4  # bytes, in float32
+UNCHECKED_COUNT = 1 << 28  # numbers of any part of a model that need no counting
+BYTES_PER_NUMBER = 4  # bytes, in float32
 
 
-def check_room(chosen: Plan, geometry: Geometry) -> None:
+def check_parameter_memory(chosen: Plan, geometry: Geometry) -> None:
     """Refuse schemes whose parameters take more than half of the memory.
 
     Raises:
@@ -25,9 +25,9 @@ def check_room(chosen: Plan, geometry: Geometry) -> None:
     """
     for cls, options in chosen.parts:
         counts = [value for value in options.values() if isinstance(value, int)]
-        if max(geometry.target_length, *counts, 0) * geometry.width * geometry.layers <= FEW:
+        if max(geometry.target_length, *counts, 0) * geometry.width * geometry.layers <= UNCHECKED_COUNT:
             continue
-        wanted, room = NUMBER * learned(cls, options, geometry), memory() // 2
+        wanted, room = BYTES_PER_NUMBER * parameter_count(cls, options, geometry), main_memory() // 2
         if wanted > room:
             told = ", ".join(f"{name}={shown(value)}" for name, value in options.items()) or "its defaults"
             raise OptionOutOfRange(
@@ -37,14 +37,14 @@ def check_room(chosen: Plan, geometry: Geometry) -> None:
             )
 
 
-def learned(cls: type[Scheme], options: Mapping[str, Any], geometry: Geometry) -> int:
+def parameter_count(cls: type[Scheme], options: Mapping[str, Any], geometry: Geometry) -> int:
     """How many numbers a scheme learns in all layers, counted where none takes any memory."""
     with torch.device("meta"):
         trial = cls(geometry, **options)
     return (1 if trial.shared else geometry.layers) * sum(parameter.numel() for parameter in trial.parameters())
 
 
-def check_rank_room(rank: int, numbers: int, copies: int = 1) -> None:
+def check_rank_memory(rank: int, numbers: int, copies: int = 1) -> None:
     """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated.
 
     Args:
@@ -55,7 +55,7 @@ def check_rank_room(rank: int, numbers: int, copies: int = 1) -> None:
     Raises:
         NoMemory: they do.
     """
-    wanted, room = copies * NUMBER * rank * numbers, memory()
+    wanted, room = copies * BYTES_PER_NUMBER * rank * numbers, main_memory()
     if wanted > room:
         raise NoMemory(
             f"Matrices of rank {shown(rank)}, or so many virtual tokens, take {wanted / 2**30:,.1f} GiB of memory, and "

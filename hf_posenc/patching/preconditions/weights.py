@@ -14,7 +14,7 @@ from torch import nn
 
 from hf_posenc.errors import InvalidInput, UnsupportedModel, WeightsNotFinite
 
-MOST_UNKNOWN = 0.5  # of the tokens of a text
+MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
 
 
 def check_finite(model: nn.Module) -> None:
@@ -74,7 +74,7 @@ def check_known(tokenizer: Any, ids: Sequence[int]) -> None:
         InvalidInput: it is.
     """
     unknown = list(ids).count(tokenizer.unk_token_id) / max(1, len(ids))
-    if unknown > MOST_UNKNOWN:
+    if unknown > MAX_UNKNOWN_SHARE:
         raise InvalidInput(
             f"The tokenizer reads {unknown:.0%} of the text as {tokenizer.unk_token!r}, its unknown token. "
             "Use the model's own tokenizer, or a text in the language it was made for."

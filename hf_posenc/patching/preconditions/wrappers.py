@@ -16,18 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hf_posenc.errors import PosEncError, UnsupportedModel
 
-SHARDING = ("FullyShardedDataParallel", "FSDPModule")
-APART = "DTensor"  # a weight of which each device has a part
+SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
+SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
 
-def check_single(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
+def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
     """Refuse a module that holds several models: it would not be known which one was meant.
 
     Raises:
         UnsupportedModel: it does.
     """
     found = [module for module in model.modules() if isinstance(module, tuple(kinds))]
-    others = [module for module in found if module is not base and not inside(base, module)]
+    others = [module for module in found if module is not base and not is_submodule(base, module)]
     if others:
         raise UnsupportedModel(
             f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
@@ -35,23 +35,23 @@ def check_single(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Modu
         )
 
 
-def inside(base: nn.Module, module: nn.Module) -> bool:
+def is_submodule(base: nn.Module, module: nn.Module) -> bool:
     """Whether a module is a part of ``base``."""
     return any(one is module for one in base.modules())
 
 
-def check_whole_weights(model: nn.Module) -> None:
+def check_unsharded(model: nn.Module) -> None:
     """Refuse a model whose weights are taken apart.
 
     Raises:
         UnsupportedModel: they are.
     """
-    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING)
-    apart = any(type(weight).__name__ == APART for weight in model.parameters())
+    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
+    apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
     if sharding or apart:
         raise UnsupportedModel(
             f"The weights of this {type(model).__name__} are spread over devices "
-            f"({sorted(sharding)[0] if sharding else APART}). Patch the model first, and shard it afterwards."
+            f"({sorted(sharding)[0] if sharding else SHARDED_TENSOR}). Patch the model first, and shard it afterwards."
         )
 
 

@@ -15,10 +15,10 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.patches.offloading import offloaded_values
 from hf_posenc.patching.state import STASH
 
-NAME = "save_pretrained"
+METHOD = "save_pretrained"
 
 
-class WholeSave:
+class AtomicSave:
     """The method on the instance, while the model is patched; copies of the model get one of their own."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -36,7 +36,7 @@ class WholeSave:
             patch = module.__dict__.get(STASH)
             if patch is not None and patch.record is not None:
                 patch.record.check(module)
-        own: Any = getattr(type(self.model), NAME)
+        own: Any = getattr(type(self.model), METHOD)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):
             return own(self.model, save_directory, *args, **kwargs)
@@ -48,11 +48,11 @@ class WholeSave:
 
 def install_atomic_save(model: nn.Module) -> None:
     """Give ``model`` the method, if its class can save and nobody has put another on the instance."""
-    if hasattr(type(model), NAME) and NAME not in model.__dict__:
-        model.__dict__[NAME] = WholeSave(model)
+    if hasattr(type(model), METHOD) and METHOD not in model.__dict__:
+        model.__dict__[METHOD] = AtomicSave(model)
 
 
 def remove_atomic_save(model: nn.Module) -> None:
     """Undo `install_atomic_save`."""
-    if isinstance(model.__dict__.get(NAME), WholeSave):
-        del model.__dict__[NAME]
+    if isinstance(model.__dict__.get(METHOD), AtomicSave):
+        del model.__dict__[METHOD]

@@ -8,9 +8,9 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 
-BLOCK = "position_scheme"  # of a configuration: the scheme, its options and lengths
+SCHEME_KEY = "position_scheme"  # of a configuration: the scheme, its options and lengths
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
-FRONT = "---\nlibrary_name: hf_posenc\n---\n\n"
+FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
 SECTION = """## How to load this
 
 Positions were changed by [hf_posenc](https://pypi.org/project/hf-posenc/): {scheme}, trained on {trained_length}
@@ -32,7 +32,7 @@ def write_section(folder: Path, block: Mapping[str, Any]) -> None:
         block: its ``position_scheme``.
     """
     file = folder / "README.md"
-    text = file.read_text(encoding="utf-8") if file.exists() else FRONT
+    text = file.read_text(encoding="utf-8") if file.exists() else FRONT_MATTER
     scheme = "+".join(part["name"] for part in block["scheme"])
     lengths = {name: block[name] for name in ("trained_length", "target_length")}
     section = START + "\n" + SECTION.format(scheme=scheme, name=folder.name, **lengths) + END

@@ -37,17 +37,19 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patching.state import base_model_of, is_patched
-from hf_posenc.patching.stored.config_guard import GUARD
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.config_guard import GUARD_KEY
+from hf_posenc.patching.stored.scheme_block import SchemeConfig
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
-CARRIES = "posenc_base"  # of a PEFT configuration: whose scheme it writes
-KIND = "peft_type"
-NEEDED = "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
+BASE_KEY = "posenc_base"  # of a PEFT configuration: whose scheme it writes
+TYPE_KEY = "peft_type"
+GUARD_TEXT = (
+    "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
+)
 
 
-def sidecar_of(folder: str | os.PathLike[str]) -> SchemeBlock | None:
+def read_sidecar(folder: str | os.PathLike[str]) -> SchemeConfig | None:
     """The scheme an adapter was trained under; None where it has no sidecar.
 
     Raises:
@@ -56,14 +58,14 @@ def sidecar_of(folder: str | os.PathLike[str]) -> SchemeBlock | None:
     """
     file = local_folder(folder) / SIDECAR
     if not file.exists():
-        check_unguarded(file.parent)
+        check_sidecar_not_lost(file.parent)
         return None
     content = read_json(file)
     told = content.pop(OWN_DIGEST, None)
     actual = digest_of(content)
     content.pop(DIGEST, None)
     try:
-        block = SchemeBlock.read(content, str(file))
+        block = SchemeConfig.read(content, str(file))
     except CheckpointMismatch as error:
         raise PeftAdapterMismatch(str(error)) from error
     if told not in (None, actual):
@@ -74,14 +76,14 @@ def sidecar_of(folder: str | os.PathLike[str]) -> SchemeBlock | None:
     return block
 
 
-def check_unguarded(folder: Path) -> None:
+def check_sidecar_not_lost(folder: Path) -> None:
     """Refuse an adapter that was trained under a scheme and has lost its sidecar.
 
     Raises:
         PeftAdapterMismatch: it is one, as its guard or the learned positions beside it say.
     """
     config = folder / PEFT_CONFIG
-    if (config.is_file() and GUARD in read_json(config)) or (folder / PARAMETERS).exists():
+    if (config.is_file() and GUARD_KEY in read_json(config)) or (folder / PARAMETERS).exists():
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained under a position scheme, and its {SIDECAR} is missing. "
             "Copy the whole folder, or save the adapter again."
@@ -93,78 +95,81 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def write_beside_adapter(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
+def write_sidecar_on_save(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
     """Make these PEFT configurations write the scheme of ``base`` wherever they are saved."""
     for config in peft_configs.values():
-        config.__class__ = carrying_class(config.__class__)
-        config.__dict__[CARRIES] = weakref.ref(base)
+        config.__class__ = sidecar_writing_class(config.__class__)
+        config.__dict__[BASE_KEY] = weakref.ref(base)
 
 
 @lru_cache(maxsize=64)
-def carrying_class(cls: Any) -> Any:
+def sidecar_writing_class(cls: Any) -> Any:
     """A class of PEFT configurations that write a scheme, too; ``cls`` itself where it does."""
-    if vars(cls).get(CARRIES):
+    if vars(cls).get(BASE_KEY):
         return cls
 
     def save_pretrained(self: Any, save_directory: str, **kwargs: Any) -> None:
         """PEFT's, and beside it the scheme of the base."""
         cls.save_pretrained(self, save_directory, **kwargs)
-        base = self.__dict__[CARRIES]()
+        base = self.__dict__[BASE_KEY]()
         if base is not None:
             write_sidecar(base, Path(save_directory))
             if is_patched(base):
-                write_json(Path(save_directory) / PEFT_CONFIG, guard(read_json(Path(save_directory) / PEFT_CONFIG)))
+                write_json(
+                    Path(save_directory) / PEFT_CONFIG,
+                    guard_adapter_config(read_json(Path(save_directory) / PEFT_CONFIG)),
+                )
 
     def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles name PEFT's class, and carry nothing until they are part of a model."""
-        state = {name: value for name, value in self.__dict__.items() if name != CARRIES}
+        state = {name: value for name, value in self.__dict__.items() if name != BASE_KEY}
         return cls.__new__, (cls,), state
 
     place = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    own = {"save_pretrained": save_pretrained, "__reduce_ex__": reduced, CARRIES: True}
+    own = {"save_pretrained": save_pretrained, "__reduce_ex__": reduced, BASE_KEY: True}
     return type(cls.__name__, (cls,), {**own, **place})
 
 
-def guard(content: Mapping[str, Any]) -> dict[str, Any]:
+def guard_adapter_config(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content of an ``adapter_config.json`` that only this package can load."""
-    if GUARD in content:
+    if GUARD_KEY in content:
         return dict(content)
-    kind = content.get(KIND)
-    return {**content, KIND: NEEDED.format(kind=kind), GUARD: {KIND: kind}}
+    kind = content.get(TYPE_KEY)
+    return {**content, TYPE_KEY: GUARD_TEXT.format(kind=kind), GUARD_KEY: {TYPE_KEY: kind}}
 
 
-def unguard(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What `guard` was given.
+def unguard_adapter_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What `guard_adapter_config` was given.
 
     Raises:
         PeftAdapterMismatch: the guard is damaged.
     """
-    plain, kept = {name: value for name, value in content.items() if name != GUARD}, content.get(GUARD)
+    plain, kept = {name: value for name, value in content.items() if name != GUARD_KEY}, content.get(GUARD_KEY)
     if kept is None:
         return plain
-    if not isinstance(kept, Mapping) or kept.keys() != {KIND} or not isinstance(kept[KIND], str):
+    if not isinstance(kept, Mapping) or kept.keys() != {TYPE_KEY} or not isinstance(kept[TYPE_KEY], str):
         raise PeftAdapterMismatch(
-            f"The {GUARD} of {where} cannot be read: it is {shown(kept)}. Copy or save the adapter again."
+            f"The {GUARD_KEY} of {where} cannot be read: it is {shown(kept)}. Copy or save the adapter again."
         )
     return {**plain, **kept}
 
 
 def write_sidecar(model: nn.Module, folder: Path) -> None:
     """Write scheme and loose parameters of ``model``; for a plain model, remove those of an earlier save."""
-    block = SchemeBlock.of_model(model)
+    block = SchemeConfig.of_model(model)
     if block is None:
         (folder / SIDECAR).unlink(missing_ok=True)
         (folder / PARAMETERS).unlink(missing_ok=True)
         return
     content = block.to_json()
-    if parameters := loose_parameters(model):
+    if parameters := position_parameters(model):
         data = save({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
         write_bytes(folder / PARAMETERS, data)
         content[DIGEST] = hashlib.sha256(data).hexdigest()
     write_json(folder / SIDECAR, content | {OWN_DIGEST: digest_of(content)})
 
 
-def saved_parameters(folder: Path) -> dict[str, Tensor]:
+def read_position_parameters(folder: Path) -> dict[str, Tensor]:
     """The loose parameters in ``folder``; empty where there are none.
 
     Raises:
@@ -186,13 +191,13 @@ def saved_parameters(folder: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def load_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
+def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
     """Give ``model`` its loose parameters.
 
     Raises:
         PeftAdapterMismatch: it has other parameters than ``saved``.
     """
-    live = loose_parameters(model)
+    live = position_parameters(model)
     odd = sorted(saved.keys() ^ live.keys()) or [name for name in saved if saved[name].shape != live[name].shape]
     if odd:
         raise PeftAdapterMismatch(
@@ -202,7 +207,7 @@ def load_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path)
         live[name].data.copy_(value)
 
 
-def loose_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+def position_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Learned position parameters that PEFT does not save itself, by their names in the base model."""
     base, _ = base_model_of(model)
     owned_by_peft = ("modules_to_save", "original_module", "lora_")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from hf_posenc.core.lengths import whole
+from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import (
     CheckpointMismatch,
     PosEncError,
@@ -24,9 +24,9 @@ from hf_posenc.errors import (
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.stored.config_guard import (
-    BLOCK,
-    HOST_ROTATION,
-    ROTATION,
+    ROPE_KEY,
+    ROTATION_KEY,
+    SCHEME_KEY,
 )
 from hf_posenc.schemes.spec import (
     MOST_PARTS,
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")
-DEEPEST = 20  # objects and lists in each other; a block has four
-LARGEST = 1 << 20  # values and characters; the largest of ours have two numbers a rotated pair
+MAX_DEPTH = 20  # objects and lists in each other; a block has four
+MAX_SIZE = 1 << 20  # values and characters; the largest of ours have two numbers a rotated pair
 M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class SchemeBlock:
+class SchemeConfig:
     """A block, read and checked.
 
     Attributes:
@@ -64,7 +64,7 @@ class SchemeBlock:
     host_length: int
 
     @classmethod
-    def read(cls, value: Any, where: str) -> SchemeBlock:
+    def read(cls, value: Any, where: str) -> SchemeConfig:
         """Check a block as JSON gave it.
 
         Args:
@@ -81,7 +81,7 @@ class SchemeBlock:
             if not isinstance(layers, Mapping):
                 raise TypeError(f"layers is no object but {shown(layers)}")
             layout = Layout(_plan(value["scheme"]), {key: _plan(parts) for key, parts in layers.items()})
-            trained, target, host = (whole(name, value[name]) for name in LENGTHS)
+            trained, target, host = (whole_length(name, value[name]) for name in LENGTHS)
         except UnknownScheme as error:
             raise CheckpointMismatch(
                 f"The position_scheme block of {where} names a scheme that is not registered here ({_first(error)}). "
@@ -94,20 +94,20 @@ class SchemeBlock:
         return cls(layout, trained, target, host)
 
     @classmethod
-    def of_model(cls, model: nn.Module) -> SchemeBlock | None:
+    def of_model(cls, model: nn.Module) -> SchemeConfig | None:
         """The block of a live model; None where it carries no scheme."""
-        return cls.read(vars(base_model_of(model)[0].config)[BLOCK], "this model") if is_patched(model) else None
+        return cls.read(vars(base_model_of(model)[0].config)[SCHEME_KEY], "this model") if is_patched(model) else None
 
     @classmethod
-    def of_config(cls, config: Mapping[str, Any], where: str) -> SchemeBlock | None:
+    def of_config(cls, config: Mapping[str, Any], where: str) -> SchemeConfig | None:
         """The block of a configuration's content; None where it has none.
 
         Raises:
             CheckpointMismatch: as `read` does; or the host's rotation is not the one that the scheme was put on.
         """
-        if config.get(BLOCK) is None:
+        if config.get(SCHEME_KEY) is None:
             return None
-        block = cls.read(config[BLOCK], where)
+        block = cls.read(config[SCHEME_KEY], where)
         _check_rotation(config, where)
         return block
 
@@ -156,7 +156,7 @@ def too_large(value: Any) -> bool:
     while left:
         one, depth = left.pop()
         seen += len(one) if isinstance(one, (str, bytes)) else 1
-        if depth > DEEPEST or seen > LARGEST:
+        if depth > MAX_DEPTH or seen > MAX_SIZE:
             return True
         if isinstance(one, Mapping):
             left += [(each, depth + 1) for pair in one.items() for each in pair]
@@ -170,7 +170,7 @@ def _check_fields(value: Any, where: str) -> None:
         raise _damaged(where, f"it is no object but {shown(value)}")
     if too_large(value):
         raise _damaged(
-            where, f"it has more than {LARGEST} values and characters, or more than {DEEPEST} objects in each other"
+            where, f"it has more than {MAX_SIZE} values and characters, or more than {MAX_DEPTH} objects in each other"
         )
     number = value.get("format")
     if isinstance(number, int) and number > FORMAT:
@@ -190,18 +190,18 @@ def _check_fields(value: Any, where: str) -> None:
 
 def _check_rotation(config: Mapping[str, Any], where: str) -> None:
     """The scheme was chosen for one rotation of the host: where that was changed behind it, neither is right."""
-    kept, now = config.get(ROTATION), config.get(HOST_ROTATION)
+    kept, now = config.get(ROTATION_KEY), config.get(ROPE_KEY)
     if kept is None:  # the host has none, or the checkpoint is of an earlier version
         return
     if not isinstance(kept, Mapping):
         raise CheckpointMismatch(
-            f"The {ROTATION} of {where} is no object but {shown(kept)}. Save the patched model again."
+            f"The {ROTATION_KEY} of {where} is no object but {shown(kept)}. Save the patched model again."
         )
     for name, value in kept.items():
         found = now.get(name) if isinstance(now, Mapping) else now
         if found != value:
             raise CheckpointMismatch(
-                f"The position_scheme block of {where} was written for {HOST_ROTATION} with {name} {shown(value)}, and "
+                f"The position_scheme block of {where} was written for {ROPE_KEY} with {name} {shown(value)}, and "
                 f"the configuration now says {shown(found)}. Put that back, or patch the plain model anew."
             )
 
