@@ -28,7 +28,7 @@ from hf_posenc.patching.stored.config_guard import (
     SCHEME_KEY,
     guarded_class,
 )
-from hf_posenc.patching.stored.scheme_block import FORMAT
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -103,16 +103,10 @@ def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout
     """A written copy of the configuration, for every module that had the old one: two models may share that."""
     old: Any = base.config
     new = copy.deepcopy(old)
-    block = {
-        "format": FORMAT,
-        "scheme": chosen.default.to_json(),
-        "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
-        "trained_length": geometry.trained_length,
-        "target_length": geometry.target_length,
-        "host_length": old.max_position_embeddings,
-    }
-    setattr(new, SCHEME_KEY, block)
-    base.__dict__[ENTRY] = copy.deepcopy(block)
+    lengths = geometry.trained_length, geometry.target_length, old.max_position_embeddings
+    stored = SchemeConfig(chosen, *lengths).to_json()
+    setattr(new, SCHEME_KEY, stored)
+    base.__dict__[ENTRY] = copy.deepcopy(stored)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded_class(new.__class__)

@@ -27,7 +27,7 @@ from hf_posenc.errors import LengthContradiction
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
-from hf_posenc.patching.stored.scheme_block import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.dataset import (

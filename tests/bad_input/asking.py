@@ -191,7 +191,7 @@ def fine_tuning() -> list[Row]:
         Row(39, "finetune in a file", errors.FolderUnusable, "is a file", within),
         Row(22, "finetune on meta", TRAIN, "meta device", meta),
         Row(56, "finetune NaN", errors.WeightsNotFinite, "up_proj", lambda s: tuned(s, model=poisoned(s))),
-        Row(70, "finetune without a mask", TRAIN, "mask token", tuned, host="bert"),
+        Row(70, "finetune without a mask", TRAIN, "mask token", tuned, model_type="bert"),
         Row(36, "finetune past the reach", errors.LengthContradiction, "reaches 32", too_long),
         Row(44, "finetune method", TRAIN, "'lroa'.+'lora'", misnamed),
         *[
@@ -263,14 +263,14 @@ def measurements() -> list[Row]:
             Row(36, f"{what} depth nan", COUNT, "got nan", partial(act, depths=[NAN])),
             Row(36, f"{what} depth of a word", COUNT, "'x'", partial(act, depths=["x"])),
             Row(36, f"{what} no depths", COUNT, "depths has no number", partial(act, depths=[])),
-            Row(68, f"{what} task of a text", measuring.BadComparison, "list", partial(act, tasks="posenc_ppl")),
-            Row(68, f"{what} task of a number", measuring.BadComparison, "7", partial(act, tasks=[7])),
-            Row(68, f"{what} tasks of a number", measuring.BadComparison, "got 7", partial(act, tasks=7)),
-            Row(68, f"{what} empty task", measuring.BadComparison, "''", partial(act, tasks=[""])),
-            Row(68, f"{what} task newline", measuring.BadComparison, r"a\\nb", partial(act, tasks=["a\nb"])),
+            Row(68, f"{what} task of a text", errors.BadComparison, "list", partial(act, tasks="posenc_ppl")),
+            Row(68, f"{what} task of a number", errors.BadComparison, "7", partial(act, tasks=[7])),
+            Row(68, f"{what} tasks of a number", errors.BadComparison, "got 7", partial(act, tasks=7)),
+            Row(68, f"{what} empty task", errors.BadComparison, "''", partial(act, tasks=[""])),
+            Row(68, f"{what} task newline", errors.BadComparison, r"a\\nb", partial(act, tasks=["a\nb"])),
             Row(68, f"{what} task up", measuring.UntrustedTask, r"\.\./x", partial(act, tasks=["../x"])),
-            Row(68, f"{what} long task", measuring.BadComparison, "xxx…", partial(act, tasks=["x" * 300 + "y"])),
-            Row(35, f"{what} task", measuring.BadComparison, "'posenc_ppl'", partial(act, tasks=["posenc_pl"])),
+            Row(68, f"{what} long task", errors.BadComparison, "xxx…", partial(act, tasks=["x" * 300 + "y"])),
+            Row(35, f"{what} task", errors.BadComparison, "'posenc_ppl'", partial(act, tasks=["posenc_pl"])),
             Row(67, f"{what} folder of tasks", KIND, "include_path.+7", partial(act, include_path=7)),
             Row(20, f"{what} no model", KIND, "got None", partial(act, model=None)),
             Row(20, f"{what} a number", KIND, "got 7", partial(act, model=7)),
@@ -281,7 +281,7 @@ def measurements() -> list[Row]:
 def alone() -> list[Row]:
     """What only one of them takes."""
     found = [
-        Row(2, f"compare schemes {str(value)[:14]!r}", measuring.BadComparison, says, partial(compared, schemes=value))
+        Row(2, f"compare schemes {str(value)[:14]!r}", errors.BadComparison, says, partial(compared, schemes=value))
         for value, says in (
             (None, "None"), (7, "7"), ("", "no scheme"), ([], "no scheme"), (["yarn", 7], "entry 7"),
             ([("yarn",)], r"entry \('yarn',\)"), ([("yarn", None)], "entry"), ({"yarn": {}}, "words or a list"),
@@ -409,6 +409,6 @@ def sparse(act: Callable[..., object], scene: Scene) -> object:
 def rows() -> list[Row]:
     """All of them."""
     torch.manual_seed(0)
-    tasks = [Row(n, f"task file {name}", measuring.BadComparison, s, with_tasks(f)) for n, name, s, f in TASK_FILES]
+    tasks = [Row(n, f"task file {name}", errors.BadComparison, s, with_tasks(f)) for n, name, s, f in TASK_FILES]
     read = [Row(n, name, error, says, with_documents(file, held)) for n, name, error, says, file, held in DOCUMENTS]
     return [*settings(), *fine_tuning(), *measurements(), *alone(), *tasks, *read]

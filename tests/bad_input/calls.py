@@ -146,8 +146,8 @@ def rows() -> list[Row]:
     for host in ("bert", "gpt2"):
         found += [
             Row(59, f"{host} three axes", MASK, r"\(1, 6, 6\)", called(attention_mask=torch.ones(1, LENGTH, LENGTH)),
-                host=host, patch=("rope", {})),
-            Row(59, f"{host} one axis", BAD, r"\(6,\)", called(input_ids=torch.ones(LENGTH).long()), host=host,
+                model_type=host, patch=("rope", {})),
+            Row(59, f"{host} one axis", BAD, r"\(6,\)", called(input_ids=torch.ones(LENGTH).long()), model_type=host,
                 patch=("rope", {})),
         ]  # fmt: skip
     return found

@@ -83,11 +83,11 @@ def whole_numbers(scene: Scene) -> object:
 def rows() -> list[Row]:
     """All of them."""
     found = [
-        Row(60, f"{host} {name} {value}", error, says, lying(name, value), host=host)
+        Row(60, f"{host} {name} {value}", error, says, lying(name, value), model_type=host)
         for host, name, value, error, says in LYING
     ]
     found += [
-        Row(61, f"saving {host} {name} {value}", HOST, says, saving(name, value), host=host, patch=("alibi", {}))
+        Row(61, f"saving {host} {name} {value}", HOST, says, saving(name, value), model_type=host, patch=("alibi", {}))
         for host, name, value, says in SAVED
     ]
     option: Errors = errors.OptionOutOfRange

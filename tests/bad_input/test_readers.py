@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 import hf_posenc
+from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
 from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.cli.arguments import scheme_options
@@ -31,15 +32,13 @@ from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
     read_json,
-    read_position_parameters,
-    read_sidecar,
     write_sidecar,
 )
-from hf_posenc.patching.stored.scheme_block import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.schemes.entry import entries_of
 from hf_posenc.training.resume import last_complete, start_run
 
-BLOCK = {
+SCHEME = {
     "format": 1,
     "layers": {"0": [{"name": "none", "options": {}}]},
     "trained_length": 32,
@@ -51,7 +50,7 @@ CONFIG = {
     "model_type": "llama",
     "max_position_embeddings": 64,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-    "position_scheme": BLOCK,
+    "position_scheme": SCHEME,
     "position_scheme_guard": [["model_type", "llama"]],
 }
 ODD = [
@@ -121,7 +120,7 @@ some = settings(many, max_examples=150)
 
 
 @many
-@given(mutated(BLOCK))
+@given(mutated(SCHEME))
 def test_block(value: Any) -> None:
     only_ours(lambda: SchemeConfig.read(value, "here"))
 
@@ -144,20 +143,20 @@ def test_configuration_file(data: bytes) -> None:
 
 
 @many
-@given(bitten(json.dumps(BLOCK).encode()))
+@given(bitten(json.dumps(SCHEME).encode()))
 def test_side_car_file(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_bytes(data)
-        only_ours(lambda: read_sidecar(folder))
+        only_ours(lambda: read_sidecar(Path(folder)))
 
 
 @many
-@given(mutated(BLOCK | {"parameters_sha256": "0" * 64}))
+@given(mutated(SCHEME | {"parameters_sha256": "0" * 64}))
 def test_side_car(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_text(json.dumps(value), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(save({}))
-        only_ours(lambda: read_sidecar(folder))
+        only_ours(lambda: read_sidecar(Path(folder)))
         only_ours(lambda: read_position_parameters(Path(folder)))
 
 
@@ -228,7 +227,7 @@ def test_row_changed_by_hand(store: bytes, column: str, value: Any) -> None:
             only_ours(lambda: opened.get("1"))
 
 
-RUN_RECORD = {"length": 16, "steps": 3, "method": "lora", "scheme": BLOCK, "rows": 7, "eval_lengths": [16, 32]}
+RUN_RECORD = {"length": 16, "steps": 3, "method": "lora", "scheme": SCHEME, "rows": 7, "eval_lengths": [16, 32]}
 TASK = b"""include: other.yaml
 task: mine
 class: !function hf_posenc.eval.tasks.base.PerplexityTask
@@ -263,7 +262,7 @@ def test_task_file(data: bytes) -> None:
 def test_parameters_beside_a_side_car(data: bytes) -> None:
     """Damaged before the digest was made, so that the reader of tensors meets it."""
     with tempfile.TemporaryDirectory() as folder:
-        told = BLOCK | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
+        told = SCHEME | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
         (Path(folder) / SIDECAR).write_text(json.dumps(told), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(data)
         only_ours(lambda: read_position_parameters(Path(folder)))

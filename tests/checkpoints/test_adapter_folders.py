@@ -19,18 +19,17 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
+from hf_posenc.checkpoints.adapter_config import newer_release
+from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
 from hf_posenc.checkpoints.peft import (
     get_peft_model,
     load_peft_adapter,
-    newer_release,
     save_peft_adapter,
 )
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
-    read_position_parameters,
-    read_sidecar,
 )
 
 from .conftest import FACTOR, TRAINED

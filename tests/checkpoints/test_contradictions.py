@@ -21,7 +21,8 @@ from hf_posenc import (
 )
 from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.scheme_block import FORMAT, SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_fields import FORMAT
 
 from .conftest import FACTOR, TRAINED
 

@@ -30,13 +30,13 @@ import json
 from pathlib import Path
 import torch, transformers
 import hf_posenc
-from hf_posenc.checks.forward import read
+from hf_posenc.checks.forward import forward
 from safetensors.torch import load_file
 
 def compare(model, folder, limit):
     stored = load_file(folder / "asked.safetensors")
-    gap = (read(model, stored["tokens"]) - stored["read"]).abs().max().item()
-    assert gap <= limit, (str(folder), gap)
+    deviation = (forward(model, stored["tokens"]) - stored["read"]).abs().max().item()
+    assert deviation <= limit, (str(folder), deviation)
 
 jobs = json.loads(Path("jobs.json").read_text())
 for job in jobs:
@@ -83,20 +83,20 @@ ADAPTERS = """
 import json
 from pathlib import Path
 import hf_posenc
-from hf_posenc.checks.tiny_models import host
-from hf_posenc.checks.forward import read
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.checks.forward import forward
 from safetensors.torch import load_file
 
 for job in json.loads(Path("jobs.json").read_text()):
     folder = Path(job["folder"])
     stored = load_file(folder / "asked.safetensors")
     for base in ("plain", "patched"):
-        model = host(job["kind"])
+        model = tiny_model(job["kind"])
         if base == "patched":
             hf_posenc.patch_model(model, job["scheme"], **job["options"])
         model = hf_posenc.load_peft_adapter(model, folder, patch="apply" if base == "plain" else "refuse")
-        gap = (read(model, stored["tokens"]) - stored["read"]).abs().max().item()
-        assert gap <= 1e-4, (str(folder), base, gap)
+        deviation = (forward(model, stored["tokens"]) - stored["read"]).abs().max().item()
+        assert deviation <= 1e-4, (str(folder), base, deviation)
 """
 PROJECTIONS = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "bert": ["query", "value"]}
 

@@ -14,7 +14,7 @@ import sys, warnings
 import torch
 from torch.utils.data import DataLoader, Dataset
 from hf_posenc import patch_model
-from hf_posenc.checks.tiny_models import host
+from hf_posenc.checks.tiny_models import tiny_model
 
 torch.set_num_threads(1)
 
@@ -23,7 +23,7 @@ class Read(Dataset):
     """Items are what a patched model says: workers must have it whole."""
 
     def __init__(self, scheme):
-        self.model = patch_model(host("llama"), scheme, factor=4)
+        self.model = patch_model(tiny_model("llama"), scheme, factor=4)
 
     def __len__(self):
         return 4

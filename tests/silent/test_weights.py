@@ -118,10 +118,11 @@ def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     (name,) = (name for name in weights if "posenc" in name)
     save_file({n: w for n, w in weights.items() if n != name}, tmp_path / "t5" / "model.safetensors",
               metadata={"format": "pt"})  # fmt: skip
-    from hf_posenc.checkpoints import restore
+
+    from hf_posenc.checkpoints import missing_parameters
 
     seen: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restore.logger, "warning", seen.append)
+        patch.setattr(missing_parameters.logger, "warning", seen.append)
         from_pretrained(tmp_path / "t5")
     assert any("lacks" in told and "t5" in told for told in seen)
