@@ -109,7 +109,7 @@ def compare(
 
     Raises:
         PosEncError: what is asked for makes no sense, or the folder cannot be used.
-        NoRoom: its disk has less room than the results take.
+        NoDiskSpace: its disk has less room than the results take.
     """
     require_matplotlib()
     entries = entries_of(schemes)

@@ -55,7 +55,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
 
 
 def check_other_adapters(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:
-    """Refuse an adapter that cannot stand beside those a model has.
+    """Refuse an adapter that cannot be added to those a model has.
 
     Raises:
         PeftAdapterMismatch: one has its name, or it was trained with other position parameters than they share.

@@ -126,7 +126,7 @@ def check_sidecar_not_lost(folder: Path) -> None:
     """Refuse an adapter that was trained under a scheme and has lost its sidecar.
 
     Raises:
-        PeftAdapterMismatch: its config guard, or the position parameters beside it, show that it has.
+        PeftAdapterMismatch: the adapter's config guard, or a file of position parameters, shows that it had one.
     """
     config = folder / PEFT_CONFIG
     if (config.is_file() and GUARD_KEY in read_json(config)) or (folder / PARAMETERS).exists():

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 OFFLOADED = (
-    "Weights of this {kind} are offloaded, and PEFT leaves an adapter beside them without values. "
-    "Put the adapter on first, and offload the model afterwards."
+    "Weights of this {kind} are offloaded, and PEFT would add an adapter without values to them. "
+    "Add the adapter first, and offload the model afterwards."
 )
 
 
 def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftModel:
-    """``peft.get_peft_model`` whose ``save_pretrained`` writes the scheme too; takes what that takes.
+    """``peft.get_peft_model`` with the same arguments; ``save_pretrained`` of the result writes the sidecar as well.
 
     Raises:
         UnsupportedModel: the model is no `nn.Module`.
@@ -79,7 +79,7 @@ def without_peft_noise() -> Iterator[None]:
 
 
 def write_scheme_on_save(model: PeftModel) -> PeftModel:
-    """Make this PEFT model's own ``save_pretrained`` (which `Trainer` calls) write the scheme beside the adapter."""
+    """Make this PEFT model's own ``save_pretrained`` (which `Trainer` calls) write the sidecar as well."""
     model.save_pretrained = partial(save_peft_adapter, model)  # type: ignore[method-assign]
     return model
 
@@ -172,7 +172,7 @@ def attach_adapter(
 
 
 def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
-    """Copy position parameters that were stored beside an adapter into ``model``.
+    """Copy the position parameters of an adapter's folder into ``model``.
 
     Raises:
         PeftAdapterMismatch: the model has other parameters than ``saved``.

@@ -1,7 +1,6 @@
-"""Refuse a configuration that makes transformers fetch code: kernels of the Hub run here once they are named.
+"""Refuse a configuration that makes transformers download code: kernels from the Hub run as soon as they are named.
 
-A file may choose among what is installed. What comes from elsewhere is for the caller to name, by the keyword that
-transformers has for it.
+A file may choose among installed implementations. Only the caller may name others, by transformers' own keyword.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from hf_posenc.errors import CheckpointMismatch, shown
 
 ATTENTION, EXPERTS, QUANTISATION = "attn_implementation", "experts_implementation", "quantization_config"
-FLASH_PACKAGES = {  # what transformers takes from the Hub where the package is missing
+FLASH_PACKAGES = {  # backends that transformers downloads from the Hub where the package is missing
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
     "flash_attention_4": "flash_attn",
@@ -31,11 +30,11 @@ def check_no_remote_code(config: Mapping[str, Any], where: str, chosen: Containe
 
     Args:
         config: content of a ``config.json``.
-        where: whose it is, for messages.
-        chosen: keywords that the caller passes, which win over the file.
+        where: the checkpoint it belongs to, for messages.
+        chosen: keywords that the caller passes, which override the file.
 
     Raises:
-        CheckpointMismatch: it names some.
+        CheckpointMismatch: it names code to be fetched.
     """
     for name, value in _all_entries(config):
         plain = name.strip("_").removesuffix("_internal")

@@ -16,7 +16,7 @@ MAX_FACTOR = 1e6
 
 @dataclass(frozen=True)
 class Lengths:
-    """What the weights saw and what the user wants, in tokens."""
+    """Trained length (pre-training context length) and target length, in tokens."""
 
     trained: int
     target: int
@@ -30,10 +30,10 @@ class Lengths:
 def resolve_lengths(
     *, host: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
 ) -> Lengths:
-    """The lengths of a patch, from what was given and the host's own record.
+    """Resolve the lengths of a patch from what was given and the model's configuration.
 
     Args:
-        host: the length the host's configuration says it was trained for.
+        host: the trained length in the model's configuration.
         trained_length: overrides ``host``.
         target_length: tokens wanted; by default the trained length times ``factor``.
         factor: target over trained; by default 1, or what the two lengths give.
@@ -62,7 +62,7 @@ def resolve_lengths(
 
 
 def whole_length(name: str, value: int) -> int:
-    """``value`` as a length in tokens, 1 … 2³¹ − 1."""
+    """Validate a length in tokens, 1 … 2³¹ − 1."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LENGTH:
         raise LengthContradiction(
             f"{name} must be a whole number of tokens from 1 to {MAX_LENGTH}, got {shown(value)}. Pass an int."

@@ -1,9 +1,9 @@
-"""What a patch was built for, to be compared with the configuration when the model is saved or unpatched.
+"""Detect changes to the configuration of a patched model, when it is saved or unpatched.
 
-A patched model computes with what it was built with, whatever becomes of its configuration; but that is what is saved,
-and a checkpoint is built anew from it. Where the two disagree saving is refused, before anything is written.
+A patched model computes with the configuration it was built with, but saves the present one, which a loader builds the
+model from. Where the two disagree in what decides positions, saving is refused before anything is written.
 
-Other changes are the caller's, and outlive the patch: a vocabulary that was resized, an attention implementation.
+Other changes are the caller's and outlive the patch: a resized vocabulary, an attention implementation.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ConfigRecord:
 
     Attributes:
         block: the scheme, its options and its lengths.
-        rotation: ``rope_parameters`` of the host; None where it has none.
-        adapter: reads a configuration.
-        geometry: what it read.
-        entries: all of the configuration.
+        rotation: ``rope_parameters`` of the unpatched model; None where it has none.
+        adapter: of the model.
+        geometry: what the adapter read from the configuration.
+        entries: a copy of all entries.
     """
 
     block: dict[str, Any]
@@ -46,13 +46,13 @@ class ConfigRecord:
 
     @classmethod
     def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> ConfigRecord:
-        """What a model was patched with just now."""
+        """The record of a model that was patched just now."""
         config: Any = base.config
         entries = copy.deepcopy(vars(config))
         return cls(entries[SCHEME_KEY], entries.get(ROPE_KEY), adapter, geometry, entries)
 
     def changes(self, base: nn.Module) -> dict[str, Any]:
-        """Entries that were changed since; none where some of them decide positions, which no checkpoint could have."""
+        """Entries that were changed since the patch; none where some of them decide positions."""
         try:
             self.check(base)
         except HostConfigInvalid:
@@ -61,7 +61,7 @@ class ConfigRecord:
         return {name: value for name, value in now.items() if name not in self.entries or self.entries[name] != value}
 
     def check(self, base: nn.Module) -> None:
-        """Refuse a configuration that was changed since. Other entries than those recorded are the caller's business.
+        """Refuse a configuration whose positions were changed since the patch.
 
         ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
 

@@ -1,17 +1,17 @@
-"""Keep forward passes of other threads out of a model while it is patched or unpatched (a gate for readers).
+"""Keep forward passes of other threads out of a model while it is patched or unpatched (a readers-writer gate).
 
 A patch changes classes, hooks, parameters and configuration one after the other, and its probe scales the scores of a
-layer. A forward pass beside it would compute one layer as it was and the next as it will be. Therefore:
+layer. A forward pass at the same time would compute one layer unpatched and the next one patched. Therefore:
 
 1. Close the gate: calls that enter the model from outside wait. Calls that a running pass makes go through.
-2. Wait until no other thread is inside; who runs finishes on the model as it began.
-3. Change the model, and open the gate: who waited starts anew, on the changed model.
+2. Wait until no other thread is inside; passes that run finish on the model as they began.
+3. Change the model, and open the gate: calls that waited start on the changed model.
 
 The gate stands where `nn.Module.__call__` looks for a compiled call, before hooks and ``forward`` are looked up, so
 that a call that waited reads all of the new state. While nothing is patched there is no gate and no cost.
 
-Who is inside is read off the threads' stacks, by the functions on them: a thread that computes with another model of
-the same class is waited for, too.
+Threads inside are found by the functions on their stacks: a thread that computes with another model of the same class
+is waited for as well.
 
 Not covered: free-threaded builds of Python, and processes of more than 100 threads, whose stacks cannot be read; direct
 calls of the base model's ``forward`` that begin while the gate is closed, which pass no gate; replicas of
@@ -66,7 +66,7 @@ class Gate:
         self.compiler = getattr(sys.modules.get(DYNAMO), "compile_lock", None) or threading.RLock()
 
     def close(self) -> bool:
-        """From now on calls wait; False where a compilation of Dynamo, which would notice, takes too long."""
+        """Make calls wait from now on; False where Dynamo, which must not see the change, compiles for too long."""
         if not self.compiler.acquire(timeout=TIMEOUT):
             return False
         try:
@@ -78,7 +78,7 @@ class Gate:
         return True
 
     def open(self) -> None:
-        """Let calls through, those that waited first of all."""
+        """Let calls through again."""
         for module in self.modules:
             entrance = module.__dict__.get(ENTRANCE)
             if isinstance(entrance, _Entrance) and entrance.gate is self:
@@ -91,7 +91,7 @@ class Gate:
             self.compiler.release()
 
     def pass_through(self) -> None:
-        """Wait, unless the gate is open, or this thread is the one that closed it or is part of a running pass."""
+        """Wait, unless the gate is open, or this thread closed it or is inside a running pass."""
         thread = threading.get_ident()
         if self.opened.is_set() or thread == self.owner or (not self.quiet and self.depth(own_stack()) > 1):
             return
@@ -133,12 +133,12 @@ class Gate:
 
 
 class _Entrance:
-    """What stands at one module while the gate is closed.
+    """The compiled-call attribute of one module while the gate is closed.
 
     Args:
         gate: it belongs to.
-        module: whose calls arrive here.
-        own: the module's compiled call, if it has one.
+        module: its calls arrive here.
+        own: the compiled call that it replaces, if the module has one.
     """
 
     def __init__(self, gate: Gate, module: nn.Module, own: Any) -> None:
@@ -171,7 +171,7 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
 
 
 def check_not_in_forward(model: nn.Module, base: nn.Module) -> None:
-    """Refuse to change a model from within its own forward pass, such as from a hook: it could never end.
+    """Refuse to change a model from within its own forward pass, such as from a hook, which would wait for itself.
 
     Raises:
         ModelInUse: this thread is inside.

@@ -1,4 +1,4 @@
-"""What a live model says of its patch."""
+"""The patch of a live model: its record, its report, its scheme."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STASH = "posenc_patch"  # of a base model: its `Patch`
 
 @dataclass
 class Patch:
-    """What it takes to undo a patch, and what to tell of it."""
+    """What it takes to undo a patch, and its report."""
 
     whole: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)

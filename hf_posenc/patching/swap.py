@@ -1,4 +1,4 @@
-"""Change a model into a patched one, and back: classes, hooks, parameters, configuration, each noted to be undone."""
+"""Swap a model's classes, hooks, parameters and configuration, recording each change, and undo the recorded ones."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of class
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
-    """Give every layer its scheme and the class that asks it, and hang the hooks; noted in ``patch`` on the way."""
-    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of a packed one
+    """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
+    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
-    one = all(s is schemes[0] for s in schemes)
+    shared = all(s is schemes[0] for s in schemes)
     offloads = offloads_of(base if patch.whole is None else patch.whole)
-    owners = dict.fromkeys(attentions[:1], base) if one else dict(zip(attentions, attentions, strict=True))
+    owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
         device = computing_device(attention, offloads)
         if device.type != "meta":
@@ -65,13 +65,13 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
 
 
 def set_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Give a module a child, or take it away; another thread that goes through the children sees those from before."""
+    """Add a child module, or remove it. A new dictionary: another thread may iterate over the old one."""
     others = {key: module for key, module in owner._modules.items() if key != name}
     owner.__dict__["_modules"] = others if child is None else {**others, name: child}
 
 
 def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
-    """Another class for the same object."""
+    """Change the class of a module, and record the old one."""
     patch.classes.append((module, type(module)))
     change_class(module, cls)
 
@@ -87,7 +87,7 @@ def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> No
 
 
 def rename_unsplit_modules(patch: Patch) -> None:
-    """Name the new classes where transformers names the modules that may not be split or are wrapped as one."""
+    """Add the new classes to transformers' lists of modules that must not be split over devices."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
     for model in [] if patch.whole is None else patch.whole.modules():
         names = model.__dict__.get(UNSPLIT_MODULES)
@@ -100,7 +100,9 @@ def rename_unsplit_modules(patch: Patch) -> None:
 
 
 def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
-    """A written copy of the configuration, for every module that had the old one: two models may share that."""
+    """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
+
+    A copy, because two models may share a configuration object."""
     old: Any = base.config
     new = copy.deepcopy(old)
     lengths = geometry.trained_length, geometry.target_length, old.max_position_embeddings
@@ -118,7 +120,7 @@ def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout
 
 
 def restore_config(patch: Patch, base: nn.Module) -> None:
-    """The configuration as it was; a copy of it where the caller has changed the written one since."""
+    """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
     changes = {} if patch.record is None else patch.record.changes(base)
     for number, (module, old) in enumerate(patch.configs):
         if number == 0:
@@ -128,19 +130,19 @@ def restore_config(patch: Patch, base: nn.Module) -> None:
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
+    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
     for holder in (patch.whole, *(module for module, _ in patch.configs)):
-        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             if patch.record is not None:
                 patch.record.check(base)
             peft_sidecar.write_sidecar_on_save(base, peft_configs)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:
-    """Everything as ``patch`` notes that it was, however far it came."""
+    """Undo all changes recorded in ``patch``, which may be unfinished."""
     offloads = offloads_of(base if patch.whole is None else patch.whole)
     for module, cls in reversed(patch.classes):
         change_class(module, cls)

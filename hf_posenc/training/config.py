@@ -1,4 +1,4 @@
-"""What a run of fine-tuning does: the settings that stand in its folder, and that a resumed run must share."""
+"""The settings of a fine-tuning run, which are stored in its folder and must be shared by a resumed run."""
 
 from __future__ import annotations
 
@@ -94,20 +94,20 @@ class Training:
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Refuse what is no whole number from ``least`` to ``most``.
+    """Refuse a value that is no whole number from ``least`` to ``most``.
 
     Raises:
-        TrainingImpossible: it is not.
+        TrainingImpossible: it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a whole number from {least} to {most}.")
 
 
 def check_learning_rate(name: str, value: Any) -> None:
-    """Refuse what no optimiser could take as its rate.
+    """Refuse a learning rate that is not positive and finite, or absurdly large.
 
     Raises:
-        TrainingImpossible: it is not.
+        TrainingImpossible: it is.
     """
     if not 0 < number(value) <= MAX_LEARNING_RATE:
         raise TrainingImpossible(
@@ -116,5 +116,5 @@ def check_learning_rate(name: str, value: Any) -> None:
 
 
 def number(value: Any) -> float:
-    """A number as it is; what is none, as one that lies in no range."""
+    """A number unchanged; NaN, which lies in no range, for any other value."""
     return float("nan") if isinstance(value, bool) or not isinstance(value, (int, float)) else value

@@ -1,7 +1,7 @@
-"""Text as rows of equal length: to train on, and to measure on.
+"""Text as rows of equal length, to train on and to measure on.
 
-Rows are dictionaries of tensors ``[token]``. Those to train a masked model on have no labels: masks are drawn anew in
-every epoch, by the collator.
+Rows are dictionaries of tensors ``[token]``. Rows to train a masked model on have no labels: the collator draws masks
+anew in every epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, Tensor]
 
 
 def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Tensor]:
-    """Every text as tokens ``[token]``, with the token that ends a text behind it, where the tokenizer has one.
+    """Tokenise every text to ``[token]``, followed by the tokenizer's end-of-text token, if it has one.
 
     Raises:
         InvalidInput: most of them are the unknown one.
@@ -39,7 +39,7 @@ def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 
 
 class PackedRows(Dataset):
-    """Documents one behind the other, cut into rows; what is left over is dropped.
+    """Documents concatenated and cut into rows; the remainder is dropped.
 
     Raises:
         LengthContradiction: there is not even one row.
@@ -63,18 +63,18 @@ class PackedRows(Dataset):
 
 
 class SeparatedRows(PackedRows):
-    """The same rows, each document (or what of it lies in the row) with positions of its own from 0.
+    """The same rows, with the positions of each document in a row starting at 0.
 
-    transformers reads documents apart by positions that start again. No document is asked for its first token, which
-    only its predecessor could tell.
+    transformers keeps packed documents apart where positions start again. The first token of a document has no label,
+    as only the preceding document could predict it.
     """
 
     def __init__(self, texts: Sequence[Tensor], length: int) -> None:
         super().__init__(texts, length, causal=True)
-        place = torch.cat([torch.arange(len(text)) for text in texts])[: self.rows.numel()].view_as(self.rows)
-        start = place - place[:, :1]  # of the document a row begins in, its first token here is number 0
-        own = (place == 0).cumsum(-1) == 0
-        self.positions = torch.where(own, start, place)
+        position = torch.cat([torch.arange(len(text)) for text in texts])[: self.rows.numel()].view_as(self.rows)
+        start = position - position[:, :1]  # of the document a row begins in, its first token here is number 0
+        own = (position == 0).cumsum(-1) == 0
+        self.positions = torch.where(own, start, position)
 
     def __getitem__(self, index: int) -> Row:
         ids, positions = self.rows[index], self.positions[index]
@@ -82,14 +82,14 @@ class SeparatedRows(PackedRows):
 
 
 class HeldOutWindows(Dataset):
-    """The same last tokens behind ever more text: windows of ``length`` tokens that end where those of every length do.
+    """Windows of ``length`` tokens that end at the same tokens for every length, so that only the context differs.
 
     Args:
         tokens: held-out text, ``[token]``.
         length: tokens a window.
         longest: the longest length that is measured; windows of it fill the text evenly.
         count: windows.
-        scored: tokens at the end of each that are asked for.
+        scored: tokens at the end of each window that are scored.
         mask: the id that hides tokens from a masked model; None for a causal one.
 
     Raises:
@@ -135,14 +135,14 @@ def held_out_windows(
 
 
 def check_separate_packing(causal: bool, *, virtual_tokens: bool) -> None:
-    """Say where documents cannot be read apart.
+    """Refuse packing with separate documents where it is impossible.
 
     Raises:
         TrainingImpossible: the model is no decoder, or PEFT drops the positions that tell documents apart.
     """
     if not causal:
         raise TrainingImpossible(
-            "transformers does not read packed documents apart in an encoder. Choose packing='joined'."
+            "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
         )
     if virtual_tokens:
         raise TrainingImpossible(

@@ -1,4 +1,4 @@
-"""Rows to batches, with tokens hidden where a masked model is trained, and the loss of those."""
+"""Batches of rows, with tokens masked where a masked model is trained, and the loss of the masked tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MaskingCollator(TrainerCallback):
-    """Rows to a batch; where they have no labels, with masks and what these hide.
+    """Collate rows into a batch; rows without labels are masked, and labelled with the masked tokens.
 
     Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
     those of an undisturbed run in one.
@@ -36,7 +36,7 @@ class MaskingCollator(TrainerCallback):
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def masked(self, row: Row) -> Row:
-        """A row with tokens hidden and asked for."""
+        """Mask tokens of a row, and label it with them."""
         ids = row["input_ids"]
         hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
         drawn = (self.seed + (self.epoch << 16)) % (1 << 32)
@@ -46,9 +46,9 @@ class MaskingCollator(TrainerCallback):
 
 
 def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Cross entropy, nats a hidden token of the whole step: of all its batches and processes.
+    """Cross-entropy loss in nats per masked token of the whole step, over all its batches and processes.
 
-    A masked model of transformers takes the mean of each batch by itself, and `Trainer` would add these up.
+    A masked model of transformers averages over each batch, and `Trainer` would add these means up.
     """
     total = functional.cross_entropy(
         outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"

@@ -1,4 +1,4 @@
-"""Ways to train: everything, or what PEFT offers.
+"""Training methods: full fine-tuning, or those of PEFT.
 
 Beside their own parameters, LoRA and its kin train whole copies of norms, input embeddings and position parameters:
 LoRA alone does not reach the target length, and with these it comes close to full training (Chen et al. 2023,
@@ -30,7 +30,7 @@ Configure = Callable[[nn.Module, int], "PeftConfig"]
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train.
+    """A training method.
 
     Attributes:
         configure: from the model and the rank to what PEFT puts around it; None trains the model itself.
@@ -57,7 +57,7 @@ def lora(model: nn.Module, rank: int, **more: Any) -> LoraConfig:
 
 
 def dora(model: nn.Module, rank: int) -> LoraConfig:
-    """LoRA of the direction, with the magnitude trained by itself (Liu et al. 2024, arXiv:2402.09353)."""
+    """LoRA of the direction, with the magnitude trained separately (Liu et al. 2024, arXiv:2402.09353)."""
     return lora(model, rank, use_dora=True)
 
 
@@ -145,7 +145,7 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
         raise TrainingImpossible(f"PEFT trains no {name} for a masked language model. Choose lora.")
     if method.virtual_tokens and (learned := position_parameters(model)):
         raise TrainingImpossible(
-            f"Method {name!r} trains nothing of the model, and the position parameter {learned[0]!r} wants training. "
+            f"Method {name!r} trains nothing of the model, and the position parameter {learned[0]!r} needs training. "
             "Choose lora, or another scheme."
         )
     return method
@@ -157,7 +157,7 @@ def linear_layers(model: nn.Module) -> list[str]:
 
 
 def fully_trained_modules(model: nn.Module) -> dict[str, Any]:
-    """What is trained as a whole beside an adapter, as LoRA's configuration wants it.
+    """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
 
     A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
     to an output layer and could not be kept so: PEFT knows how for those called ``embed_tokens``.

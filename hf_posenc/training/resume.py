@@ -1,7 +1,7 @@
-"""Runs that can be killed: which checkpoints are whole, and whose they are.
+"""Resume runs that were killed: find the last complete checkpoint, and check that it belongs to the same run.
 
 `Trainer` writes a checkpoint file by file and resumes from the highest number, complete or not. Here the last file of a
-checkpoint is a manifest of all the others, and a folder belongs to one run, whose settings stand in ``run.json``.
+checkpoint is a manifest of all the others, and a folder belongs to one run, with its settings in ``run.json``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunFinished(Exception):
 
 
 class StopAtLastStep(TrainerCallback):
-    """Ends a run that was killed behind its last step: `Trainer` would take one more."""
+    """Stop a resumed run that was killed after its last step: `Trainer` would take one more."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Before every step.
@@ -71,15 +71,15 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
             ) from error
         for name in sorted(before.keys() | settings.keys()):
             if before.get(name) != settings.get(name):
-                told = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
+                difference = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
                 raise CheckpointMismatch(
-                    f"The run in {folder} had {told}. Resume it with the same settings, or choose another folder."
+                    f"The run in {folder} had {difference}. Resume it with the same settings, or choose another folder."
                 )
     write_json(folder / RUN, settings)
 
 
 def last_complete(folder: Path) -> str | None:
-    """The newest checkpoint all of whose files are as its manifest says; None where there is none."""
+    """The newest checkpoint whose files all match its manifest; None where there is none."""
     for checkpoint in reversed(checkpoint_folders(folder)):
         try:
             listed: Any = read_object(checkpoint / MANIFEST)
@@ -87,7 +87,7 @@ def last_complete(folder: Path) -> str | None:
             listed = None
         if listed is not None and listed == file_sizes(checkpoint):
             return str(checkpoint)
-        logger.warning(f"{checkpoint} is not complete and is passed over. Delete it to save space.")
+        logger.warning(f"{checkpoint} is not complete and is skipped. Delete it to save space.")
     return None
 
 

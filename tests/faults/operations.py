@@ -161,7 +161,7 @@ def checkpoint(folder: Path, which: int) -> None:
 
 def finished(folder: Path, which: int) -> None:
     """What `finetune` leaves: the adapter and its curve."""
-    from hf_posenc.training.finetune import save as save_run
+    from hf_posenc.training.run_folder import save_result as save_run
 
     model = adapted(which)
     trainer = SimpleNamespace(is_world_process_zero=lambda: True, save_model=lambda where: model.save_pretrained(where))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_posenc.errors import NoRoom
+from hf_posenc.errors import NoDiskSpace
 from hf_posenc.training.run_folder import check_checkpoint_space
 
 from .operations import byte_tokenizer, host
@@ -58,7 +58,7 @@ def test_compare_says_so_before_it_measures(
 
     disk(5000)
     monkeypatch.setattr(comparing, "measured", lambda *given: pytest.fail("it has begun"))
-    with pytest.raises(NoRoom, match="Results of this run") as error:
+    with pytest.raises(NoDiskSpace, match="Results of this run") as error:
         compared(tmp_path, tmp_path / "out")
     needed, free = bytes_told(error)
     assert free == 5000
@@ -87,7 +87,7 @@ def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int],
     disk(10)
     steps = Training(length=32, steps=2, method="full")
     texts = [" ".join(f"w{i % 28}" for i in range(400))]
-    with pytest.raises(NoRoom, match="Checkpoints of this run") as error:
+    with pytest.raises(NoDiskSpace, match="Checkpoints of this run") as error:
         finetune(
             patch_model(host(0), "yarn", factor=2), byte_tokenizer(), texts, steps, output=tmp_path / "run",
             progress=lambda share, loss: pytest.fail("it has begun"),
@@ -104,5 +104,5 @@ def test_three_copies_with_two_moments_each(tmp_path: Path, disk: Callable[[int]
     disk(3 * 3 * 4 * 100)
     check_checkpoint_space(tmp_path, model)
     disk(3 * 3 * 4 * 100 - 1)
-    with pytest.raises(NoRoom, match="3,600 bytes, and 3,599"):
+    with pytest.raises(NoDiskSpace, match="3,600 bytes, and 3,599"):
         check_checkpoint_space(tmp_path, model)

@@ -17,7 +17,7 @@ from hf_posenc.errors import (
     CheckpointMismatch,
     FolderInUse,
     LengthContradiction,
-    NoRoom,
+    NoDiskSpace,
     TrainingImpossible,
 )
 from hf_posenc.training import Training
@@ -30,7 +30,6 @@ from hf_posenc.training.dataset import (
     documents,
     held_out_windows,
 )
-from hf_posenc.training.finetune import doubling_lengths, evaluation_settings, trainer_settings
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.resume import (
@@ -41,7 +40,9 @@ from hf_posenc.training.resume import (
     last_complete,
     start_run,
 )
+from hf_posenc.training.rows import doubling_lengths
 from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
+from hf_posenc.training.trainer_settings import evaluation_settings, trainer_settings
 
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
@@ -286,7 +287,7 @@ def test_room_for_three_checkpoints_with_moments(tmp_path, monkeypatch) -> None:
     trained.weight.requires_grad_(False)
     check_checkpoint_space(tmp_path, trained)
     assert asked == [3600, 0]
-    assert issubclass(NoRoom, Exception)
+    assert issubclass(NoDiskSpace, Exception)
 
 
 def test_where_documents_cannot_be_read_apart() -> None:

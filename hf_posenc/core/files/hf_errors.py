@@ -1,4 +1,4 @@
-"""Errors of transformers and safetensors in words: what happened, and what to do."""
+"""Raise errors of transformers and safetensors as ours: what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SHAPE_MISMATCH = "ignore_mismatched_sizes"  # in what transformers says of one
 
 @contextmanager
 def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
-    """Say errors of transformers and safetensors in our words while ``name`` is loaded.
+    """Raise errors of transformers and safetensors as ours while ``name`` is loaded.
 
     Args:
         name: of the checkpoint.
-        options: names that a caller may have meant.
+        options: keywords that a caller may have meant by an unknown one.
 
     Raises:
-        ModelNotFound: it cannot be found, or not had without a network.
+        ModelNotFound: it cannot be found, or not downloaded without a network.
         UnknownOption: a keyword that nothing takes.
-        CheckpointMismatch: its files are damaged, or not such as can be loaded.
-        MissingPackage: it is quantised, or its backend is one, by a package that is not installed.
-        NoMemory: it is larger than the machine.
+        CheckpointMismatch: its files are damaged, or cannot be loaded.
+        MissingPackage: its quantisation or backend needs a package that is not installed.
+        NoMemory: it is larger than the machine's memory.
     """
     try:
         yield
@@ -78,7 +78,7 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what is said, and the next one where that only leads up to it."""
+    """The first line of an error's message, with the second where the first ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     if SHAPE_MISMATCH in lines[0]:
         return "a weight has another shape than its configuration asks for"

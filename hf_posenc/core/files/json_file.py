@@ -1,4 +1,4 @@
-"""Small JSON files, read so that damage is noticed: size, encoding, depth, and keys that stand there twice."""
+"""Parse small JSON files strictly: size, encoding, depth and duplicate keys are checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_DEPTH = 20  # objects and lists in each other
 
 
 def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
-    """The object in a file.
+    """Parse the object in a file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large or too deep, or holds something else.
+        OSError: the file cannot be read.
+        ValueError: it is too large or too deep, has a key twice, or holds no JSON object.
     """
     with open(file, "rb", opener=open_without_waiting) as opened:
         data = opened.read(largest + 1)
@@ -34,12 +34,12 @@ def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Opens a file without waiting for the other end of a pipe."""
+    """Open a file without waiting for the other end of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand there once."""
+    """Build an object, and refuse one that has a key twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -48,7 +48,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_nested_deeper(value: Any, levels: int) -> bool:
-    """Whether objects and lists stand in each other more than ``levels`` deep."""
+    """Whether objects and lists are nested more than ``levels`` deep."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [one for each in layer if isinstance(each, (dict, list)) for one in children(each)]
@@ -58,5 +58,5 @@ def is_nested_deeper(value: Any, levels: int) -> bool:
 
 
 def children(value: dict[str, Any] | list[Any]) -> list[Any]:
-    """What stands in an object or a list."""
+    """The values of an object or a list."""
     return list(value.values()) if isinstance(value, dict) else value

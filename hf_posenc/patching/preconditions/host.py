@@ -1,4 +1,4 @@
-"""Refuse models that a patch would not reach as a whole."""
+"""Refuse models that a patch would not reach as a whole, or that scale RoPE already."""
 
 from __future__ import annotations
 
