@@ -93,7 +93,11 @@ class Gate:
     def pass_through(self) -> None:
         """Wait, unless the gate is open, or this thread closed it or is inside a running pass."""
         thread = threading.get_ident()
-        if self.opened.is_set() or thread == self.owner or (not self.quiet and self.depth(own_stack()) > 1):
+        if self.opened.is_set() or thread == self.owner:
+            return
+        if self.depth(own_stack()) > 1:  # it stays inside while it waits here, so that `is_left` lets it go on
+            while self.quiet and not self.opened.wait(SHORTEST_PAUSE):
+                pass
             return
         self.waiting.add(thread)
         try:

@@ -268,6 +268,34 @@ def test_readers_beside_patches(name: str, scheme: str) -> None:
     assert set(found) <= {"stock", "patched"}
 
 
+def test_a_pass_that_waits_inside_the_model_is_inside() -> None:
+    """It entered just before everybody was found to have left, and must end before the model is changed."""
+    model = tiny_model("llama")
+    gate = forward_gate.Gate(model.modules())
+    entered, proceed = threading.Event(), threading.Event()
+
+    def pause(*_: object) -> None:
+        entered.set()
+        proceed.wait(LONG)
+
+    model.model.embed_tokens.register_forward_hook(pause)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(said, model)
+        assert entered.wait(LONG)
+        assert gate.close()
+        try:
+            gate.quiet = True
+            proceed.set()
+            time.sleep(0.2)  # it arrives at the next module
+            assert gate.inside()
+            assert not running.done()
+            gate.quiet = False
+            assert running.result(LONG).isfinite().all()
+        finally:
+            gate.quiet = False
+            gate.open()
+
+
 @pytest.mark.full
 def test_a_compiled_model() -> None:
     """Dynamo neither compiles half of a model nor finds its guards broken by the gate."""
