@@ -262,8 +262,8 @@ def test_task_file(data: bytes) -> None:
 def test_parameters_beside_a_side_car(data: bytes) -> None:
     """Damaged before the digest was made, so that the reader of tensors meets it."""
     with tempfile.TemporaryDirectory() as folder:
-        told = SCHEME | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
-        (Path(folder) / SIDECAR).write_text(json.dumps(told), encoding="utf-8")
+        message = SCHEME | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
+        (Path(folder) / SIDECAR).write_text(json.dumps(message), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(data)
         only_ours(lambda: read_position_parameters(Path(folder)))
 

@@ -186,14 +186,14 @@ def test_settings_reach_the_trainer() -> None:
         length=64, steps=40, batch=3, accumulate=5, learning_rate=3e-4, warmup=0.2, seed=7, bf16=True, save_every=9,
         eval_every=11,
     )  # fmt: skip
-    told = trainer_settings(training, "there", keep=True)
+    arguments = trainer_settings(training, "there", keep=True)
     expected = {
         "output_dir": "there", "max_steps": 40, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 3,
         "gradient_accumulation_steps": 5, "learning_rate": 3e-4, "lr_scheduler_type": "cosine", "warmup_steps": 8,
         "weight_decay": 0.0, "max_grad_norm": 1.0, "seed": 7, "data_seed": 7, "bf16": True, "save_strategy": "steps",
         "save_steps": 9, "save_total_limit": 2, "logging_steps": 1, "remove_unused_columns": False, "report_to": "none",
     }  # fmt: skip
-    assert {name: told[name] for name in expected} == expected
+    assert {name: arguments[name] for name in expected} == expected
     assert trainer_settings(training, "there", keep=False)["save_strategy"] == "no"
     assert evaluation_settings(training, None, fresh=True) == {"eval_strategy": "no"}
     for fresh in (True, False):
@@ -204,9 +204,9 @@ def test_settings_reach_the_trainer() -> None:
 
 def test_the_schedule_is_a_warm_up_and_half_a_cosine() -> None:
     """What `Trainer` makes of these settings, and the formula."""
-    told = trainer_settings(Training(length=64, steps=20, warmup=0.25), "there", keep=True)
+    arguments = trainer_settings(Training(length=64, steps=20, warmup=0.25), "there", keep=True)
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = get_cosine_schedule_with_warmup(optimiser, told["warmup_steps"], told["max_steps"])
+    schedule = get_cosine_schedule_with_warmup(optimiser, arguments["warmup_steps"], arguments["max_steps"])
     rates = []
     for _ in range(20):
         rates.append(optimiser.param_groups[0]["lr"])

@@ -80,9 +80,9 @@ def test_nothing_but_our_own_error_escapes(field: str, value: Any) -> None:
     assert SchemeConfig.read(read.to_json(), "here") == read
 
 
-def test_blocks_that_do_not_fit_the_model(host, tmp_path) -> None:
+def test_blocks_that_do_not_fit_the_model(make_model, tmp_path) -> None:
     """Well-formed, but for another model: a scheme that needs a rotation, a layer that is not there."""
-    patch_model(host("bert"), "alibi", factor=4).save_pretrained(tmp_path)
+    patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for change in (
         {"scheme": [{"name": "rerope", "options": {}}]},
