@@ -28,20 +28,20 @@ class Lengths:
 
 
 def resolve_lengths(
-    *, host: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
+    *, configured: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
 ) -> Lengths:
     """Resolve the lengths of a patch from what was given and the model's configuration.
 
     Args:
-        host: the trained length in the model's configuration.
-        trained_length: overrides ``host``.
+        configured: the trained length in the model's configuration.
+        trained_length: overrides ``configured``.
         target_length: tokens wanted; by default the trained length times ``factor``.
         factor: target over trained; by default 1, or what the two lengths give.
 
     Raises:
         LengthContradiction: a value is no number, out of range, or the three disagree.
     """
-    trained = whole_length("trained_length", host if trained_length is None else trained_length)
+    trained = whole_length("trained_length", configured if trained_length is None else trained_length)
     if factor is not None:
         check_factor(factor)
     if target_length is None:

@@ -31,14 +31,14 @@ class ConfigRecord:
     """The entries of a configuration that decide what a patched model computes.
 
     Attributes:
-        block: the scheme, its options and its lengths.
+        scheme: its ``position_scheme``: the scheme, its options and lengths.
         rotation: ``rope_parameters`` of the unpatched model; None where it has none.
         adapter: of the model.
         geometry: what the adapter read from the configuration.
         entries: a copy of all entries.
     """
 
-    block: dict[str, Any]
+    scheme: dict[str, Any]
     rotation: Any
     adapter: Adapter
     geometry: Geometry
@@ -69,12 +69,12 @@ class ConfigRecord:
             HostConfigInvalid: it was changed.
         """
         config: Any = base.config
-        for name, was in ((SCHEME_KEY, self.block), (ROPE_KEY, self.rotation)):
+        for name, was in ((SCHEME_KEY, self.scheme), (ROPE_KEY, self.rotation)):
             now = getattr(config, name, None)
             if now != was and not _contains(now, was):
                 _raise_changed(name, was, now)
         then = copy.copy(config)
-        then.max_position_embeddings = self.block["host_length"]
+        then.max_position_embeddings = self.scheme["host_length"]
         try:
             now = self.adapter.geometry(
                 then, trained_length=self.geometry.trained_length, target_length=self.geometry.target_length

@@ -76,7 +76,7 @@ def patch_model(
         check_model(model, base)
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
-        lengths = resolve_lengths(host=adapter.trained_length(config), factor=factor, **given)
+        lengths = resolve_lengths(configured=adapter.trained_length(config), factor=factor, **given)
         geometry = adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
         chosen = layout(scheme, options, layers, geometry.layers)
         schemes = build_layer_schemes(chosen, geometry, adapter.name)
@@ -93,7 +93,7 @@ def _install(
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(base):
         probe = EffectProbe(adapter, base, geometry, chosen.representatives(geometry.layers))
-    patch = Patch(whole=model)
+    patch = Patch(model=model)
     try:
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):

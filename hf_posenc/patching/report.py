@@ -99,6 +99,6 @@ def _describe_proof(proof: Proof) -> str:
     if proof.verdict == "deferred":
         return "deferred: the weights are not loaded yet"
     if proof.verdict == "identity":
-        return "identity: the scheme equals the host's own positions at these lengths"
+        return "identity: the scheme equals the model's own positions at these lengths"
     kept = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
     return f"moved: one layer's outputs changed by {proof.change:.2g} of their largest{kept}"

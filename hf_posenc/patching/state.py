@@ -27,10 +27,10 @@ STASH = "posenc_patch"  # of a base model: its `Patch`
 class Patch:
     """What it takes to undo a patch, and its report."""
 
-    whole: nn.Module | None = None
+    model: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
-    whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
     record: ConfigRecord | None = None

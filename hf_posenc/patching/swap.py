@@ -44,7 +44,7 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
     shared = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(base if patch.whole is None else patch.whole)
+    offloads = offloads_of(base if patch.model is None else patch.model)
     owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
         device = computing_device(attention, offloads)
@@ -89,11 +89,11 @@ def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> No
 def rename_unsplit_modules(patch: Patch) -> None:
     """Add the new classes to transformers' lists of modules that must not be split over devices."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
-    for model in [] if patch.whole is None else patch.whole.modules():
+    for model in [] if patch.model is None else patch.model.modules():
         names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
             left = {type(module).__name__ for module in model.modules()}
-            patch.whole_blocks.append((model, names))
+            patch.unsplit_modules.append((model, names))
             model.__dict__[UNSPLIT_MODULES] = {
                 name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
             }
@@ -134,7 +134,7 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.whole, *(module for module, _ in patch.configs)):
+    for holder in (patch.model, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             if patch.record is not None:
                 patch.record.check(base)
@@ -143,7 +143,7 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
 
 def undo(base: nn.Module, patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
-    offloads = offloads_of(base if patch.whole is None else patch.whole)
+    offloads = offloads_of(base if patch.model is None else patch.model)
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
         module.__dict__.pop("posenc_owner", None)
@@ -153,11 +153,11 @@ def undo(base: nn.Module, patch: Patch) -> None:
         set_child(owner, "posenc", None)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
-    for model, names in patch.whole_blocks:
+    for model, names in patch.unsplit_modules:
         model.__dict__[UNSPLIT_MODULES] = names
-    if patch.whole is not None:
-        remove_atomic_save(patch.whole)
-        remove_batching_check(patch.whole)
+    if patch.model is not None:
+        remove_atomic_save(patch.model)
+        remove_batching_check(patch.model)
     restore_config(patch, base)
     for number, hook in list(base._forward_pre_hooks.items()):
         if hook is prepare_forward:

@@ -171,9 +171,9 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
 
 def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
     """The settings that a run and its continuation must share."""
-    block = SchemeConfig.of_model(model)
+    stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
-    return {**shared, "scheme": None if block is None else block.to_json(), "rows": rows}
+    return {**shared, "scheme": None if stored is None else stored.to_json(), "rows": rows}
 
 
 class ProgressReport(TrainerCallback):

@@ -168,7 +168,10 @@ def _geometry(
     base, adapter = base_model_of(model)
     config: Any = base.config
     lengths = resolve_lengths(
-        host=adapter.trained_length(config), factor=factor, target_length=target_length, trained_length=trained_length
+        configured=adapter.trained_length(config),
+        factor=factor,
+        target_length=target_length,
+        trained_length=trained_length,
     )
     return adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
 

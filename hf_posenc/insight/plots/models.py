@@ -118,7 +118,7 @@ class Shapes:
             PosEncError: the scheme, an option or a length is refused.
         """
         chosen = plan(AsItComes if scheme is None else scheme, options)
-        found = resolve_lengths(host=self.trained_length, **lengths)
+        found = resolve_lengths(configured=self.trained_length, **lengths)
         kind = self.kind or first_kind(scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
         check_layer(layer, geometry.layers)
