@@ -100,7 +100,7 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
-    from hf_posenc.core.memory import check_text_room
+    from hf_posenc.core.memory import check_text_memory
     from hf_posenc.eval.catalogue import check_known, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
@@ -121,7 +121,7 @@ def evaluate(
         lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
     if hasattr(lm, "rows_at_once"):  # else somebody else's model object
-        check_text_room(lm.model, lengths[-1], lm.rows_at_once(lengths[-1]))
+        check_text_memory(lm.model, lengths[-1], lm.rows_at_once(lengths[-1]))
     if lm.max_length < lengths[-1] or "max_length" not in model_args:
         lm.max_length = lengths[-1]
     metadata = {

@@ -37,7 +37,7 @@ from hf_posenc.training import (
     Point,
     Training,
     finetune,
-    reach_of,
+    lengths_of,
 )
 from hf_posenc.training.dataset import documents, held_out_windows
 
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, rows: Callable[[Sequence[int]], int]) -> 
     """Measure the unpatched model, train once a seed, report."""
     model, tokenizer = load(arguments.model)
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
-    lengths = doubled(*reach_of(model))
+    lengths = doubled(*lengths_of(model))
     hf_posenc.unpatch_model(model)
     came = losses(model, tokenizer, read(arguments.held_out, HELD_OUT), lengths)
     curves = [one_seed(seed, lengths, rows(lengths), arguments) for seed in arguments.seeds]

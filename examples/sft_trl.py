@@ -35,13 +35,13 @@ import hf_posenc
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
-from hf_posenc.training.finetune import Report
+from hf_posenc.training.finetune import ProgressReport
 from hf_posenc.training.methods import lora
 from hf_posenc.training.resume import (
     UNFINISHED,
-    End,
-    Finished,
-    Manifest,
+    RunFinished,
+    StopAtLastStep,
+    WriteManifest,
     last_complete,
     start_run,
 )
@@ -117,16 +117,16 @@ def run(arguments: argparse.Namespace) -> None:
             eval_dataset=dataset(arguments.held_out, HELD_OUT, MEASURED, tokenizer, length, arguments.seed),
             processing_class=tokenizer,
             peft_config=lora(model, arguments.rank),
-            callbacks=[Report(lambda done, loss: progress.update(task, completed=done, loss=f"{loss:.2f}"))],
+            callbacks=[ProgressReport(lambda done, loss: progress.update(task, completed=done, loss=f"{loss:.2f}"))],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(Manifest())
-        trainer.add_callback(End())
+        trainer.add_callback(WriteManifest())
+        trainer.add_callback(StopAtLastStep())
         first = trainer.is_world_process_zero()
         if first:
             print(report)
         before = None if resumed else trainer.evaluate()["eval_loss"]
-        with suppress(Finished):
+        with suppress(RunFinished):
             trainer.train(resume_from_checkpoint=resumed)
         after = trainer.evaluate()["eval_loss"]
         staged = arguments.output / UNFINISHED

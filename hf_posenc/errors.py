@@ -1,7 +1,7 @@
-"""Everything that can go wrong, one type a cause.
+"""All errors and warnings of this package, one type per cause; longer than other files so that they are in one place.
 
 Each message is one sentence of what happened, with the value, and one of what to do. Types that a caller would expect
-to be a `ValueError` or `TypeError` are one.
+to be a `ValueError` or `TypeError` are subclasses of it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LengthContradiction(PosEncError, ValueError):
 
 
 class CannotCombine(PosEncError, ValueError):
-    """Two schemes of a composition would occupy the same place."""
+    """Two schemes of a composition exclude each other."""
 
 
 class AlreadyPatched(PosEncError, ValueError):
@@ -54,11 +54,11 @@ class NotPatched(PosEncError, ValueError):
 
 
 class ModelInUse(PosEncError, RuntimeError):
-    """A forward pass computes with the model that is to be patched or unpatched, and does not end before."""
+    """A forward pass runs on the model that is to be patched or unpatched, and does not end in time."""
 
 
 class AlreadyScaled(PosEncError, ValueError):
-    """The host's own configuration scales RoPE already."""
+    """The model's own configuration scales RoPE already."""
 
 
 class UnsupportedModel(PosEncError, TypeError):
@@ -70,11 +70,11 @@ class AdapterInvalid(PosEncError, TypeError):
 
 
 class ForeignPatch(PosEncError, RuntimeError):
-    """Somebody else replaced a module's ``forward`` on the instance; a class swap would be hidden behind it."""
+    """Another library replaced a module's ``forward`` on the instance, which would hide the patch."""
 
 
 class NoEffect(PosEncError, RuntimeError):
-    """The patch was installed and moved nothing, or moved what it must leave alone."""
+    """The patch changed no output, or changed outputs that it must not affect."""
 
 
 class BackendCannotCarry(PosEncError, RuntimeError):
@@ -90,15 +90,15 @@ class FractionalPosition(PosEncError, ValueError):
 
 
 class NeedsWholeText(PosEncError, RuntimeError):
-    """Positions depend on how long the text is, and a cached text is to be continued."""
+    """Positions depend on the sequence length, and a cached sequence is to be continued."""
 
 
 class NotTraceable(PosEncError, RuntimeError):
-    """A graph of the model is asked for, and what the scheme computes, or how it is asked, fits in none."""
+    """The model is to be traced or compiled, and the scheme's computation cannot be."""
 
 
 class OutsideModel(PosEncError, RuntimeError):
-    """A scheme that reads a layer's own projections or states is asked for scores without a layer."""
+    """A scheme that needs a layer's projections or hidden states is called without a layer."""
 
 
 class MaskMismatch(PosEncError, ValueError):
@@ -114,7 +114,7 @@ class OnlyWithinTrainedLength(UserWarning):
 
 
 class CheckpointMismatch(PosEncError, ValueError):
-    """A checkpoint's scheme block cannot be read, or disagrees with what was asked for."""
+    """A checkpoint or its scheme config cannot be read, or disagrees with what was asked for."""
 
 
 class PeftAdapterMismatch(PosEncError, ValueError):
@@ -129,12 +129,12 @@ class TrainingImpossible(PosEncError, ValueError):
     """A model cannot be trained as asked: a setting is out of range, or settings and model do not go together."""
 
 
-class NoRoom(PosEncError, OSError):
-    """A disk has less room than a run will write."""
+class NoDiskSpace(PosEncError, OSError):
+    """A disk has less free space than a run will write."""
 
 
 class NoMemory(PosEncError, MemoryError):
-    """A text is so long that reading it takes more memory than the machine has."""
+    """A model, an adapter or a text takes more memory than the machine has."""
 
 
 class FolderInUse(PosEncError, RuntimeError):
@@ -146,7 +146,7 @@ class RequestTooLong(PosEncError, ValueError):
 
 
 class WrongKind(PosEncError, TypeError):
-    """An argument is of another kind than the function takes."""
+    """An argument has a type that the function does not take."""
 
 
 class UnknownStarter(PosEncError, ValueError):
@@ -158,7 +158,7 @@ class NameNotAllowed(PosEncError, ValueError):
 
 
 class ModelNotFound(PosEncError, OSError):
-    """A name or path holds no model, or none that can be had now."""
+    """A name or path leads to no model, or to none that can be downloaded now."""
 
 
 class FolderUnusable(PosEncError, OSError):
@@ -166,44 +166,27 @@ class FolderUnusable(PosEncError, OSError):
 
 
 class HostConfigInvalid(PosEncError, ValueError):
-    """A host's own configuration says something of positions that cannot be."""
+    """A model's own configuration has lengths or RoPE parameters out of range."""
 
 
 class InvalidInput(PosEncError, ValueError):
-    """Tokens or positions of a call that no text could have."""
+    """Token ids, positions or masks of a call are invalid."""
 
 
 class UnknownKeyword(PosEncError, TypeError):
-    """A call has a keyword that may change what attention computes, and that a scheme does not know."""
+    """A call has a keyword that may change what attention computes, and that is not supported."""
 
 
 class UnknownKeys(UserWarning):
-    """A cache holds keys, and whether they were made under the scheme of the model that goes on is not known."""
+    """It is unknown whether the keys of a KV cache were computed under the model's scheme."""
 
 
 class NoValues(PosEncError, RuntimeError):
-    """A parameter of a scheme is on the meta device, which has no values, and they are nowhere else."""
+    """A parameter of a scheme is on the meta device, and its values are stored nowhere."""
 
 
 class WeightsNotFinite(PosEncError, ValueError):
-    """A weight of the model is no finite number, so that nothing it computes means anything."""
-
-
-def shown(value: Any) -> str:
-    """``repr(value)``, cut off where it is long: values come from other people's files."""
-    try:
-        told = repr(value)
-    except Exception:  # somebody else's __repr__, or whole numbers of more digits than Python writes
-        told = f"a value of type {type(value).__name__}"
-    return told if len(told) <= SHOWN else told[: SHOWN - 1] + "…"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause that names the closest known names: ``" Did you mean 'yarn'?"``; empty where nothing is close."""
-    if not isinstance(name, str) or len(name) > SHOWN:  # nobody's typing error
-        return ""
-    close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.5)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    """A weight of the model is NaN or infinite."""
 
 
 class MissingExtra(PosEncError, ImportError):
@@ -212,3 +195,20 @@ class MissingExtra(PosEncError, ImportError):
 
 class BadComparison(PosEncError, ValueError):
     """A comparison is asked for in words that cannot be read, or of nothing."""
+
+
+def shown(value: Any) -> str:
+    """``repr(value)``, cut off where it is long: values come from other people's files."""
+    try:
+        text = repr(value)
+    except Exception:  # somebody else's __repr__, or whole numbers of more digits than Python writes
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A clause that names the closest known names: ``" Did you mean 'yarn'?"``; empty where nothing is close."""
+    if not isinstance(name, str) or len(name) > SHOWN:  # no typing error
+        return ""
+    close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.5)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.lengths import LONGEST
+from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, shown
 
@@ -134,8 +134,8 @@ def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
         low = int(positions.min())
     if low < 0:
         raise InvalidInput(f"Position {low} is before the start of the text. Count from 0.")
-    if high > LONGEST:
-        raise InvalidInput(f"Position {high} is beyond {LONGEST}, where angles lose their digits. Count from 0.")
+    if high > MAX_LENGTH:
+        raise InvalidInput(f"Position {high} is beyond {MAX_LENGTH}, where angles lose their digits. Count from 0.")
     return positions
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.files.free_space import check_disk
+from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.eval.catalogue import check_known, check_trusted, expanded
 from hf_posenc.eval.comparison.cell import Request, cells_of
@@ -91,7 +91,7 @@ def compare(
 
     Raises:
         PosEncError: an argument is invalid, or the folder cannot be used.
-        NoRoom: the disk has less free space than the results need.
+        NoDiskSpace: the disk has less free space than the results need.
     """
     require_matplotlib()
     entries = entries_of(schemes)
@@ -117,7 +117,7 @@ def compare(
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
         request = Request(measure, wanted[-1], one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
-        check_disk(folder, PAGE + EACH * len(cells), "Results")
+        check_disk_space(folder, PAGE + EACH * len(cells), "Results")
         passed_on = {**measure, "text": text, "include_path": include_path, "trust_tasks": trust_tasks}
         records = measure_cells(lm, cells, store, request, passed_on, report_progress)
         about = {

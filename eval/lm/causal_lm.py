@@ -18,8 +18,9 @@ import torch
 import transformers
 from lm_eval.models.utils import resolve_max_length
 
-from hf_posenc.checkpoints.config import read_config
+from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.request import option_names
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
@@ -34,7 +35,6 @@ from hf_posenc.eval.lm.response_cache import digest_of, separate
 from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe
-from hf_posenc.patching.stored.scheme_block import option_names
 
 __all__ = ["PosEncLM", "Scored", "TokenRequest"]
 
@@ -94,7 +94,7 @@ class PosEncLM(Scorer):
 
     def _get_config(self, pretrained: str, **loading: Any) -> None:
         """A checkpoint that carries a scheme has a guard, which `HFLM` would meet before any model."""
-        self._config = read_config(pretrained, **loading)
+        self._config = Checkpoint.open(pretrained, **loading).hf_config()
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
         """Load by `hf_posenc.from_pretrained`, which puts scheme and PEFT adapter on in the right order."""

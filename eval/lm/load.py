@@ -15,7 +15,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     import torch
     from lm_eval.api.model import LM
 
-    from hf_posenc.checkpoints.validate import check_folder
+    from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.core.files.hf_errors import explained_errors
     from hf_posenc.core.files.paths import checked_name
     from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
@@ -29,9 +29,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
         return model
     if isinstance(model, (str, Path)):
         model = checked_name(model)
-        check_folder(model)
-        with explained_errors(model):
-            cls = PosEncMLM if is_masked(model) else PosEncLM
+        cls = PosEncMLM if is_masked(Checkpoint.open(model, **model_args)) else PosEncLM
     elif isinstance(model, torch.nn.Module):
         cls = PosEncMLM if is_masked(model) else PosEncLM
     else:
@@ -48,13 +46,12 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
 
 def is_masked(model: Any) -> bool:
     """Whether a model's own class, or a checkpoint's, is a masked language model."""
-    if isinstance(model, str):
-        from hf_posenc.checkpoints.config import read_config
+    from hf_posenc.checkpoints.checkpoint import Checkpoint
+    from hf_posenc.eval.lm.log_probs import unwrapped
 
-        classes = read_config(model).architectures or []
+    if isinstance(model, Checkpoint):
+        classes = model.architectures
     else:
-        from hf_posenc.eval.lm.log_probs import unwrapped
-
         classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
     return any(name.endswith("ForMaskedLM") for name in classes)
 

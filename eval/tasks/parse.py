@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.lengths import LONGEST
+from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import shown
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 
@@ -76,9 +76,9 @@ def whole(name: str, value: Any) -> int:
         TaskOptionOutOfRange: it is none.
     """
     number = count(value)
-    if number is None or not 1 <= number <= LONGEST:
+    if number is None or not 1 <= number <= MAX_LENGTH:
         raise TaskOptionOutOfRange(
-            f"{name} must be whole numbers from 1 to {LONGEST}, got {shown(value)}. Pass for example 512."
+            f"{name} must be whole numbers from 1 to {MAX_LENGTH}, got {shown(value)}. Pass for example 512."
         )
     return number
 

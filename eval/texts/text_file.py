@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.memory import memory
+from hf_posenc.core.memory import main_memory
 from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import UnreadableDocuments
 
@@ -52,7 +52,7 @@ def check_size(path: Path, size: int, takes: int) -> None:
     Raises:
         UnreadableDocuments: it would.
     """
-    wanted, room = size * takes, memory() // 2
+    wanted, room = size * takes, main_memory() // 2
     if wanted > room:
         raise UnreadableDocuments(
             f"The file {shown(str(path))} has {size / 2**20:,.0f} MiB, which take some {wanted / 2**30:,.1f} GiB of "

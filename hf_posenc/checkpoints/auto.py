@@ -1,26 +1,26 @@
 """Let transformers' own classes restore schemes: ``AutoModel…from_pretrained``, pipelines, all that loads through them.
 
-The only global this package ever touches, and only between `enable_auto` and `disable_auto`: two class methods of
-`PreTrainedModel` that hand over where a configuration carries a scheme and are transformers' own everywhere else, and
-one of `PreTrainedConfig` that reads past the guard of `hf_posenc.patching.stored.config_guard`.
+The only global state this package ever changes, and only between `enable_auto` and `disable_auto`: two class methods of
+`PreTrainedModel`, which act where a configuration carries a scheme and are transformers' own everywhere else, and one
+of `PreTrainedConfig`, which removes the config guard (`hf_posenc.patching.stored.config_guard`).
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_posenc.checkpoints.config import config_of
-from hf_posenc.checkpoints.remote_code import check_no_foreign_code
-from hf_posenc.checkpoints.restore import RESTORING, load, restoring
-from hf_posenc.checkpoints.validate import check_folder
-from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.checkpoints.adapter_folder import read_sidecar
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.config import config_content
+from hf_posenc.checkpoints.remote_code import check_no_remote_code
+from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.stored.config_guard import BLOCK, unguard
-from hf_posenc.patching.stored.peft_sidecar import sidecar_of
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY, unguard
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 _ORIGINALS: dict[str, Any] = {}
 
@@ -43,29 +43,28 @@ def disable_auto() -> None:
 def _from_pretrained(cls: Any, name_or_path: Any, *args: Any, config: Any = None, **hf_kwargs: Any) -> Any:
     original = _ORIGINALS["from_pretrained"].__func__
     hf_kwargs["config"] = config
-    if name_or_path is None or RESTORING in vars(cls):
+    if name_or_path is None or PATCHED_CLASS_MARK in vars(cls):
         return original(cls, name_or_path, *args, **hf_kwargs)
-    where = os.fspath(name_or_path)
-    _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or where)
+    name = os.fspath(name_or_path)
+    _refuse_adapter((hf_kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path") or name)
     try:
-        block = SchemeBlock.of_config(config_of(where, hf_kwargs), where)
+        patched = config_content(name, hf_kwargs).get(SCHEME_KEY) is not None
     except OSError:  # nothing to load there: transformers says that itself
-        block = None
-    if block is None:
+        patched = False
+    if not patched:
         return original(cls, name_or_path, *args, **hf_kwargs)
     wanted = hf_kwargs.pop("output_loading_info", False)
-    check_folder(where)
-    with explained_errors(where):
-        loaded = load(cls, block, where, *args, **{**hf_kwargs, "use_safetensors": True})
+    loaded = load_weights(Checkpoint.open(name, **hf_kwargs), cls, *args, **{**hf_kwargs, "use_safetensors": True})
     return loaded if wanted else loaded[0]
 
 
 def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
     original = _ORIGINALS["_from_config"].__func__
-    block = None if RESTORING in vars(cls) else SchemeBlock.of_config(vars(config), "this configuration")
-    if block is None:
+    patched = PATCHED_CLASS_MARK in vars(cls)  # the class does it itself
+    scheme = None if patched else SchemeConfig.of_config(vars(config), "this configuration")
+    if scheme is None:
         return original(cls, config, **kwargs)
-    model = original(restoring(cls, block), config, **kwargs)
+    model = original(patched_class(cls, scheme), config, **kwargs)
     model.__class__ = cls
     return model
 
@@ -74,13 +73,13 @@ def _get_config_dict(
     cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     content, rest = _ORIGINALS["get_config_dict"].__func__(cls, pretrained_model_name_or_path, **kwargs)
-    if content.get(BLOCK) is not None:
-        check_no_foreign_code(content, str(pretrained_model_name_or_path), kwargs)
+    if content.get(SCHEME_KEY) is not None:
+        check_no_remote_code(content, str(pretrained_model_name_or_path), kwargs)
     return unguard(content, str(pretrained_model_name_or_path)), rest
 
 
 def _refuse_adapter(folder: Any) -> None:
-    if os.path.isdir(folder) and sidecar_of(folder) is not None:
+    if os.path.isdir(folder) and read_sidecar(Path(folder)) is not None:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
             f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."

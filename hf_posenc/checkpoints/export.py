@@ -1,10 +1,11 @@
-"""A patched model as a plain checkpoint: where transformers has a RoPE type for the scheme, nobody needs this package.
+"""Export a patched model as a plain checkpoint, where transformers has a RoPE type for the scheme.
 
-Any program that reads Llama checkpoints then computes the same: transformers itself, vLLM, and lm-eval through it.
+Any program that loads Llama checkpoints then computes the same logits: transformers itself, vLLM, and lm-eval.
 
-Two schemes go by the length of a text, and transformers has them, too, but turns all rows of a text by its whole length
-and a cached key by the length it came at. Up to the trained length both compute the same (transformers' ``dynamic``
-until it has read a longer text, which it remembers in one of exactly the trained length); `export_native` warns.
+Two schemes rotate by the sequence length (dynamic NTK, LongRoPE). transformers has them as well, but rotates every
+query by the length of the whole sequence and a cached key by the length when it was cached. Up to the trained length
+both compute the same (transformers' ``dynamic`` until it has seen a longer sequence: it then keeps those frequencies
+for a sequence of exactly the trained length); `export_native` warns.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe, scheme_of
-from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
+from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
 from hf_posenc.schemes.base import overrides
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
-BY_LENGTH = ("regions", "row_rotation")
+LENGTH_DEPENDENT = ("regions", "row_rotation")
 
 
 def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Save a patched Llama so that plain transformers, without this package, computes the same logits.
+    """Save a patched Llama as a checkpoint that computes the same logits in plain transformers.
 
     Args:
-        model: a patched model; it stays as it is.
+        model: a patched model; it is not changed.
         folder: where the checkpoint goes.
 
     Returns:
         The ``rope_parameters`` written into its ``config.json``.
 
     Warns:
-        OnlyWithinTrainedLength: logits are the same up to the trained length, and others beyond.
+        OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -60,14 +61,14 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     folder = folder_to_write(folder)
     parameters, short = native_parameters(model)
     config = copy.deepcopy(model.config)
-    for name in (BLOCK, ROTATION):
+    for name in (SCHEME_KEY, ROTATION_KEY):
         if hasattr(config, name):
             delattr(config, name)
     config.rope_parameters = parameters
     if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = report.trained_length  # where transformers looks for it
     geometry = adapter.geometry(config, trained_length=1, target_length=1)
-    rotary = rotary_within(config, report.trained_length, geometry) if short else geometry.rotary
+    rotary = rotary_at_length(config, report.trained_length, geometry) if short else geometry.rotary
     if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
         raise NotExpressible(
             f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
@@ -78,8 +79,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
-    with staged(folder) as beside:
-        plain.save_pretrained(beside)
+    with staged(folder) as staging:
+        plain.save_pretrained(staging)
     if short:
         warnings.warn(
             f"In texts longer than {report.trained_length} tokens transformers computes something else than scheme "
@@ -91,11 +92,11 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     return parameters
 
 
-def merged(model: Any) -> Any:
-    """A model with its PEFT adapter added to the weights; one without an adapter as it is.
+def merge_adapter(model: Any) -> Any:
+    """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
 
     Raises:
-        NotExpressible: the adapter is of a kind that stands beside the weights.
+        NotExpressible: adapters of this type cannot be merged into the weights.
     """
     if not hasattr(model, "peft_config"):
         return model
@@ -108,19 +109,21 @@ def merged(model: Any) -> Any:
 
 
 def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
-    """``rope_parameters`` for a patched model's scheme, and whether they are the same up to the trained length only.
+    """``rope_parameters`` of a patched model's scheme, and whether they are equal up to the trained length only.
 
     Raises:
-        NotExpressible: it has none, does more than rotate, or is not the scheme of every layer.
+        NotExpressible: transformers has no such RoPE type, the scheme does more than rotate, or layers differ.
     """
     scheme, name = scheme_of(model), describe(model).scheme
-    everyones = all(module.scheme is scheme for module in model.modules() if isinstance(module, PatchedAttention))
-    alone = len(scheme.schemes) == 1 and everyones
-    everywhere = scheme.native() if alone else None
-    within = scheme.native_within_trained() if alone and everywhere is None else None
-    more = [hook for hook in HOOKS if overrides(scheme, hook) and not (within and hook in BY_LENGTH)]
-    parameters = everywhere or within
-    if parameters is None or more:
+    in_all_layers = all(module.scheme is scheme for module in model.modules() if isinstance(module, PatchedAttention))
+    single = len(scheme.schemes) == 1 and in_all_layers
+    everywhere = scheme.native() if single else None
+    within_trained = scheme.native_within_trained() if single and everywhere is None else None
+    beyond_rotation = [
+        hook for hook in HOOKS if overrides(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
+    ]
+    parameters = everywhere or within_trained
+    if parameters is None or beyond_rotation:
         raise NotExpressible(
             f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
             "and load it with hf_posenc.from_pretrained."
@@ -133,8 +136,8 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
     return parameters, everywhere is None
 
 
-def rotary_within(config: Any, length: int, geometry: Geometry) -> HostRotary:
-    """What transformers computes in texts of ``length``, from a configuration whose rotation depends on the length.
+def rotary_at_length(config: Any, length: int, geometry: Geometry) -> HostRotary:
+    """The rotation transformers computes at ``length`` tokens from a length-dependent configuration.
 
     Args:
         config: of the plain model.

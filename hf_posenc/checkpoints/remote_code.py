@@ -1,7 +1,6 @@
-"""Refuse a configuration that makes transformers fetch code: kernels of the Hub run here once they are named.
+"""Refuse a configuration that makes transformers download code: kernels from the Hub run as soon as they are named.
 
-A file may choose among what is installed. What comes from elsewhere is for the caller to name, by the keyword that
-transformers has for it.
+A file may choose among installed implementations. Only the caller may name others, by transformers' own keyword.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from hf_posenc.errors import CheckpointMismatch, shown
 
 ATTENTION, EXPERTS, QUANTISATION = "attn_implementation", "experts_implementation", "quantization_config"
-FLASH = {  # what transformers takes from the Hub where the package is missing
+FLASH_PACKAGES = {  # backends that transformers downloads from the Hub where the package is missing
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
     "flash_attention_4": "flash_attn",
@@ -26,22 +25,22 @@ QUANTISERS = (  # those whose kernels are part of a package
 )
 
 
-def check_no_foreign_code(config: Mapping[str, Any], where: str, chosen: Container[str]) -> None:
+def check_no_remote_code(config: Mapping[str, Any], where: str, chosen: Container[str]) -> None:
     """Refuse a configuration, or a part of one, that names code to be fetched.
 
     Args:
         config: content of a ``config.json``.
-        where: whose it is, for messages.
-        chosen: keywords that the caller passes, which win over the file.
+        where: the checkpoint it belongs to, for messages.
+        chosen: keywords that the caller passes, which override the file.
 
     Raises:
-        CheckpointMismatch: it names some.
+        CheckpointMismatch: it names code to be fetched.
     """
-    for name, value in _entries(config):
+    for name, value in _all_entries(config):
         plain = name.strip("_").removesuffix("_internal")
         values = list(value.values()) if isinstance(value, Mapping) else [value]
         if plain == ATTENTION and ATTENTION not in chosen:
-            odd = [one for one in values if one is not None and not _is_attention_here(one)]
+            odd = [one for one in values if one is not None and not _is_local_attention(one)]
         elif plain == EXPERTS and EXPERTS not in chosen:
             odd = [one for one in values if one is not None and one not in EXPERT_KERNELS]
         elif plain == QUANTISATION and QUANTISATION not in chosen and isinstance(value, Mapping):
@@ -56,16 +55,16 @@ def check_no_foreign_code(config: Mapping[str, Any], where: str, chosen: Contain
             )
 
 
-def _is_attention_here(name: Any) -> bool:
+def _is_local_attention(name: Any) -> bool:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     plain = name.removeprefix("paged|") if isinstance(name, str) else None
-    if plain in FLASH:
-        return find_spec(FLASH[plain]) is not None
+    if plain in FLASH_PACKAGES:
+        return find_spec(FLASH_PACKAGES[plain]) is not None
     return plain == "eager" or (isinstance(plain, str) and "/" not in plain and plain in ALL_ATTENTION_FUNCTIONS)
 
 
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _all_entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Names and values of a configuration and of all objects in it."""
     left: list[Any] = [config]
     while left:

@@ -17,7 +17,7 @@ from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
 from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.checks.torch_settings import restore_settings
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.proof import evaluating
+from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import reach_of
@@ -95,7 +95,7 @@ class Case:
         On exit a live model is unpatched and torch's global settings are restored, even after an exception.
         """
         model = self.fresh()
-        with restore_settings(), evaluating(model):
+        with restore_settings(), evaluation_mode(model):
             try:
                 yield model
             finally:

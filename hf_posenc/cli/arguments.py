@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Annotated, Any
 from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.errors import nearest
+from hf_posenc.core.files.paths import checked_name
+from hf_posenc.errors import ModelNotFound, nearest
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.schemes.entry import json_or_text
 from hf_posenc.starters.loading import NAMES, starter_path
@@ -49,14 +51,13 @@ def model_path(given: str) -> str:
         if name not in NAMES:
             raise BadArgument(f"There is no starter {name!r}.{nearest(name, NAMES)} Choose one of {', '.join(NAMES)}.")
         return str(starter_path(name))
-    path = Path(given).expanduser()
-    if path.is_dir():
-        return str(path)
-    if path.is_absolute() or given.startswith((".", "~")) or given.count("/") > 1 or path.is_file():
+    try:
+        name = checked_name(os.path.expanduser(given))
+    except ModelNotFound as error:
         raise BadArgument(
             f"There is no folder {given!r}. Pass a folder with a config.json, a hub name, or starter:llama."
-        )
-    return given
+        ) from error
+    return str(Path(name)) if os.path.isdir(name) else name
 
 
 def tokenizer_of(path: str) -> Any:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from hf_posenc.errors import LengthContradiction, shown
 
-LONGEST = 2**31 - 1
-LARGEST_FACTOR = 1e6
+MAX_LENGTH = 2**31 - 1
+MAX_FACTOR = 1e6
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What the weights saw and what the user wants, in tokens."""
+    """Trained length (pre-training context length) and target length, in tokens."""
 
     trained: int
     target: int
@@ -27,27 +27,27 @@ class Lengths:
         return self.target / self.trained
 
 
-def resolve(
-    *, host: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
+def resolve_lengths(
+    *, configured: int, trained_length: int | None = None, target_length: int | None = None, factor: float | None = None
 ) -> Lengths:
-    """The lengths of a patch, from what was given and the host's own record.
+    """Resolve the lengths of a patch from what was given and the model's configuration.
 
     Args:
-        host: the length the host's configuration says it was trained for.
-        trained_length: overrides ``host``.
+        configured: the trained length in the model's configuration.
+        trained_length: overrides ``configured``.
         target_length: tokens wanted; by default the trained length times ``factor``.
         factor: target over trained; by default 1, or what the two lengths give.
 
     Raises:
         LengthContradiction: a value is no number, out of range, or the three disagree.
     """
-    trained = whole("trained_length", host if trained_length is None else trained_length)
+    trained = whole_length("trained_length", configured if trained_length is None else trained_length)
     if factor is not None:
         check_factor(factor)
     if target_length is None:
         scaled = trained * (1.0 if factor is None else factor)
-        return Lengths(trained, whole("target_length", round(scaled)))
-    target = whole("target_length", target_length)
+        return Lengths(trained, whole_length("target_length", round(scaled)))
+    target = whole_length("target_length", target_length)
     if target < trained:
         raise LengthContradiction(
             f"target_length must be at least the trained length {trained}, got {target}. "
@@ -61,20 +61,20 @@ def resolve(
     return Lengths(trained, target)
 
 
-def whole(name: str, value: int) -> int:
-    """``value`` as a length in tokens, 1 … 2³¹ − 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST:
+def whole_length(name: str, value: int) -> int:
+    """Validate a length in tokens, 1 … 2³¹ − 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LENGTH:
         raise LengthContradiction(
-            f"{name} must be a whole number of tokens from 1 to {LONGEST}, got {shown(value)}. Pass an int."
+            f"{name} must be a whole number of tokens from 1 to {MAX_LENGTH}, got {shown(value)}. Pass an int."
         )
     return value
 
 
 def check_factor(factor: float) -> None:
-    """Refuse what is not a number from 1 to `LARGEST_FACTOR`."""
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not -math.inf < factor <= LARGEST_FACTOR:
+    """Refuse what is not a number from 1 to `MAX_FACTOR`."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not -math.inf < factor <= MAX_FACTOR:
         raise LengthContradiction(
-            f"factor must be a finite number from 1 to {LARGEST_FACTOR:,.0f}, got {shown(factor)}. "
+            f"factor must be a finite number from 1 to {MAX_FACTOR:,.0f}, got {shown(factor)}. "
             "Pass target length / trained length."
         )
     if factor < 1:

@@ -1,7 +1,7 @@
-"""One lock a model: threads that patch one model do so one after the other; others are not held up by them.
+"""One lock per model: threads that patch the same model do so one after the other.
 
-The lock is held while forward passes of other threads are waited for. Were it one for all models, a pass that patches
-another model would wait for the thread that waits for it.
+The lock is held while forward passes of other threads are waited for. With one lock for all models, a forward pass that
+patches another model would deadlock with the thread that waits for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def locked(base: nn.Module) -> threading.RLock:
-    """The lock of a base model; the thread that holds it may take it again."""
+def patch_lock(base: nn.Module) -> threading.RLock:
+    """The reentrant lock of a base model."""
     with _LOCK:
         return _LOCKS.setdefault(base, threading.RLock())

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a text takes."""
+"""Main and GPU memory of this machine, and an estimate of what a forward pass takes."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from torch import nn
 
 from hf_posenc.errors import NoMemory
 
-STATES, INNER = 10, 5
-"""Copies of a layer's states, and of what is inside its feed-forward part, that live at once while a text is read:
+HIDDEN_COPIES, FEED_FORWARD_COPIES = 10, 5
+"""Copies of a layer's hidden states, and of its feed-forward activations, that are live at once in a forward pass:
 measured on Llama, where the estimate is 5 % off; biases and GPT-2 take half as much again."""
 
 
-UNKNOWN = 16 << 30  # bytes of a machine that does not tell
+ASSUMED_MEMORY = 16 << 30  # bytes, where the system does not say
 
 
-def check_text_room(model: nn.Module, length: int, rows: int = 1) -> None:
-    """Refuse texts that cannot be read on this machine whatever the scheme: an estimate, and a low one.
+def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
+    """Refuse texts whose forward pass does not fit in memory under any scheme; a low estimate.
 
     Args:
-        model: that shall read them, without keeping a cache.
+        model: computes them without a KV cache.
         length: tokens of a text.
-        rows: texts at a time.
+        rows: texts in a batch.
 
     Raises:
-        NoMemory: their states alone take more than all memory of the device.
+        NoMemory: their hidden states alone take more than all memory of the device.
     """
-    wanted, room = rows * length * bytes_a_token(model), memory_of(next(model.parameters()).device)
-    if wanted > room:
+    needed, available = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
+    if needed > available:
         raise NoMemory(
-            f"Texts of {length:,} tokens, {rows} at a time, take some {wanted / 2**30:,.1f} GiB of memory at the "
-            f"least, and there are {room / 2**30:,.1f} GiB. Choose shorter lengths or a smaller batch."
+            f"Texts of {length:,} tokens, {rows} at a time, take some {needed / 2**30:,.1f} GiB of memory at the "
+            f"least, and there are {available / 2**30:,.1f} GiB. Choose shorter lengths or a smaller batch."
         )
 
 
-def bytes_a_token(model: nn.Module) -> int:
-    """Memory that a token of a text takes while a model reads it."""
+def bytes_per_token(model: nn.Module) -> int:
+    """Bytes of memory per token of a forward pass without a KV cache."""
     weight: Any = model.get_input_embeddings().weight  # type: ignore[operator,union-attr]
     width = weight.shape[-1]
     config: Any = getattr(model, "config", None)
     inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * width
-    return int(weight.element_size() * (STATES * width + INNER * inner))
+    return int(weight.element_size() * (HIDDEN_COPIES * width + FEED_FORWARD_COPIES * inner))
 
 
-def memory_of(device: torch.device) -> int:
+def device_memory(device: torch.device) -> int:
     """Bytes of memory of a device."""
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else memory()
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else main_memory()
 
 
-def memory() -> int:
+def main_memory() -> int:
     """Bytes of main memory."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
-        return UNKNOWN
+        return ASSUMED_MEMORY

@@ -2,7 +2,7 @@
 
 The frames of another thread must not be touched from Python: CPython 3.11 crashes when they, or their local variables,
 are read while that thread goes on. `faulthandler` writes down which functions are on the stacks, in C, in one piece and
-without making a frame object. Of up to 100 threads, that is; of more it says nothing.
+without making a frame object. It covers up to 100 threads.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a patch was built for, to be compared with the configuration when the model is saved or unpatched.
+"""Detect changes to the configuration of a patched model, when it is saved or unpatched.
 
-A patched model computes with what it was built with, whatever becomes of its configuration; but that is what is saved,
-and a checkpoint is built anew from it. Where the two disagree saving is refused, before anything is written.
+A patched model computes with the configuration it was built with, but saves the present one, which a loader builds the
+model from. Where the two disagree in what decides positions, saving is refused before anything is written.
 
-Other changes are the caller's, and outlive the patch: a vocabulary that was resized, an attention implementation.
+Other changes are the caller's and outlive the patch: a resized vocabulary, an attention implementation.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import HostConfigInvalid, shown
-from hf_posenc.patching.stored.config_guard import BLOCK, HOST_ROTATION, ROTATION
+from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
 
 
-OURS = (BLOCK, ROTATION, HOST_ROTATION, "max_position_embeddings")  # entries that belong to the patch
+PATCH_ENTRIES = (SCHEME_KEY, ROTATION_KEY, ROPE_KEY, "max_position_embeddings")  # entries that belong to the patch
 
 
 @dataclass(frozen=True)
-class Record:
+class ConfigRecord:
     """The entries of a configuration that decide what a patched model computes.
 
     Attributes:
-        block: the scheme, its options and its lengths.
-        rotation: ``rope_parameters`` of the host; None where it has none.
-        adapter: reads a configuration.
-        geometry: what it read.
-        entries: all of the configuration.
+        scheme: its ``position_scheme``: the scheme, its options and lengths.
+        rotation: ``rope_parameters`` of the unpatched model; None where it has none.
+        adapter: of the model.
+        geometry: what the adapter read from the configuration.
+        entries: a copy of all entries.
     """
 
-    block: dict[str, Any]
+    scheme: dict[str, Any]
     rotation: Any
     adapter: Adapter
     geometry: Geometry
     entries: dict[str, Any]
 
     @classmethod
-    def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> Record:
-        """What a model was patched with just now."""
+    def of(cls, base: nn.Module, adapter: Adapter, geometry: Geometry) -> ConfigRecord:
+        """The record of a model that was patched just now."""
         config: Any = base.config
         entries = copy.deepcopy(vars(config))
-        return cls(entries[BLOCK], entries.get(HOST_ROTATION), adapter, geometry, entries)
+        return cls(entries[SCHEME_KEY], entries.get(ROPE_KEY), adapter, geometry, entries)
 
     def changes(self, base: nn.Module) -> dict[str, Any]:
-        """Entries that were changed since; none where some of them decide positions, which no checkpoint could have."""
+        """Entries that were changed since the patch; none where some of them decide positions."""
         try:
             self.check(base)
         except HostConfigInvalid:
             return {}
-        now = {name: value for name, value in vars(base.config).items() if name not in OURS}
+        now = {name: value for name, value in vars(base.config).items() if name not in PATCH_ENTRIES}
         return {name: value for name, value in now.items() if name not in self.entries or self.entries[name] != value}
 
     def check(self, base: nn.Module) -> None:
-        """Refuse a configuration that was changed since. Other entries than those recorded are the caller's business.
+        """Refuse a configuration whose positions were changed since the patch.
 
         ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
 
@@ -69,12 +69,12 @@ class Record:
             HostConfigInvalid: it was changed.
         """
         config: Any = base.config
-        for name, was in ((BLOCK, self.block), (HOST_ROTATION, self.rotation)):
+        for name, was in ((SCHEME_KEY, self.scheme), (ROPE_KEY, self.rotation)):
             now = getattr(config, name, None)
             if now != was and not _contains(now, was):
-                _refuse(name, was, now)
+                _raise_changed(name, was, now)
         then = copy.copy(config)
-        then.max_position_embeddings = self.block["host_length"]
+        then.max_position_embeddings = self.scheme["host_length"]
         try:
             now = self.adapter.geometry(
                 then, trained_length=self.geometry.trained_length, target_length=self.geometry.target_length
@@ -86,7 +86,7 @@ class Record:
             ) from error
         for field in fields(self.geometry):
             if getattr(now, field.name) != getattr(self.geometry, field.name):
-                _refuse(field.name, getattr(self.geometry, field.name), getattr(now, field.name))
+                _raise_changed(field.name, getattr(self.geometry, field.name), getattr(now, field.name))
 
 
 def _contains(now: Any, was: Any) -> bool:
@@ -94,7 +94,7 @@ def _contains(now: Any, was: Any) -> bool:
     return isinstance(now, Mapping) and isinstance(was, Mapping) and all(now.get(key) == was[key] for key in was)
 
 
-def _refuse(name: str, was: Any, now: Any) -> None:
+def _raise_changed(name: str, was: Any, now: Any) -> None:
     raise HostConfigInvalid(
         f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, which a saved "
         "checkpoint would be built from. Put it back, or call unpatch_model and patch_model again."

@@ -1,7 +1,7 @@
-"""`init_continuous_batching` of a patched model: a scheme that cannot be computed so is refused in the caller's thread.
+"""Check in the caller's thread whether continuous batching can compute the scheme of a patched model.
 
-transformers runs continuous batches in a thread of their own. An error there becomes a string in every result, and
-`generate_batch` returns as if it had succeeded.
+transformers runs continuous batches in another thread, where an error becomes a string in every result, and
+`generate_batch` returns as if it had succeeded. So `init_continuous_batching` is replaced on the instance.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from torch import nn
 from hf_posenc.errors import PosEncError
 from hf_posenc.patches.forward_hook import ATTENTIONS, check_continuous_batch
 
-NAME = "init_continuous_batching"
-FORGET = "destroy_cached_continuous_batching_manager"
+METHOD = "init_continuous_batching"
+DISCARD_CACHE = "destroy_cached_continuous_batching_manager"
 
 
 class CheckedBatching:
-    """The method on the instance, while the model is patched; `generate_batch` and all others go through it."""
+    """``init_continuous_batching`` of a patched model; `generate_batch` and all others call it."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the class's own method takes and returns.
+        """Same arguments and result as the class's own method.
 
         Raises:
-            BackendCannotCarry: the paged cache has no room for what the scheme caches, or the backend that continuous
+            BackendCannotCarry: the paged KV cache cannot hold what the scheme caches, or the backend that continuous
                 batching chose cannot compute it.
             NeedsWholeText: positions depend on the length of the whole text.
         """
         model: Any = self.model
         before = model.config._attn_implementation
-        manager = getattr(type(model), NAME)(model, *args, **kwargs)  # computes and allocates nothing yet
+        manager = getattr(type(model), METHOD)(model, *args, **kwargs)  # computes and allocates nothing yet
         of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
         graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
         try:
@@ -48,21 +48,23 @@ class CheckedBatching:
         return manager
 
 
-def check_batching(model: nn.Module) -> None:
-    """Give every module of ``model`` that generates the method; pages kept of earlier batches are forgotten."""
-    for module in _generating(model):
-        getattr(module, FORGET)()
-        if NAME not in module.__dict__:
-            module.__dict__[NAME] = CheckedBatching(module)
+def install_batching_check(model: nn.Module) -> None:
+    """Give every module of ``model`` that generates the method, and discard pages cached by earlier batches."""
+    for module in _generating_modules(model):
+        getattr(module, DISCARD_CACHE)()
+        if METHOD not in module.__dict__:
+            module.__dict__[METHOD] = CheckedBatching(module)
 
 
 def remove_batching_check(model: nn.Module) -> None:
-    """Undo `check_batching`; pages with keys of the scheme are forgotten."""
-    for module in _generating(model):
-        if isinstance(module.__dict__.get(NAME), CheckedBatching):
-            getattr(module, FORGET)()
-            del module.__dict__[NAME]
+    """Undo `install_batching_check`; discard pages with keys of the scheme."""
+    for module in _generating_modules(model):
+        if isinstance(module.__dict__.get(METHOD), CheckedBatching):
+            getattr(module, DISCARD_CACHE)()
+            del module.__dict__[METHOD]
 
 
-def _generating(model: nn.Module) -> Iterator[nn.Module]:
-    return (module for module in model.modules() if hasattr(type(module), NAME) and hasattr(type(module), FORGET))
+def _generating_modules(model: nn.Module) -> Iterator[nn.Module]:
+    return (
+        module for module in model.modules() if hasattr(type(module), METHOD) and hasattr(type(module), DISCARD_CACHE)
+    )

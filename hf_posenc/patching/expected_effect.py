@@ -1,4 +1,4 @@
-"""What a patch must do, read off the scheme's own values: whether they are others than the host's."""
+"""The expected effect of a patch: whether the scheme's values differ from those of the unpatched model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from hf_posenc.schemes.base import Scheme, implements, overrides
 
 
 def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
-    """Whether the scheme's values at these positions are others than the host's own."""
+    """Whether the scheme's values at these positions differ from those of the unpatched model."""
     geometry = scheme.geometry
     biased = any(overrides(part, "bias") and not part.silent_at_first for part in scheme.schemes)
-    if biased or implements(scheme, "values") or any(map(prepares, scheme.schemes)) or adds_code(scheme, positions):
+    if (
+        biased
+        or implements(scheme, "values")
+        or any(map(changes_queries_or_keys, scheme.schemes))
+        or adds_to_embeddings(scheme, positions)
+    ):
         return True
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)
@@ -30,29 +35,31 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
             return True
         rotation = host_rotation
     span = int(positions.max()) + 1
-    rotation = on_one_axis(scheme, rotation, positions)
-    turned = [region.rotation or rotation for region in used(terms.regions, positions, causal=geometry.causal)]
+    rotation = without_equal_axes(scheme, rotation, positions)
+    rotations = [
+        region.rotation or rotation for region in occurring_regions(terms.regions, positions, causal=geometry.causal)
+    ]
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
-        any(not same_rotation(own, host_rotation) for own in turned)
+        any(not same_rotation(own, host_rotation) for own in rotations)
         or abs(terms.logit_scale - (host.logit_scale if host else 1.0)) > 1e-9
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
-        or remapped(terms.regions, positions, causal=geometry.causal)
+        or changes_distances(terms.regions, positions, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
     )
 
 
-def prepares(part: Scheme) -> bool:
-    """Whether it adds a sink, or changes queries and keys before anything else does."""
+def changes_queries_or_keys(part: Scheme) -> bool:
+    """Whether the scheme adds an attention sink, or changes queries and keys before they are rotated."""
     geometry = part.geometry
     query, key = (torch.ones(1, heads, 1, geometry.head_dim) for heads in (geometry.heads, geometry.kv_heads))
     prepared = part.prepare(query, key)
     return part.sink() is not None or prepared[0] is not query or prepared[1] is not key
 
 
-def adds_code(scheme: Scheme, positions: Tensor) -> bool:
-    """Whether something else is added to the embeddings than the host's own table, or that is read in another way."""
+def adds_to_embeddings(scheme: Scheme, positions: Tensor) -> bool:
+    """Whether the scheme adds to the embeddings, or reads the model's position table differently."""
     if scheme.embed(positions) is not None:
         return True
     end = scheme.geometry.table
@@ -63,8 +70,8 @@ def adds_code(scheme: Scheme, positions: Tensor) -> bool:
     return not torch.equal(scheme.read_table(table, within), table[within])
 
 
-def on_one_axis(scheme: Scheme, rotation: Rotation | None, positions: Tensor) -> Rotation | None:
-    """The rotation without axes where all coordinates of these positions are the positions themselves."""
+def without_equal_axes(scheme: Scheme, rotation: Rotation | None, positions: Tensor) -> Rotation | None:
+    """The rotation without axes, where all coordinates of these positions equal the positions themselves."""
     if rotation is None or rotation.axes is None:
         return rotation
     one = bool((scheme.coordinates(positions, None) == positions[..., None]).all())
@@ -72,7 +79,7 @@ def on_one_axis(scheme: Scheme, rotation: Rotation | None, positions: Tensor) ->
 
 
 def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
-    """Equal up to the rounding of frequencies that a host computed in float32; several axes are never one."""
+    """Whether two rotations are equal up to the float32 rounding of their frequencies; several axes never equal one."""
     if one is None or two is None:
         return one is two
     alike = (one.layout, one.dims, one.axes, one.decay, one.values) == (
@@ -83,25 +90,25 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
         two.values,
     )
     alike = alike and abs(one.amplitude - two.amplitude) <= 1e-6 * two.amplitude
-    pairs = zip(numbers_of(one), numbers_of(two), strict=alike)
+    pairs = zip(frequency_values(one), frequency_values(two), strict=alike)
     return alike and all(abs(a - b) <= 1e-6 * abs(b) for a, b in pairs)
 
 
-def numbers_of(rotation: Rotation) -> list[float]:
+def frequency_values(rotation: Rotation) -> list[float]:
     """The frequencies, learned or not, as numbers."""
     found = rotation.frequencies
     return list(found) if isinstance(found, tuple) else found.detach().double().tolist()
 
 
-def used(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:
-    """The regions that some pair of these positions belongs to."""
+def occurring_regions(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> list[Region]:
+    """The regions that some query and key at these positions belong to."""
     here, there = positions[:, :, None], positions[:, None, :]
     order = Band(0, None).holds(here, there) if causal else True
     return [region for region in regions if bool((region.band.holds(here, there) & order).any())]
 
 
-def remapped(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> bool:
-    """Whether some pair stands at another distance than its tokens, or is not seen."""
+def changes_distances(regions: tuple[Region, ...], positions: Tensor, *, causal: bool) -> bool:
+    """Whether some query and key get another distance than their tokens have, or are masked."""
     here, there = positions[:, :, None], positions[:, None, :]
     wanted = Band(0, None).holds(here, there) if causal else torch.ones_like(here - there, dtype=torch.bool)
     covered = torch.zeros_like(wanted)

@@ -1,17 +1,17 @@
-"""Keep forward passes of other threads out of a model while it is patched or unpatched (a gate for readers).
+"""Keep forward passes of other threads out of a model while it is patched or unpatched (a readers-writer gate).
 
 A patch changes classes, hooks, parameters and configuration one after the other, and its probe scales the scores of a
-layer. A forward pass beside it would compute one layer as it was and the next as it will be. Therefore:
+layer. A forward pass at the same time would compute one layer unpatched and the next one patched. Therefore:
 
 1. Close the gate: calls that enter the model from outside wait. Calls that a running pass makes go through.
-2. Wait until no other thread is inside; who runs finishes on the model as it began.
-3. Change the model, and open the gate: who waited starts anew, on the changed model.
+2. Wait until no other thread is inside; passes that run finish on the model as they began.
+3. Change the model, and open the gate: calls that waited start on the changed model.
 
 The gate stands where `nn.Module.__call__` looks for a compiled call, before hooks and ``forward`` are looked up, so
 that a call that waited reads all of the new state. While nothing is patched there is no gate and no cost.
 
-Who is inside is read off the threads' stacks, by the functions on them: a thread that computes with another model of
-the same class is waited for, too.
+Threads inside are found by the functions on their stacks: a thread that computes with another model of the same class
+is waited for as well.
 
 Not covered: free-threaded builds of Python, and processes of more than 100 threads, whose stacks cannot be read; direct
 calls of the base model's ``forward`` that begin while the gate is closed, which pass no gate; replicas of
@@ -35,13 +35,16 @@ from torch import nn
 from hf_posenc.errors import ModelInUse
 from hf_posenc.patching.call_stacks import function_of, functions_of_threads, own_stack
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds to wait for the forward passes that run; a pass over a long text on CPU may take that long."""
-SHORTEST, LONGEST = 1e-4, 1e-2
+SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 1e-2
 """Seconds between two looks at the stacks."""
 ENTRANCE = "_compiled_call_impl"  # of a module: what `nn.Module.__call__` calls instead of hooks and forward
 DYNAMO = "torch._dynamo.convert_frame"  # has the lock that a thread holds while it compiles
-CALLS = ("_wrapped_call_impl", "forward")  # functions of a module on the stack of a thread that computes with it
+CALL_FUNCTIONS = (
+    "_wrapped_call_impl",
+    "forward",
+)  # functions of a module on the stack of a thread that computes with it
 
 
 class Gate:
@@ -63,8 +66,8 @@ class Gate:
         self.compiler = getattr(sys.modules.get(DYNAMO), "compile_lock", None) or threading.RLock()
 
     def close(self) -> bool:
-        """From now on calls wait; False where a compilation of Dynamo, which would notice, takes too long."""
-        if not self.compiler.acquire(timeout=PATIENCE):
+        """Make calls wait from now on; False where Dynamo, which must not see the change, compiles for too long."""
+        if not self.compiler.acquire(timeout=TIMEOUT):
             return False
         try:
             for module in self.modules:
@@ -75,7 +78,7 @@ class Gate:
         return True
 
     def open(self) -> None:
-        """Let calls through, those that waited first of all."""
+        """Let calls through again."""
         for module in self.modules:
             entrance = module.__dict__.get(ENTRANCE)
             if isinstance(entrance, _Entrance) and entrance.gate is self:
@@ -88,9 +91,13 @@ class Gate:
             self.compiler.release()
 
     def pass_through(self) -> None:
-        """Wait, unless the gate is open, or this thread is the one that closed it or is part of a running pass."""
+        """Wait, unless the gate is open, or this thread closed it or is inside a running pass."""
         thread = threading.get_ident()
-        if self.opened.is_set() or thread == self.owner or (not self.quiet and self.depth(own_stack()) > 1):
+        if self.opened.is_set() or thread == self.owner:
+            return
+        if self.depth(own_stack()) > 1:  # it stays inside while it waits here, so that `is_left` lets it go on
+            while self.quiet and not self.opened.wait(SHORTEST_PAUSE):
+                pass
             return
         self.waiting.add(thread)
         try:
@@ -100,7 +107,9 @@ class Gate:
 
     def depth(self, stack: Iterable[FrameType]) -> int:
         """How many calls of the model the stack of this thread holds."""
-        return sum(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in self.ids for frame in stack)
+        return sum(
+            frame.f_code.co_name in CALL_FUNCTIONS and id(frame.f_locals.get("self")) in self.ids for frame in stack
+        )
 
     def inside(self) -> list[int]:
         """Other threads that compute with the model now, or with another of its classes."""
@@ -114,7 +123,7 @@ class Gate:
 
     def is_left(self) -> bool:
         """Wait until no other thread is inside, and keep Dynamo from compiling; False where one stays too long."""
-        end, pause = time.monotonic() + PATIENCE, SHORTEST
+        end, pause = time.monotonic() + TIMEOUT, SHORTEST_PAUSE
         while (left := end - time.monotonic()) > 0:
             if not self.inside() and self.compiler.acquire(timeout=left):
                 self.quiet = True
@@ -123,17 +132,17 @@ class Gate:
                 self.quiet = False
                 self.compiler.release()
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST)
+            pause = min(2 * pause, LONGEST_PAUSE)
         return False
 
 
 class _Entrance:
-    """What stands at one module while the gate is closed.
+    """The compiled-call attribute of one module while the gate is closed.
 
     Args:
         gate: it belongs to.
-        module: whose calls arrive here.
-        own: the module's compiled call, if it has one.
+        module: its calls arrive here.
+        own: the compiled call that it replaces, if the module has one.
     """
 
     def __init__(self, gate: Gate, module: nn.Module, own: Any) -> None:
@@ -153,11 +162,11 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
     Raises:
         ModelInUse: one does not finish in time; nothing was changed.
     """
-    gate = Gate(parts(model, base))
+    gate = Gate(model_parts(model, base))
     try:
         if not (gate.close() and gate.is_left()):
             raise ModelInUse(
-                f"A forward pass of this {type(model).__name__} in another thread has not ended after {PATIENCE:g} s. "
+                f"A forward pass of this {type(model).__name__} in another thread has not ended after {TIMEOUT:g} s. "
                 "The model is as it was; wait for that thread, and call again."
             )
         yield
@@ -165,20 +174,20 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
         gate.open()
 
 
-def check_outside(model: nn.Module, base: nn.Module) -> None:
-    """Refuse to change a model from within its own forward pass, such as from a hook: it could never end.
+def check_not_in_forward(model: nn.Module, base: nn.Module) -> None:
+    """Refuse to change a model from within its own forward pass, such as from a hook, which would wait for itself.
 
     Raises:
         ModelInUse: this thread is inside.
     """
-    if Gate(parts(model, base)).depth(own_stack()):
+    if Gate(model_parts(model, base)).depth(own_stack()):
         raise ModelInUse(
             f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
             "Do that after the call has returned, and not from a hook of the model."
         )
 
 
-def parts(model: nn.Module, base: nn.Module) -> list[nn.Module]:
+def model_parts(model: nn.Module, base: nn.Module) -> list[nn.Module]:
     """All modules of ``base``, and those of ``model`` that hold it."""
     place = next(name for name, module in model.named_modules() if module is base)
     above = [module for name, module in model.named_modules() if f"{place}.".startswith(f"{name}." if name else "")]

@@ -1,13 +1,13 @@
-"""Proof that a patch took effect: one attention layer, run before and after, moves where it must and only there.
+"""Effect probe: run one attention layer before and after the patch, and compare its outputs.
 
-Up to 64 synthetic tokens stand at positions spread over the target length. What must happen is read off the scheme's
-own values: if they equal the host's, nothing may move (verdict ``identity``); else something must, and tokens the
-scheme promises to leave alone must not. Fresh models attend almost evenly and hide any scheme, so the scores are
-sharpened until it shows.
+Up to 64 synthetic tokens stand at positions spread over the target length. The expected effect follows from the
+scheme's own values: if they equal those of the unpatched model, no output may change (verdict ``identity``); else some
+must, and tokens that the scheme promises not to affect must not. Freshly initialised models attend almost evenly and
+hide any scheme, so the scores are multiplied until the effect shows.
 
-A host that rotates takes its angles in float32, and the scheme takes the same ones in float64: at position 10⁵ they are
-hundredths of a radian apart. How far that moves the outputs is measured on the host itself, with positions a unit in
-the last place of float32 beside their own.
+A rotary model computes its angles in float32, and the scheme the same ones in float64: at position 10⁵ they are
+hundredths of a radian apart. How much that changes the outputs is measured on the unpatched model, with positions moved
+by one unit in the last place of float32.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
 
 TOKENS = 64
-SHARPER = (1.0, 10.0, 100.0)
+SHARPENING = (1.0, 10.0, 100.0)
 # Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-# What moved, in units of what the host's own float32 angles move: measured on 144 hosts, mostly 0.2 to 1, seldom 3.
-LEAST, MOST = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
+# Change in units of what float32 angles change in the unpatched model: measured on 144 models, mostly 0.2 to 1.
+MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the probe saw.
+    """The result of the effect probe.
 
     Attributes:
-        verdict: ``moved``; ``identity`` where scheme and host agree by definition; ``deferred`` on the meta device,
-            and where a module around the attention loads its weights, so that it cannot be run by itself.
+        verdict: ``moved``; ``identity`` where the scheme equals the unpatched model by definition; ``deferred`` on the
+            meta device, and where a module around the attention loads its weights, so that it cannot be run alone.
         change: largest change of the probed outputs, relative to the largest output.
-        unchanged_below: tokens under this position were checked to be left alone.
+        unchanged_below: tokens below this position were checked to be unchanged.
     """
 
     verdict: Literal["moved", "identity", "deferred"]
@@ -55,11 +55,11 @@ class Proof:
     unchanged_below: int = 0
 
 
-class Probe:
-    """Outputs of some layers before the patch, kept to be compared with those after it.
+class EffectProbe:
+    """Outputs of some layers before the patch, to be compared with those after it.
 
     Args:
-        adapter, base, geometry: of the host.
+        adapter, base, geometry: of the unpatched model.
         layers: one of each kind of layer; where all layers have one scheme, the first.
     """
 
@@ -74,27 +74,27 @@ class Probe:
         self.deferred = device.type == "meta" or loaded_around
         if self.deferred:
             return
-        # Both have to stand at the probed positions, and a host's table ends.
+        # Both must have the probed positions, and a position table ends.
         reach = min(geometry.target_length, geometry.table or geometry.target_length)
-        places = torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()
-        self.positions = places[None].to(device)
+        positions = torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()
+        self.positions = positions[None].to(device)
         generator = torch.Generator().manual_seed(0)
-        hidden = torch.randn(1, len(places), geometry.width, generator=generator)
+        hidden = torch.randn(1, len(positions), geometry.width, generator=generator)
         self.hidden = hidden.to(device, parameter.dtype)
-        beside = self.positions if geometry.rotary is None else nudged(self.positions, generator)
-        self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPER] for layer in layers}
-        self.beside = {layer: [self.run(layer, sharper, beside) for sharper in SHARPER] for layer in layers}
+        nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
+        self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPENING] for layer in layers}
+        self.nudged = {layer: [self.run(layer, sharper, nudged) for sharper in SHARPENING] for layer in layers}
 
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
-        with torch.no_grad(), evaluating(self.base), sharpened(self.attentions[layer], sharper):
+        with torch.no_grad(), evaluation_mode(self.base), scaled_scores(self.attentions[layer], sharper):
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
     def verdict(self) -> Proof:
-        """Compare with the patched layers: the model moved if one of them did.
+        """Compare with the patched layers: the patch has an effect if one layer's outputs changed.
 
         Raises:
-            NoEffect: nothing moved that must, or something moved that must not.
+            NoEffect: outputs did not change where they must, or changed where they must not.
         """
         if self.deferred:
             return Proof("deferred")
@@ -109,24 +109,24 @@ class Probe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions)
         change, moves = 0.0, False
-        for sharper, before, beside in zip(SHARPER, self.before[layer], self.beside[layer], strict=True):
+        for sharper, before, nudged in zip(SHARPENING, self.before[layer], self.nudged[layer], strict=True):
             moved = relative_change(self.run(layer, sharper, self.positions), before)
-            rounding, angles = ROUNDING[self.hidden.dtype] * sharper, relative_change(beside, before).cummax(0).values
-            self.check_left_alone(moved, (MOST * angles).clamp(min=rounding), scheme)
+            rounding, angles = ROUNDING[self.hidden.dtype] * sharper, relative_change(nudged, before).cummax(0).values
+            self.check_unaffected(moved, (MAX_CHANGE * angles).clamp(min=rounding), scheme)
             change = float(moved.max())
-            moves = bool((moved > ((LEAST if must_move else MOST) * angles).clamp(min=rounding)).any())
+            moves = bool((moved > ((MIN_CHANGE if must_move else MAX_CHANGE) * angles).clamp(min=rounding)).any())
             if moves or not must_move:
                 break
         if must_move != moves:
-            happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the host's own"
+            happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
                 f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; check its "
                 "weights, and report this if they are sound."
             )
         return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
 
-    def check_left_alone(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
-        """Refuse changes ``moved [token]`` that are not numbers, or exceed ``limit [token]`` where none is promised."""
+    def check_unaffected(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
+        """Refuse changes ``moved [token]`` that are not finite, or above ``limit [token]`` where none is promised."""
         if not moved.isfinite().all():
             raise NoEffect(
                 f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
@@ -136,7 +136,7 @@ class Probe:
         if len(leaked):
             raise NoEffect(
                 f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by "
-                f"{float(leaked.max()):.1e}, which it must leave alone. Report this with `hf-posenc check`."
+                f"{float(leaked.max()):.1e}, which it must not affect. Report this with `hf-posenc check`."
             )
 
 
@@ -145,15 +145,15 @@ def relative_change(out: Tensor, before: Tensor) -> Tensor:
     return (out - before).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
 
 
-def nudged(positions: Tensor, generator: torch.Generator) -> Tensor:
+def perturb_positions(positions: Tensor, generator: torch.Generator) -> Tensor:
     """``positions [1, token]``, each a unit in the last place of float32 to either side, in any order."""
     signs = torch.randint(0, 2, positions.shape, generator=generator).to(positions.device) * 2 - 1
     return positions.float() * (1 + signs * torch.finfo(torch.float32).eps)
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Dropout off, and back to what it was in every submodule."""
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Run the block in evaluation mode, and restore the mode of every submodule."""
     training = [m for m in module.modules() if m.training]
     for m in training:  # and not `eval`, which transformers makes walk the whole model where nothing is to be done
         m.training = False
@@ -165,8 +165,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def sharpened(attention: nn.Module, factor: float) -> Iterator[None]:
-    """The module's scores multiplied by ``factor``."""
+def scaled_scores(attention: nn.Module, factor: float) -> Iterator[None]:
+    """Run the block with the module's scores multiplied by ``factor``."""
     scaling: Any = attention.scaling
     attention.scaling = scaling * factor
     try:

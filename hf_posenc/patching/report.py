@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from hf_posenc.patching.proof import Proof
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.schemes.spec import Layout
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,39 @@ class PatchReport:
     proof: Proof
     layers: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        base: nn.Module,
+        chosen: Layout,
+        geometry: Geometry,
+        proof: Proof,
+        *,
+        swapped: Iterable[nn.Module],
+        frozen: Iterable[nn.Parameter],
+    ) -> PatchReport:
+        """The report of a finished patch.
+
+        Args:
+            base: the patched base model.
+            chosen: the schemes of its layers.
+            geometry: with the lengths of the patch.
+            proof: what the effect probe measured.
+            swapped: modules that have another class now.
+            frozen: parameters that are no longer trained.
+        """
+        return cls(
+            scheme=chosen.default.name,
+            model=type(base).__name__,
+            trained_length=geometry.trained_length,
+            target_length=geometry.target_length,
+            touched=dict(Counter(type(module).__name__ for module in swapped)),
+            parameters_added=sum(p.numel() for name, p in base.named_parameters() if "posenc." in name),
+            parameters_frozen=sum(p.numel() for p in frozen),
+            proof=proof,
+            layers={key: plan.name for key, plan in chosen.layers.items()},
+        )
+
     @property
     def factor(self) -> float:
         """Target length over trained length."""
@@ -47,17 +88,17 @@ class PatchReport:
             f"  lengths     trained {self.trained_length}, target {self.target_length}, factor {self.factor:g}",
             f"  touched     {', '.join(f'{n} × {name}' for name, n in self.touched.items())}",
             f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",
-            f"  proof       {_told(self.proof)}",
+            f"  proof       {_describe_proof(self.proof)}",
         ]
         if self.layers:
             lines.insert(1, f"  layers      {', '.join(f'{key}: {name}' for key, name in self.layers.items())}")
         return "\n".join(lines)
 
 
-def _told(proof: Proof) -> str:
+def _describe_proof(proof: Proof) -> str:
     if proof.verdict == "deferred":
         return "deferred: the weights are not loaded yet"
     if proof.verdict == "identity":
-        return "identity: the scheme equals the host's own positions at these lengths"
+        return "identity: the scheme equals the model's own positions at these lengths"
     kept = f"; positions below {proof.unchanged_below} unchanged" if proof.unchanged_below else ""
     return f"moved: one layer's outputs changed by {proof.change:.2g} of their largest{kept}"

@@ -1,4 +1,4 @@
-"""A model as it was: what a failed change leaves behind is taken back, whoever made the change."""
+"""Restore a model after a failed change, whichever library made the change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import nn
 
 @contextmanager
 def rollback_on_error(model: nn.Module) -> Iterator[None]:
-    """Restore every module of ``model`` if the block raises: class, attributes, children, hooks, what is trained.
+    """Restore every module of ``model`` if the block raises: class, attributes, children, hooks, ``requires_grad``.
 
-    Values of parameters are not copied: whoever writes into them must be sure not to fail.
+    Values of parameters are not copied: a block that writes into them must not fail afterwards.
     """
     modules = [(module, type(module), _attributes(module)) for module in model.modules()]
     trained = [(weight, weight.requires_grad) for weight in model.parameters()]
@@ -30,7 +30,7 @@ def rollback_on_error(model: nn.Module) -> Iterator[None]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """What an instance holds; its own dictionaries copied, as children and hooks are put into those."""
+    """The attributes of an instance, with copies of its dictionaries and sets, which hold children and hooks."""
     return {
         name: value.copy() if isinstance(value, (dict, set)) and name != "posenc_patch" else value
         for name, value in module.__dict__.items()

@@ -1,4 +1,4 @@
-"""What a live model says of its patch."""
+"""The patch of a live model: its record, its report, its scheme."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hf_posenc.patches.registry import adapter_failures, adapter_names, adapter_
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.patching.config_changes import Record
+    from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.patching.report import PatchReport
     from hf_posenc.schemes.base import Scheme
 
@@ -27,15 +27,15 @@ STASH = "posenc_patch"  # of a base model: its `Patch`
 
 @dataclass
 class Patch:
-    """What it takes to undo a patch, and what to tell of it."""
+    """What it takes to undo a patch, and its report."""
 
-    whole: nn.Module | None = None
+    model: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
-    whole_blocks: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
-    record: Record | None = None
+    record: ConfigRecord | None = None
 
 
 def describe(model: nn.Module) -> PatchReport:

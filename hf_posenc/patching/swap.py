@@ -1,4 +1,4 @@
-"""Change a model into a patched one, and back: classes, hooks, parameters, configuration, each noted to be undone."""
+"""Swap a model's classes, hooks, parameters and configuration, recording each change, and undo the recorded ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hf_posenc.patching.state import Patch
 from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import remove_atomic_save
 from hf_posenc.patching.stored.config_guard import (
-    BLOCK,
-    HOST_ROTATION,
-    ROTATION,
-    guarded,
+    ROPE_KEY,
+    ROTATION_KEY,
+    SCHEME_KEY,
+    guarded_class,
 )
-from hf_posenc.patching.stored.scheme_block import FORMAT
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -37,42 +37,42 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.schemes.spec import Layout
 
-WHOLE_BLOCKS = "_no_split_modules"  # of a transformers model: names of classes
+UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
-    """Give every layer its scheme and the class that asks it, and hang the hooks; noted in ``patch`` on the way."""
-    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of a packed one
+    """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
+    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
-    one = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(base if patch.whole is None else patch.whole)
-    owners = dict.fromkeys(attentions[:1], base) if one else dict(zip(attentions, attentions, strict=True))
+    shared = all(s is schemes[0] for s in schemes)
+    offloads = offloads_of(base if patch.model is None else patch.model)
+    owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
         device = computing_device(attention, offloads)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
-        put_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
+        set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
         offload_beside(owner, "posenc", attention, offloads)
     for attention in attentions:
-        become(patch, attention, adapter.attention[type(attention)])
+        change_module_class(patch, attention, adapter.attention[type(attention)])
         attention.__dict__["posenc_owner"] = base
     for module, cls in adapter.swaps(base, schemes[0]):
-        become(patch, module, cls)
+        change_module_class(patch, module, cls)
         module.__dict__["posenc_reader"] = attentions[0]
     freeze(patch, base, adapter.frozen(base, schemes[0]))
-    keep_whole(patch)
+    rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
-    base.register_state_dict_pre_hook(carry)
+    base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
-def put_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Give a module a child, or take it away; another thread that goes through the children sees those from before."""
+def set_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
+    """Add a child module, or remove it. A new dictionary: another thread may iterate over the old one."""
     others = {key: module for key, module in owner._modules.items() if key != name}
     owner.__dict__["_modules"] = others if child is None else {**others, name: child}
 
 
-def become(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
-    """Another class for the same object."""
+def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -> None:
+    """Change the class of a module, and record the old one."""
     patch.classes.append((module, type(module)))
     keep_loader_name(cls, type(module))
     change_class(module, cls)
@@ -88,36 +88,32 @@ def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> No
                 patch.frozen.append((module, name))
 
 
-def keep_whole(patch: Patch) -> None:
-    """Name the new classes where transformers names the modules that may not be split or are wrapped as one."""
+def rename_unsplit_modules(patch: Patch) -> None:
+    """Add the new classes to transformers' lists of modules that must not be split over devices."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
-    for model in [] if patch.whole is None else patch.whole.modules():
-        names = model.__dict__.get(WHOLE_BLOCKS)
+    for model in [] if patch.model is None else patch.model.modules():
+        names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
             left = {type(module).__name__ for module in model.modules()}
-            patch.whole_blocks.append((model, names))
-            model.__dict__[WHOLE_BLOCKS] = {
+            patch.unsplit_modules.append((model, names))
+            model.__dict__[UNSPLIT_MODULES] = {
                 name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
             }
 
 
 def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
-    """A written copy of the configuration, for every module that had the old one: two models may share that."""
+    """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
+
+    A copy, because two models may share a configuration object."""
     old: Any = base.config
     new = copy.deepcopy(old)
-    block = {
-        "format": FORMAT,
-        "scheme": chosen.default.to_json(),
-        "layers": {key: plan.to_json() for key, plan in chosen.layers.items()},
-        "trained_length": geometry.trained_length,
-        "target_length": geometry.target_length,
-        "host_length": old.max_position_embeddings,
-    }
-    setattr(new, BLOCK, block)
-    base.__dict__[ENTRY] = copy.deepcopy(block)
-    if isinstance(rotation := getattr(old, HOST_ROTATION, None), Mapping):
-        setattr(new, ROTATION, copy.deepcopy(dict(rotation)))
-    new.__class__ = guarded(new.__class__)
+    lengths = geometry.trained_length, geometry.target_length, old.max_position_embeddings
+    stored = SchemeConfig(chosen, *lengths).to_json()
+    setattr(new, SCHEME_KEY, stored)
+    base.__dict__[ENTRY] = copy.deepcopy(stored)
+    if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
+        setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
+    new.__class__ = guarded_class(new.__class__)
     new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:
@@ -126,7 +122,7 @@ def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout
 
 
 def restore_config(patch: Patch, base: nn.Module) -> None:
-    """The configuration as it was; a copy of it where the caller has changed the written one since."""
+    """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
     changes = {} if patch.record is None else patch.record.changes(base)
     for number, (module, old) in enumerate(patch.configs):
         if number == 0:
@@ -135,42 +131,42 @@ def restore_config(patch: Patch, base: nn.Module) -> None:
         module.config = config  # type: ignore[assignment]
 
 
-def carry(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: who saves a PEFT adapter asks for parameters first, and is then made to save the scheme."""
+def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
+    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.whole, *(module for module, _ in patch.configs)):
-        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT leaves a trace of itself
+    for holder in (patch.model, *(module for module, _ in patch.configs)):
+        if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             if patch.record is not None:
                 patch.record.check(base)
-            peft_sidecar.write_beside_adapter(base, peft_configs)
+            peft_sidecar.write_sidecar_on_save(base, peft_configs)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:
-    """Everything as ``patch`` notes that it was, however far it came."""
-    offloads = offloads_of(base if patch.whole is None else patch.whole)
+    """Undo all changes recorded in ``patch``, which may be unfinished."""
+    offloads = offloads_of(base if patch.model is None else patch.model)
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
         module.__dict__.pop("posenc_owner", None)
         module.__dict__.pop("posenc_reader", None)
     for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
         forget_child(owner, "posenc", offloads)
-        put_child(owner, "posenc", None)
+        set_child(owner, "posenc", None)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
-    for model, names in patch.whole_blocks:
-        model.__dict__[WHOLE_BLOCKS] = names
-    if patch.whole is not None:
-        remove_atomic_save(patch.whole)
-        remove_batching_check(patch.whole)
+    for model, names in patch.unsplit_modules:
+        model.__dict__[UNSPLIT_MODULES] = names
+    if patch.model is not None:
+        remove_atomic_save(patch.model)
+        remove_batching_check(patch.model)
     restore_config(patch, base)
     for number, hook in list(base._forward_pre_hooks.items()):
         if hook is prepare_forward:
             base._forward_pre_hooks.pop(number)
             base._forward_pre_hooks_with_kwargs.pop(number, None)
     for number, hook in list(base._state_dict_pre_hooks.items()):
-        if hook is carry:
+        if hook is write_scheme_with_adapters:
             base._state_dict_pre_hooks.pop(number)
     base.__dict__.pop(ATTENTIONS, None)
     base.__dict__.pop(ENTRY, None)

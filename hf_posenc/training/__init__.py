@@ -1,12 +1,12 @@
-"""Brief fine-tuning of a patched model: rows of text, ways to train, a loss that never holds all logits, runs that can
-be killed.
+"""Brief fine-tuning of a patched model with `Trainer`, PEFT and accelerate.
 
-`Trainer`, PEFT and accelerate do the work; here are their orders.
+Text as rows of tokens, training methods, a loss that never holds all logits, and runs that can be killed and resumed.
 """
 
 from hf_posenc.training.config import Training
-from hf_posenc.training.finetune import Tuned, finetune, reach_of
+from hf_posenc.training.finetune import Tuned, finetune
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.methods import METHODS
+from hf_posenc.training.rows import lengths_of
 
-__all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "reach_of"]
+__all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "lengths_of"]

@@ -1,4 +1,4 @@
-"""The loss of a language model without the logits of all its tokens.
+"""Cross-entropy loss of a language model, computed in chunks so that the logits of all tokens never exist at once.
 
 Logits of L tokens over V words in float32, with their gradient, are the largest tensors of a long row: 2 · 4 · L · V
 bytes. Here output layer and loss are taken together, some tokens at a time, and the gradient with them, so that nothing
@@ -19,14 +19,14 @@ from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.training.dataset import IGNORED
+from hf_posenc.training.dataset import IGNORED_LABEL
 
 FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
 
 
 @contextmanager
 def chunked_loss(model: Any, wanted: bool | None, *, causal: bool) -> Iterator[bool]:
-    """While this lasts, ``model(…, labels=…)`` computes its loss in chunks, and its ``logits`` are hidden states.
+    """Inside the block ``model(…, labels=…)`` computes its loss in chunks, and its ``logits`` are hidden states.
 
     Args:
         model: with a language-model head; inside PEFT, the model that was wrapped.
@@ -34,7 +34,7 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool) -> Iterator[b
         causal: whether labels are the next tokens.
 
     Yields:
-        Whether it is so.
+        Whether the loss is computed in chunks.
 
     Raises:
         TrainingImpossible: it was asked for and cannot be.
@@ -58,7 +58,7 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool) -> Iterator[b
 
 
 class Loss:
-    """What transformers calls with "logits", here the hidden states in front of the output layer ``head``."""
+    """The loss function of the model: its "logits" are the hidden states before the output layer ``head``."""
 
     def __init__(self, head: Any) -> None:
         self.head = head
@@ -74,16 +74,16 @@ class Loss:
     ) -> Tensor:
         """Mean over the labels that count, or their sum over ``num_items_in_batch``; labels are the next tokens.
 
-        Who holds only a part of a text, as under context parallelism, passes them as ``shift_labels``.
+        Under context parallelism, where a process has a part of a text, they come as ``shift_labels``.
         """
         if shift_labels is None:
-            shift_labels = functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+            shift_labels = functional.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         asked = shift_labels.flatten().to(logits.device)
         hidden, weight, bias = logits.flatten(0, -2), self.head.weight, self.head.bias
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
             hidden, weight = hidden.to(dtype), weight.to(dtype)
-        counted = asked != IGNORED
+        counted = asked != IGNORED_LABEL
         total = cross_entropy_in_chunks(hidden[counted], weight, bias, asked[counted])
         count = counted.sum() if num_items_in_batch is None else num_items_in_batch
         return total / (count.to(total.device) if isinstance(count, Tensor) else count)
@@ -160,7 +160,7 @@ def plain_head(model: Any) -> nn.Module | None:
 def why_not(head: nn.Module | None, causal: bool) -> str:
     """What stands against chunks, in words; empty where nothing does."""
     if not causal:
-        return "a masked language model computes its loss by itself"
+        return "a masked language model computes its loss itself"
     if type(head) is not nn.Linear:
         return f"the output layer is {'missing' if head is None else f'a {type(head).__name__}, not a plain nn.Linear'}"
     if is_deepspeed_zero3_enabled():

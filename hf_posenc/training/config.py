@@ -1,17 +1,17 @@
-"""What a run of fine-tuning does: the settings that stand in its folder, and that a resumed run must share."""
+"""The settings of a fine-tuning run, which are stored in its folder and must be shared by a resumed run."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hf_posenc.core.lengths import LONGEST
+from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 
-LARGEST_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
-FASTEST = 1e3
+MAX_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
+MAX_LEARNING_RATE = 1e3
 """Learning rate; a step of more than that is a typing error."""
-LEAST = {"length": 2, "seed": 0} | dict.fromkeys(
+MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(
     ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
 )
 
@@ -63,9 +63,9 @@ class Training:
     eval_windows: int = 8
 
     def __post_init__(self) -> None:
-        for name, bound in LEAST.items():
-            check_count(name, getattr(self, name), bound, LARGEST_SEED if name == "seed" else LONGEST)
-        check_rate("learning_rate", self.learning_rate)
+        for name, bound in MIN_VALUES.items():
+            check_count(name, getattr(self, name), bound, MAX_SEED if name == "seed" else MAX_LENGTH)
+        check_learning_rate("learning_rate", self.learning_rate)
         if not 0 <= number(self.warmup) < 1:
             raise TrainingImpossible(
                 f"warmup={shown(self.warmup)} was asked for. Choose a number from 0 to less than 1."
@@ -86,7 +86,7 @@ class Training:
                 f"eval_lengths={shown(self.eval_lengths)} was asked for. Give several lengths, such as (256, 512)."
             )
         for length in self.eval_lengths:
-            check_count("eval_lengths", length, 2, LONGEST)
+            check_count("eval_lengths", length, 2, MAX_LENGTH)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -94,25 +94,27 @@ class Training:
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Refuse what is no whole number from ``least`` to ``most``.
+    """Refuse a value that is no whole number from ``least`` to ``most``.
 
     Raises:
-        TrainingImpossible: it is not.
+        TrainingImpossible: it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a whole number from {least} to {most}.")
 
 
-def check_rate(name: str, value: Any) -> None:
-    """Refuse what no optimiser could take as its rate.
+def check_learning_rate(name: str, value: Any) -> None:
+    """Refuse a learning rate that is not positive and finite, or absurdly large.
 
     Raises:
-        TrainingImpossible: it is not.
+        TrainingImpossible: it is.
     """
-    if not 0 < number(value) <= FASTEST:
-        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {FASTEST:g}.")
+    if not 0 < number(value) <= MAX_LEARNING_RATE:
+        raise TrainingImpossible(
+            f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {MAX_LEARNING_RATE:g}."
+        )
 
 
 def number(value: Any) -> float:
-    """A number as it is; what is none, as one that lies in no range."""
+    """A number unchanged; NaN, which lies in no range, for any other value."""
     return float("nan") if isinstance(value, bool) or not isinstance(value, (int, float)) else value

@@ -1,7 +1,7 @@
-"""Text as rows of equal length: to train on, and to measure on.
+"""Text as rows of equal length, to train on and to measure on.
 
-Rows are dictionaries of tensors ``[token]``. Those to train a masked model on have no labels: masks are drawn anew in
-every epoch, by the collator.
+Rows are dictionaries of tensors ``[token]``. Rows to train a masked model on have no labels: the collator draws masks
+anew in every epoch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hf_posenc.patching.preconditions.weights import check_known
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100  # a label that no loss counts
-MASKED = 0.15  # share of tokens hidden from a masked model
+IGNORED_LABEL = -100  # a label that no loss counts
+MASK_SHARE = 0.15  # share of tokens hidden from a masked model
 
 Row = dict[str, Tensor]
 
 
 def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Tensor]:
-    """Every text as tokens ``[token]``, with the token that ends a text behind it, where the tokenizer has one.
+    """Tokenise every text to ``[token]``, followed by the tokenizer's end-of-text token, if it has one.
 
     Raises:
         InvalidInput: most of them are the unknown one.
@@ -38,8 +38,8 @@ def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
     return [torch.tensor([*document, *ending], dtype=torch.long) for document in encoded]
 
 
-class Joined(Dataset):
-    """Documents one behind the other, cut into rows; what is left over is dropped.
+class PackedRows(Dataset):
+    """Documents concatenated and cut into rows; the remainder is dropped.
 
     Raises:
         LengthContradiction: there is not even one row.
@@ -62,34 +62,34 @@ class Joined(Dataset):
         return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}
 
 
-class Separate(Joined):
-    """The same rows, each document (or what of it lies in the row) with positions of its own from 0.
+class SeparatedRows(PackedRows):
+    """The same rows, with the positions of each document in a row starting at 0.
 
-    transformers reads documents apart by positions that start again. No document is asked for its first token, which
-    only its predecessor could tell.
+    transformers keeps packed documents apart where positions start again. The first token of a document has no label,
+    as only the preceding document could predict it.
     """
 
     def __init__(self, texts: Sequence[Tensor], length: int) -> None:
         super().__init__(texts, length, causal=True)
-        place = torch.cat([torch.arange(len(text)) for text in texts])[: self.rows.numel()].view_as(self.rows)
-        start = place - place[:, :1]  # of the document a row begins in, its first token here is number 0
-        own = (place == 0).cumsum(-1) == 0
-        self.positions = torch.where(own, start, place)
+        position = torch.cat([torch.arange(len(text)) for text in texts])[: self.rows.numel()].view_as(self.rows)
+        start = position - position[:, :1]  # of the document a row begins in, its first token here is number 0
+        own = (position == 0).cumsum(-1) == 0
+        self.positions = torch.where(own, start, position)
 
     def __getitem__(self, index: int) -> Row:
         ids, positions = self.rows[index], self.positions[index]
-        return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED)}
+        return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
 
 
-class Windows(Dataset):
-    """The same last tokens behind ever more text: windows of ``length`` tokens that end where those of every length do.
+class HeldOutWindows(Dataset):
+    """Windows of ``length`` tokens that end at the same tokens for every length, so that only the context differs.
 
     Args:
         tokens: held-out text, ``[token]``.
         length: tokens a window.
         longest: the longest length that is measured; windows of it fill the text evenly.
         count: windows.
-        scored: tokens at the end of each that are asked for.
+        scored: tokens at the end of each window that are scored.
         mask: the id that hides tokens from a masked model; None for a causal one.
 
     Raises:
@@ -116,33 +116,33 @@ class Windows(Dataset):
         asked = torch.zeros(self.length, dtype=torch.bool)
         if self.mask is None:
             asked[-self.scored :] = True
-            return {"input_ids": ids, "labels": ids.masked_fill(~asked, IGNORED)}
+            return {"input_ids": ids, "labels": ids.masked_fill(~asked, IGNORED_LABEL)}
         drawn = torch.randperm(self.scored, generator=torch.Generator().manual_seed(index))
-        asked[self.length - self.scored + drawn[: max(1, round(MASKED * self.scored))]] = True
-        return {"input_ids": ids.masked_fill(asked, self.mask), "labels": ids.masked_fill(~asked, IGNORED)}
+        asked[self.length - self.scored + drawn[: max(1, round(MASK_SHARE * self.scored))]] = True
+        return {"input_ids": ids.masked_fill(asked, self.mask), "labels": ids.masked_fill(~asked, IGNORED_LABEL)}
 
 
 def held_out_windows(
     texts: Sequence[Tensor], lengths: Sequence[int], *, count: int, mask: int | None = None
-) -> dict[str, Windows]:
+) -> dict[str, HeldOutWindows]:
     """Windows at every length, by its name; at most 128 tokens are scored, and half of the shortest length."""
     scored = min(128, min(lengths) // 2)
     tokens = torch.cat(list(texts)) if texts else torch.empty(0, dtype=torch.long)
     return {
-        str(length): Windows(tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
+        str(length): HeldOutWindows(tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
         for length in lengths
     }
 
 
-def refuse_packing(causal: bool, *, virtual_tokens: bool) -> None:
-    """Say where documents cannot be read apart.
+def check_separate_packing(causal: bool, *, virtual_tokens: bool) -> None:
+    """Refuse packing with separate documents where it is impossible.
 
     Raises:
         TrainingImpossible: the model is no decoder, or PEFT drops the positions that tell documents apart.
     """
     if not causal:
         raise TrainingImpossible(
-            "transformers does not read packed documents apart in an encoder. Choose packing='joined'."
+            "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
         )
     if virtual_tokens:
         raise TrainingImpossible(

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.lengths import resolve
+from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.proof import evaluating
+from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary
@@ -150,7 +150,7 @@ def loss_under(long_factor: Factors, model: PreTrainedModel, tokens: Tensor, geo
     options = {"trained_length": trained, "target_length": target, "long_factor": list(long_factor)}
     patch_model(model, "longrope", **options)  # type: ignore[arg-type]
     try:
-        with evaluating(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             return sum(_suffix_loss(model, text, tokens.shape[1] - trained - 1) for text in tokens) / len(tokens)
     finally:
         unpatch_model(model)
@@ -167,8 +167,11 @@ def _geometry(
 ) -> Geometry:
     base, adapter = base_model_of(model)
     config: Any = base.config
-    lengths = resolve(
-        host=adapter.trained_length(config), factor=factor, target_length=target_length, trained_length=trained_length
+    lengths = resolve_lengths(
+        configured=adapter.trained_length(config),
+        factor=factor,
+        target_length=target_length,
+        trained_length=trained_length,
     )
     return adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
 

@@ -1,4 +1,4 @@
-"""Loss against steps: what a run reports, and writes beside its checkpoints."""
+"""The loss curve of a run: training and held-out loss against steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Point:
-    """What is known after a step.
+    """Losses after a step.
 
     Attributes:
         step: optimiser steps done; 0 is before training.

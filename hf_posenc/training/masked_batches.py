@@ -1,4 +1,4 @@
-"""Rows to batches, with tokens hidden where a masked model is trained, and the loss of those."""
+"""Batches of rows, with tokens masked where a masked model is trained, and the loss of the masked tokens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DataCollatorForLanguageModeling, TrainerCallback
 
-from hf_posenc.training.dataset import IGNORED, MASKED, Row
+from hf_posenc.training.dataset import IGNORED_LABEL, MASK_SHARE, Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Collator(TrainerCallback):
-    """Rows to a batch; where they have no labels, with masks and what these hide.
+class MaskingCollator(TrainerCallback):
+    """Collate rows into a batch; rows without labels are masked, and labelled with the masked tokens.
 
     Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
     those of an undisturbed run in one.
@@ -36,9 +36,9 @@ class Collator(TrainerCallback):
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def masked(self, row: Row) -> Row:
-        """A row with tokens hidden and asked for."""
+        """Mask tokens of a row, and label it with them."""
         ids = row["input_ids"]
-        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASKED)
+        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
         drawn = (self.seed + (self.epoch << 16)) % (1 << 32)
         hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
         hidden, labels = hide.torch_mask_tokens(ids[None].clone())
@@ -46,11 +46,11 @@ class Collator(TrainerCallback):
 
 
 def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Cross entropy, nats a hidden token of the whole step: of all its batches and processes.
+    """Cross-entropy loss in nats per masked token of the whole step, over all its batches and processes.
 
-    A masked model of transformers takes the mean of each batch by itself, and `Trainer` would add these up.
+    A masked model of transformers averages over each batch, and `Trainer` would add these means up.
     """
     total = functional.cross_entropy(
-        outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
-    return total / ((labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+    return total / ((labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)

@@ -1,4 +1,4 @@
-"""Ways to train: everything, or what PEFT offers.
+"""Training methods: full fine-tuning, or those of PEFT.
 
 Beside their own parameters, LoRA and its kin train whole copies of norms, input embeddings and position parameters:
 LoRA alone does not reach the target length, and with these it comes close to full training (Chen et al. 2023,
@@ -16,7 +16,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
-from hf_posenc.patching.preconditions.memory import check_rank_room
+from hf_posenc.patching.preconditions.memory import check_rank_memory
 from hf_posenc.patching.state import base_model_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Configure = Callable[[nn.Module, int], "PeftConfig"]
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train.
+    """A training method.
 
     Attributes:
         configure: from the model and the rank to what PEFT puts around it; None trains the model itself.
@@ -52,12 +52,12 @@ def lora(model: nn.Module, rank: int, **more: Any) -> LoraConfig:
     return LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=linear_layers(model),
         exclude_modules=r".*\bposenc\b.*", fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
-        **whole(model), **more,
+        **fully_trained_modules(model), **more,
     )  # fmt: skip
 
 
 def dora(model: nn.Module, rank: int) -> LoraConfig:
-    """LoRA of the direction, with the magnitude trained by itself (Liu et al. 2024, arXiv:2402.09353)."""
+    """LoRA of the direction, with the magnitude trained separately (Liu et al. 2024, arXiv:2402.09353)."""
     return lora(model, rank, use_dora=True)
 
 
@@ -65,7 +65,7 @@ def ia3(model: nn.Module, rank: int) -> PeftConfig:
     """One factor a channel of keys, values and the feed-forward layer (Liu et al. 2022, arXiv:2205.05638)."""
     from peft import IA3Config
 
-    kept = norms(model) | ({"posenc"} if position_parameters(model) else set())
+    kept = norm_layers(model) | ({"posenc"} if position_parameters(model) else set())
     return IA3Config(  # which cannot keep a tied layer tied: embeddings are left out
         modules_to_save=sorted(kept), fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules())
     )
@@ -85,7 +85,7 @@ def prefix(model: nn.Module, rank: int) -> PeftConfig:
     return PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=rank)
 
 
-def two_rates(model: Any, learning_rate: float) -> Optimizer:
+def lora_plus_optimiser(model: Any, learning_rate: float) -> Optimizer:
     """AdamW that trains LoRA's B sixteen times as fast as its A (Hayou et al. 2024, "LoRA+", arXiv:2402.12354)."""
     from peft.optimizers import create_loraplus_optimizer
 
@@ -94,31 +94,31 @@ def two_rates(model: Any, learning_rate: float) -> Optimizer:
     )
 
 
-def of_low_rank(model: nn.Module) -> int:
+def low_rank_size(model: nn.Module) -> int:
     """Rows and columns of all linear layers: LoRA has a vector for each side of each."""
-    linear = (m.weight for _, m in inner(model) if isinstance(m, (nn.Linear, Conv1D)))
+    linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
     return sum(sum(weight.shape) for weight in linear)
 
 
-def of_embeddings(model: nn.Module) -> int:
+def embedding_width(model: nn.Module) -> int:
     """Width of an embedding."""
     return int(base_model_of(model)[0].get_input_embeddings().weight.shape[-1])  # type: ignore[operator,union-attr]
 
 
-def of_keys(model: nn.Module) -> int:
+def key_value_width(model: nn.Module) -> int:
     """Width of the keys and values of all layers, where every head has its own."""
     config: Any = base_model_of(model)[0].config
-    return 2 * of_embeddings(model) * int(config.num_hidden_layers)
+    return 2 * embedding_width(model) * int(config.num_hidden_layers)
 
 
 METHODS = {
     "full": Method(None),
-    "lora": Method(lora, numbers=of_low_rank),
-    "dora": Method(dora, numbers=of_low_rank),
-    "lora_plus": Method(lora, optimiser=two_rates, numbers=of_low_rank),
+    "lora": Method(lora, numbers=low_rank_size),
+    "dora": Method(dora, numbers=low_rank_size),
+    "lora_plus": Method(lora, optimiser=lora_plus_optimiser, numbers=low_rank_size),
     "ia3": Method(ia3),
-    "prompt": Method(prompt, numbers=of_embeddings, virtual_tokens=True),
-    "prefix": Method(prefix, numbers=of_keys, virtual_tokens=True),
+    "prompt": Method(prompt, numbers=embedding_width, virtual_tokens=True),
+    "prefix": Method(prefix, numbers=key_value_width, virtual_tokens=True),
 }
 
 
@@ -140,12 +140,12 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
             "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
         )
     if method.configure is not None:
-        check_rank_room(rank, method.numbers(model), copies=TRAINED_COPIES)
+        check_rank_memory(rank, method.numbers(model), copies=TRAINED_COPIES)
     if method.virtual_tokens and not causal:
         raise TrainingImpossible(f"PEFT trains no {name} for a masked language model. Choose lora.")
     if method.virtual_tokens and (learned := position_parameters(model)):
         raise TrainingImpossible(
-            f"Method {name!r} trains nothing of the model, and the position parameter {learned[0]!r} wants training. "
+            f"Method {name!r} trains nothing of the model, and the position parameter {learned[0]!r} needs training. "
             "Choose lora, or another scheme."
         )
     return method
@@ -153,11 +153,11 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
 
 def linear_layers(model: nn.Module) -> list[str]:
     """Names of the base's linear layers, without those of schemes."""
-    return sorted({leaf(name) for name, module in inner(model) if isinstance(module, (nn.Linear, Conv1D))})
+    return sorted({last_name(name) for name, module in base_modules(model) if isinstance(module, (nn.Linear, Conv1D))})
 
 
-def whole(model: nn.Module) -> dict[str, Any]:
-    """What is trained as a whole beside an adapter, as LoRA's configuration wants it.
+def fully_trained_modules(model: nn.Module) -> dict[str, Any]:
+    """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
 
     A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
     to an output layer and could not be kept so: PEFT knows how for those called ``embed_tokens``.
@@ -165,8 +165,8 @@ def whole(model: nn.Module) -> dict[str, Any]:
     from peft.utils.constants import EMBEDDING_LAYER_NAMES
 
     base, _ = base_model_of(model)
-    names = norms(model)
-    embeddings = next(leaf(name) for name, module in inner(model) if module is base.get_input_embeddings())
+    names = norm_layers(model)
+    embeddings = next(last_name(name) for name, module in base_modules(model) if module is base.get_input_embeddings())
     tied = bool(getattr(base.config, "tie_word_embeddings", False))
     if not tied or embeddings in EMBEDDING_LAYER_NAMES:
         names.add(embeddings)
@@ -175,9 +175,9 @@ def whole(model: nn.Module) -> dict[str, Any]:
     return {"modules_to_save": sorted(names), "ensure_weight_tying": tied and embeddings in names}
 
 
-def norms(model: nn.Module) -> set[str]:
+def norm_layers(model: nn.Module) -> set[str]:
     """Names of the base's normalisation layers."""
-    return {leaf(name) for name, module in inner(model) if "Norm" in type(module).__name__}
+    return {last_name(name) for name, module in base_modules(model) if "Norm" in type(module).__name__}
 
 
 def position_parameters(model: nn.Module) -> list[str]:
@@ -185,12 +185,12 @@ def position_parameters(model: nn.Module) -> list[str]:
     return [name for name, _ in base_model_of(model)[0].named_parameters() if "posenc" in name.split(".")]
 
 
-def inner(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def base_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules of the base model by name, without those of schemes."""
     base, _ = base_model_of(model)
     return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
 
 
-def leaf(name: str) -> str:
+def last_name(name: str) -> str:
     """The last part of a module's name."""
     return name.rpartition(".")[2]

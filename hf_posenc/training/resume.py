@@ -1,7 +1,7 @@
-"""Runs that can be killed: which checkpoints are whole, and whose they are.
+"""Resume runs that were killed: find the last complete checkpoint, and check that it belongs to the same run.
 
 `Trainer` writes a checkpoint file by file and resumes from the highest number, complete or not. Here the last file of a
-checkpoint is a manifest of all the others, and a folder belongs to one run, whose settings stand in ``run.json``.
+checkpoint is a manifest of all the others, and a folder belongs to one run, with its settings in ``run.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNFINISHED = "unfinished"
 logger = logging.get_logger(__name__)
 
 
-class Manifest(TrainerCallback):
+class WriteManifest(TrainerCallback):
     """Writes the manifest of every checkpoint, after its last file."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -33,15 +33,15 @@ class Manifest(TrainerCallback):
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        write_json(folder / MANIFEST, sizes(folder))
+        write_json(folder / MANIFEST, file_sizes(folder))
 
 
-class Finished(Exception):
+class RunFinished(Exception):
     """All steps of a run are done."""
 
 
-class End(TrainerCallback):
-    """Ends a run that was killed behind its last step: `Trainer` would take one more."""
+class StopAtLastStep(TrainerCallback):
+    """Stop a resumed run that was killed after its last step: `Trainer` would take one more."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Before every step.
@@ -50,7 +50,7 @@ class End(TrainerCallback):
             Finished: there is no step left.
         """
         if state.global_step >= state.max_steps:
-            raise Finished
+            raise RunFinished
 
 
 def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
@@ -60,9 +60,9 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
         CheckpointMismatch: it belongs to a run of other settings, or to a run that was not asked to be resumed.
     """
     settings = json.loads(json.dumps(settings))
-    if checkpoints(folder) and not resume:
+    if checkpoint_folders(folder) and not resume:
         raise CheckpointMismatch(f"{folder} holds checkpoints of an earlier run. Pass resume=True, or another folder.")
-    if checkpoints(folder) and (folder / RUN).exists():
+    if checkpoint_folders(folder) and (folder / RUN).exists():
         try:
             before = read_object(folder / RUN)
         except (OSError, ValueError) as error:
@@ -71,33 +71,33 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
             ) from error
         for name in sorted(before.keys() | settings.keys()):
             if before.get(name) != settings.get(name):
-                told = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
+                difference = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
                 raise CheckpointMismatch(
-                    f"The run in {folder} had {told}. Resume it with the same settings, or choose another folder."
+                    f"The run in {folder} had {difference}. Resume it with the same settings, or choose another folder."
                 )
     write_json(folder / RUN, settings)
 
 
 def last_complete(folder: Path) -> str | None:
-    """The newest checkpoint all of whose files are as its manifest says; None where there is none."""
-    for checkpoint in reversed(checkpoints(folder)):
+    """The newest checkpoint whose files all match its manifest; None where there is none."""
+    for checkpoint in reversed(checkpoint_folders(folder)):
         try:
             listed: Any = read_object(checkpoint / MANIFEST)
         except (OSError, ValueError):
             listed = None
-        if listed is not None and listed == sizes(checkpoint):
+        if listed is not None and listed == file_sizes(checkpoint):
             return str(checkpoint)
-        logger.warning(f"{checkpoint} is not complete and is passed over. Delete it to save space.")
+        logger.warning(f"{checkpoint} is not complete and is skipped. Delete it to save space.")
     return None
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
     found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
     return sorted(found, key=lambda p: int(p.name.rpartition("-")[2]))
 
 
-def sizes(folder: Path) -> dict[str, int]:
+def file_sizes(folder: Path) -> dict[str, int]:
     """Bytes of every file in a checkpoint, by name, the manifest's own left out."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}

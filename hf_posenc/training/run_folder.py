@@ -1,34 +1,43 @@
-"""A run has its folder to itself, and room in it, before any work starts."""
+"""The folder of a run: locked and checked for free space before any work starts, and filled with the result."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
+from transformers import Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
 
-from hf_posenc.core.files.free_space import check_disk
+from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.free_space import check_disk_space
+from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
+from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
+from hf_posenc.training.loss_curve import Point
+from hf_posenc.training.resume import UNFINISHED
 
 try:
     import fcntl
-except ImportError:  # Windows, where nobody keeps two runs apart
+except ImportError:  # Windows, where two runs are not kept apart
     fcntl = None  # type: ignore[assignment]
 
-COPIES = 3
-"""Of what is trained: two checkpoints are kept while a third, or the result, is written."""
+CURVE = "curve.json"
+KEPT_COPIES = 3
+"""Copies of the trained parameters: two checkpoints are kept while a third, or the result, is written."""
 MOMENTS = 2
-"""Of AdamW, in every checkpoint beside the weights."""
+"""Moments of AdamW in every checkpoint, each as large as the weights."""
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` (made if need be) while this lasts. The lock goes with the process, however that ends.
+def exclusive_folder(folder: Path) -> Iterator[None]:
+    """Lock ``folder`` (made if need be) during the block. The lock is released when the process ends, however it ends.
 
     Raises:
-        FolderInUse: another run holds it.
+        FolderInUse: another run has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
@@ -49,11 +58,27 @@ def claimed(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def check_room(folder: Path, trained: nn.Module) -> None:
+def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
     """Refuse a run whose checkpoints will not fit.
 
     Raises:
-        NoRoom: the disk of ``folder`` has less room than they take.
+        NoDiskSpace: the disk of ``folder`` has less free space than they take.
     """
     size = sum(p.numel() * p.element_size() for p in trained.parameters() if p.requires_grad)
-    check_disk(folder, COPIES * (1 + MOMENTS) * size, "Checkpoints")
+    check_disk_space(folder, KEPT_COPIES * (1 + MOMENTS) * size, "Checkpoints")
+
+
+def save_result(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
+    """Save the trained model, gathered from all processes, and last the loss curve, which marks a run as finished."""
+    first, unfinished = trainer.is_world_process_zero(), folder / UNFINISHED
+    if first:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        trainer.save_model(str(unfinished))
+        if first:
+            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # pickled, and run.json says the same
+            write_json(unfinished / CURVE, [point.to_dict() for point in curve])
+            move_in(unfinished, folder, companions=(SIDECAR, PARAMETERS), last=(CURVE,))
+    finally:
+        if first:
+            shutil.rmtree(unfinished, ignore_errors=True)

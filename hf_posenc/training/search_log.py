@@ -1,7 +1,7 @@
-"""Losses of a search in the order they were measured, on disk as they come in.
+"""Log of a search: its losses in the order they were measured, written to disk one by one.
 
-An optimiser's draws follow from its seed and the losses it was told. A search that was stopped is therefore gone
-through again from its file, without measuring anything twice, and goes on as if nothing had happened.
+An optimiser's draws follow from its seed and the losses it received. A search that was stopped is therefore replayed
+from its file, without measuring anything twice, and then continues.
 """
 
 from __future__ import annotations

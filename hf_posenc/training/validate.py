@@ -1,4 +1,4 @@
-"""What fine-tuning is asked for, checked before a folder is made or a model wrapped."""
+"""Validate the arguments of fine-tuning before a folder is made or a model wrapped."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hf_posenc.errors import (
 )
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.training.config import Training, check_rate
+from hf_posenc.training.config import Training, check_learning_rate
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-def check_asked(model: Any, training: Any) -> None:
-    """Refuse what can be neither trained nor read.
+def check_model_and_settings(model: Any, training: Any) -> None:
+    """Refuse a model that cannot be trained, and settings of another type.
 
     Raises:
         UnsupportedModel: no adapter knows the model.
         TrainingImpossible: its weights are on the meta device.
-        WeightsNotFinite: one of them is no number.
+        WeightsNotFinite: one of them is NaN or infinite.
         WrongKind: the settings are no `Training`.
     """
     base_model_of(model)
@@ -43,7 +43,7 @@ def check_asked(model: Any, training: Any) -> None:
 
 
 def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
-    """Refuse what cannot read texts, or cannot hide a token from a masked model.
+    """Refuse what is no tokenizer, or one without a mask token for a masked model.
 
     Raises:
         WrongKind: it is no tokenizer.
@@ -59,7 +59,7 @@ def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
 
 
 def check_callbacks(given: Any) -> None:
-    """Refuse what `Trainer` would call and could not.
+    """Refuse callbacks that `Trainer` cannot call.
 
     Raises:
         WrongKind: one is no callback.
@@ -68,7 +68,7 @@ def check_callbacks(given: Any) -> None:
         raise WrongKind(f"callbacks is a list of transformers' TrainerCallback, got {shown(given)}. Pass such objects.")
 
 
-def texts_of(name: str, given: Any) -> Any:
+def documents_of(name: str, given: Any) -> Any:
     """Documents as a list; a data set of rows as it is.
 
     Raises:
@@ -86,7 +86,7 @@ def texts_of(name: str, given: Any) -> Any:
 
 
 def check_tokens(model: nn.Module, documents: Sequence[Tensor]) -> None:
-    """Refuse tokens that the model has no row for.
+    """Refuse token ids that the model has no embedding for.
 
     Raises:
         InvalidInput: there is one.
@@ -95,8 +95,8 @@ def check_tokens(model: nn.Module, documents: Sequence[Tensor]) -> None:
     check_vocabulary(base_model_of(model)[0], highest)
 
 
-def arguments_of(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
-    """`TrainingArguments` of a run, in which the caller's win.
+def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
+    """`TrainingArguments` of a run; the caller's override the others.
 
     Raises:
         WrongKind: the caller's are no mapping.
@@ -122,5 +122,5 @@ def arguments_of(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
         raise TrainingImpossible(
             f"TrainingArguments refuses what was asked for: {first}. Correct arguments."
         ) from error
-    check_rate("learning_rate", made.learning_rate)
+    check_learning_rate("learning_rate", made.learning_rate)
     return made

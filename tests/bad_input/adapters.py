@@ -165,7 +165,7 @@ def rows() -> list[Row]:
             (ODD, errors.TrainingImpossible),
             "[Tt]arget modules|not found",
             put_on(same),
-            host="gpt2",
+            model_type="gpt2",
             patch=right,
         ),
         Row(66, "patch=yes", errors.WrongKind, "'refuse' or 'apply'", put_on(same, patch="yes")),

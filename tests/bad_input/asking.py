@@ -191,7 +191,7 @@ def fine_tuning() -> list[Row]:
         Row(39, "finetune in a file", errors.FolderUnusable, "is a file", within),
         Row(22, "finetune on meta", TRAIN, "meta device", meta),
         Row(56, "finetune NaN", errors.WeightsNotFinite, "up_proj", lambda s: tuned(s, model=poisoned(s))),
-        Row(70, "finetune without a mask", TRAIN, "mask token", tuned, host="bert"),
+        Row(70, "finetune without a mask", TRAIN, "mask token", tuned, model_type="bert"),
         Row(36, "finetune past the reach", errors.LengthContradiction, "reaches 32", too_long),
         Row(44, "finetune method", TRAIN, "'lroa'.+'lora'", misnamed),
         *[

@@ -143,11 +143,11 @@ def rows() -> list[Row]:
             patch=patches[0]),
         Row(58, "fewer layers", BAD, "1 layers, and this model 2", fewer_layers, patch=patches[0]),
     ]  # fmt: skip
-    for host in ("bert", "gpt2"):
+    for kind in ("bert", "gpt2"):
         found += [
-            Row(59, f"{host} three axes", MASK, r"\(1, 6, 6\)", called(attention_mask=torch.ones(1, LENGTH, LENGTH)),
-                host=host, patch=("rope", {})),
-            Row(59, f"{host} one axis", BAD, r"\(6,\)", called(input_ids=torch.ones(LENGTH).long()), host=host,
+            Row(59, f"{kind} three axes", MASK, r"\(1, 6, 6\)", called(attention_mask=torch.ones(1, LENGTH, LENGTH)),
+                model_type=kind, patch=("rope", {})),
+            Row(59, f"{kind} one axis", BAD, r"\(6,\)", called(input_ids=torch.ones(LENGTH).long()), model_type=kind,
                 patch=("rope", {})),
         ]  # fmt: skip
     return found

@@ -232,7 +232,7 @@ def rows() -> list[Row]:
         ),
         Row(
             52,
-            "scaling put beside the block",
+            "scaling added to a scheme",
             DAMAGED,
             "rope_type 'default'.+'linear'.+patch the plain model",
             loaded(entries(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0})),
@@ -278,7 +278,7 @@ def rows() -> list[Row]:
 
 
 def remap_on_dynamic(folder: Path) -> None:
-    """The block keeps the host's rotation, and the configuration now has one that changes with the length."""
+    """The scheme was stored for one rotation, and the configuration now has one that changes with the length."""
     in_block(scheme=part("self_extend", group=4, window=8))(folder)
     entries(position_scheme_rotation=None)(folder)
     entries(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})(folder)

@@ -27,7 +27,7 @@ class Scene:
         folder: empty; what a row prepares goes elsewhere, so that whatever lies here afterwards was written.
         saved: folders made once: ``llama`` and ``gpt2`` patched, ``plain``, ``adapter`` and its ``base``.
         desk: where a row makes its damaged copies.
-        model: the host the row names.
+        model: the one the row names.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class Row:
         error: what refuses it.
         says: a pattern: the option, the value, the range.
         act: what is done.
-        host: the model it is done to, ``"llama"`` if nothing else is said; patched first with ``patch``.
+        model_type: the model it is done to, ``"llama"`` if nothing else is said; patched first with ``patch``.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Row:
     error: Errors
     says: str
     act: Callable[[Scene], object]
-    host: str = "llama"
+    model_type: str = "llama"
     patch: tuple[str, dict[str, Any]] | None = None
     marks: tuple[Any, ...] = field(default=(), compare=False)
 
@@ -62,8 +62,8 @@ class Row:
         return f"{self.number}-{self.name}"
 
     def model(self) -> nn.Module:
-        """A fresh host."""
-        model = tiny_model(self.host)
+        """A fresh model."""
+        model = tiny_model(self.model_type)
         return model if self.patch is None else hf_posenc.patch_model(model, self.patch[0], **self.patch[1])
 
 

@@ -102,12 +102,12 @@ def test_wrong_words(
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as ended:
         main(words)
-    said = capsys.readouterr()
-    assert ended.value.code == code, said.err
-    assert said.out == ""
-    assert re.search(says, said.err), said.err
-    assert "Traceback" not in said.err
-    assert all(c.isprintable() or c in "\n\t" for c in said.err)
+    captured = capsys.readouterr()
+    assert ended.value.code == code, captured.err
+    assert captured.out == ""
+    assert re.search(says, captured.err), captured.err
+    assert "Traceback" not in captured.err
+    assert all(c.isprintable() or c in "\n\t" for c in captured.err)
     assert sorted(tmp_path.rglob("*")) == before
 
 

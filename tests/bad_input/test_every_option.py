@@ -50,10 +50,10 @@ def test_no_option(record: SchemeRecord) -> None:
                 continue
             with pytest.raises(errors.PosEncError) as caught:
                 hf_posenc.patch_model(model, record.name, **{name: value})
-            told = str(caught.value)
-            assert isinstance(caught.value, (errors.OptionOutOfRange, errors.UnknownOption)), (name, value, told)
-            assert name in told
-            assert TWO_SENTENCES.match(told), told
+            message = str(caught.value)
+            assert isinstance(caught.value, (errors.OptionOutOfRange, errors.UnknownOption)), (name, value, message)
+            assert name in message
+            assert TWO_SENTENCES.match(message), message
             assert not hf_posenc.is_patched(model)
 
 

@@ -98,13 +98,13 @@ def loaded(base: Path, place: Path, seed: int) -> None:
     shutil.copytree(base, place)
     draw.choice([entry, entry, entry, damaged, indexed, beside])(place, draw)
     before = contents(place)
-    told = "Nothing is wrong. Go on."
+    message = "Nothing is wrong. Go on."
     try:
         hf_posenc.from_pretrained(place)
     except PosEncError as error:
-        told = str(error)
-    assert TWO_SENTENCES.match(told), told
-    assert len(told) < 2000
+        message = str(error)
+    assert TWO_SENTENCES.match(message), message
+    assert len(message) < 2000
     assert contents(place) == before
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 import hf_posenc
+from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
 from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.cli.arguments import scheme_options
@@ -26,21 +27,19 @@ from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
-from hf_posenc.patching.preconditions.host_config import check_host
+from hf_posenc.patching.preconditions.host_config import check_positions
 from hf_posenc.patching.stored.config_guard import unguard
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
     read_json,
-    saved_parameters,
-    sidecar_of,
     write_sidecar,
 )
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.schemes.entry import entries_of
 from hf_posenc.training.resume import last_complete, start_run
 
-BLOCK = {
+SCHEME = {
     "format": 1,
     "layers": {"0": [{"name": "none", "options": {}}]},
     "trained_length": 32,
@@ -52,7 +51,7 @@ CONFIG = {
     "model_type": "llama",
     "max_position_embeddings": 64,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-    "position_scheme": BLOCK,
+    "position_scheme": SCHEME,
     "position_scheme_guard": [["model_type", "llama"]],
 }
 ODD = [
@@ -122,9 +121,9 @@ some = settings(many, max_examples=150)
 
 
 @many
-@given(mutated(BLOCK))
+@given(mutated(SCHEME))
 def test_block(value: Any) -> None:
-    only_ours(lambda: SchemeBlock.read(value, "here"))
+    only_ours(lambda: SchemeConfig.read(value, "here"))
 
 
 @many
@@ -132,8 +131,8 @@ def test_block(value: Any) -> None:
 def test_configuration(value: Any) -> None:
     if isinstance(value, dict):
         only_ours(lambda: unguard(value, "here"))
-        only_ours(lambda: check_host(value, "here"))
-        only_ours(lambda: SchemeBlock.of_config(value, "here"))
+        only_ours(lambda: check_positions(value, "here"))
+        only_ours(lambda: SchemeConfig.of_config(value, "here"))
 
 
 @some
@@ -145,21 +144,21 @@ def test_configuration_file(data: bytes) -> None:
 
 
 @many
-@given(bitten(json.dumps(BLOCK).encode()))
+@given(bitten(json.dumps(SCHEME).encode()))
 def test_side_car_file(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_bytes(data)
-        only_ours(lambda: sidecar_of(folder))
+        only_ours(lambda: read_sidecar(Path(folder)))
 
 
 @many
-@given(mutated(BLOCK | {"parameters_sha256": "0" * 64}))
+@given(mutated(SCHEME | {"parameters_sha256": "0" * 64}))
 def test_side_car(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_text(json.dumps(value), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(save({}))
-        only_ours(lambda: sidecar_of(folder))
-        only_ours(lambda: saved_parameters(Path(folder)))
+        only_ours(lambda: read_sidecar(Path(folder)))
+        only_ours(lambda: read_position_parameters(Path(folder)))
 
 
 @some
@@ -229,7 +228,7 @@ def test_row_changed_by_hand(store: bytes, column: str, value: Any) -> None:
             only_ours(lambda: opened.get("1"))
 
 
-RUN_RECORD = {"length": 16, "steps": 3, "method": "lora", "scheme": BLOCK, "rows": 7, "eval_lengths": [16, 32]}
+RUN_RECORD = {"length": 16, "steps": 3, "method": "lora", "scheme": SCHEME, "rows": 7, "eval_lengths": [16, 32]}
 TASK = b"""include: other.yaml
 task: mine
 class: !function hf_posenc.eval.tasks.base.PerplexityTask
@@ -264,10 +263,10 @@ def test_task_file(data: bytes) -> None:
 def test_parameters_beside_a_side_car(data: bytes) -> None:
     """Damaged before the digest was made, so that the reader of tensors meets it."""
     with tempfile.TemporaryDirectory() as folder:
-        told = BLOCK | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
-        (Path(folder) / SIDECAR).write_text(json.dumps(told), encoding="utf-8")
+        message = SCHEME | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
+        (Path(folder) / SIDECAR).write_text(json.dumps(message), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(data)
-        only_ours(lambda: saved_parameters(Path(folder)))
+        only_ours(lambda: read_position_parameters(Path(folder)))
 
 
 @settings(many, max_examples=200)
@@ -281,16 +280,16 @@ def test_weights_of_a_checkpoint(data: bytes) -> None:
 
 def read_both(folder: Path) -> None:
     """What loading an adapter reads of a scheme."""
-    sidecar_of(folder)
-    saved_parameters(folder)
+    read_sidecar(folder)
+    read_position_parameters(folder)
 
 
 def test_every_flipped_bit_of_a_side_car(tmp_path: Path) -> None:
     """The first 4,096 bits of both files: 100 % are noticed."""
     model = hf_posenc.patch_model(tiny_model("llama"), "kerple")
     write_sidecar(model, tmp_path)
-    assert sidecar_of(tmp_path) is not None, "control: unharmed, it is read"
-    assert saved_parameters(tmp_path)
+    assert read_sidecar(tmp_path) is not None, "control: unharmed, it is read"
+    assert read_position_parameters(tmp_path)
     for name in (SIDECAR, PARAMETERS):
         whole = (tmp_path / name).read_bytes()
         for bit in range(min(4096, 8 * len(whole))):

@@ -28,18 +28,18 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     with pytest.raises(row.error, match=row.says) as caught:
         row.act(scene)
-    told = str(caught.value)
+    message = str(caught.value)
     assert isinstance(caught.value, errors.PosEncError)
-    assert TWO_SENTENCES.match(told), told
-    assert len(told) < 2000, told
-    assert all(c.isprintable() or c == "\n" for c in told), told
+    assert TWO_SENTENCES.match(message), message
+    assert len(message) < 2000, message
+    assert all(c.isprintable() or c == "\n" for c in message), message
     with pytest.raises(SystemExit) as ended:
         end(caught.value)
     assert ended.value.code in (FAILED, USAGE)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("Error: ")
-    assert "Traceback" not in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Error: ")
+    assert "Traceback" not in captured.err
     assert list(scene.folder.iterdir()) == []
 
 

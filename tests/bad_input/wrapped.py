@@ -76,7 +76,9 @@ def rows() -> list[Row]:
     return [
         Row(22, "a layer on meta", ODD, "LlamaModel.+float32.+cannot be run as it is.+meta", made(half_meta, "kerple")),
         Row(23, "DDP and a learned scheme", ODD, "DistributedDataParallel.+adds or freezes", made(Whole, "kerple")),
-        Row(23, "DDP and a frozen table", ODD, "freezes. Patch the model first", made(Whole, "alibi"), host="gpt2"),
+        Row(
+            23, "DDP and a frozen table", ODD, "freezes. Patch the model first", made(Whole, "alibi"), model_type="gpt2"
+        ),
         Row(23, "FSDP", ODD, "FullyShardedDataParallel.+shard it afterwards", made(Sharded)),
         Row(23, "FSDP's second form", ODD, "DTensor.+shard it afterwards", made(apart)),
         Row(23, "int8 by hand", ODD, "torch.int8 numbers.+Embedding", made(whole_numbers)),

@@ -54,22 +54,22 @@ def bert() -> PreTrainedModel:
     )  # fmt: skip
 
 
-HOSTS = {"llama": llama, "gpt2": gpt2, "bert": bert}
+MODELS = {"llama": llama, "gpt2": gpt2, "bert": bert}
 
 
 @pytest.fixture
-def host() -> Callable[[str], PreTrainedModel]:
+def make_model() -> Callable[[str], PreTrainedModel]:
     """The same weights at every call."""
 
     def make(kind: str) -> PreTrainedModel:
         torch.manual_seed(0)
-        return HOSTS[kind]().eval()
+        return MODELS[kind]().eval()
 
     return make
 
 
 @pytest.fixture
-def answer() -> Callable[[nn.Module], Tensor]:
+def logits_of() -> Callable[[nn.Module], Tensor]:
     """Logits (or hidden states) at every position of one text as long as the target."""
     ids = torch.randint(5, 64, (2, FACTOR * TRAINED), generator=torch.Generator().manual_seed(1))
 
@@ -81,7 +81,7 @@ def answer() -> Callable[[nn.Module], Tensor]:
 
 
 @pytest.fixture
-def stir() -> Callable[[nn.Module], None]:
+def perturb() -> Callable[[nn.Module], None]:
     """Give every trainable or positional parameter another value, as training would."""
 
     @torch.no_grad()
@@ -105,13 +105,13 @@ ONE_A_HOOK = [
 
 
 @pytest.fixture(scope="module")
-def pairs() -> list[Case]:
+def cases() -> list[Case]:
     """One scheme for every hook."""
     return [longest_case(kind, scheme) for kind, scheme in ONE_A_HOOK]
 
 
 @pytest.fixture
-def elsewhere(tmp_path) -> Callable[[str], None]:
+def run_in_new_process(tmp_path) -> Callable[[str], None]:
     """Run a program in a fresh process, in the test's folder."""
 
     def run(program: str) -> None:

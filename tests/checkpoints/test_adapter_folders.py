@@ -19,18 +19,17 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
+from hf_posenc.checkpoints.adapter_config import newer_release
+from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
 from hf_posenc.checkpoints.peft import (
     get_peft_model,
     load_peft_adapter,
-    newer_release,
     save_peft_adapter,
 )
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
-    saved_parameters,
-    sidecar_of,
 )
 
 from .conftest import FACTOR, TRAINED
@@ -43,13 +42,17 @@ def lora(**more: Any) -> Any:
 
 
 @pytest.fixture
-def adapter(host, stir, tmp_path) -> Callable[..., Path]:
+def adapter(make_model, perturb, tmp_path) -> Callable[..., Path]:
     """A trained adapter in a folder."""
 
     def make(scheme: Any = "t5", name: str = "adapter", **options: Any) -> Path:
-        base = host("llama") if scheme is None else patch_model(host("llama"), scheme, **{"factor": FACTOR, **options})
+        base = (
+            make_model("llama")
+            if scheme is None
+            else patch_model(make_model("llama"), scheme, **{"factor": FACTOR, **options})
+        )
         model = get_peft_model(base, lora())
-        stir(model)
+        perturb(model)
         save_peft_adapter(model, tmp_path / name)
         return tmp_path / name
 
@@ -75,53 +78,53 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("change", EDITS)
-def test_an_edited_side_car_is_noticed(change: str, adapter, host) -> None:
+def test_an_edited_side_car_is_noticed(change: str, adapter, make_model) -> None:
     """Each would be a block in good order: only its digest tells."""
     folder = adapter()
     edit(folder / SIDECAR, lambda content: None)  # another spacing of the same
-    assert is_patched(load_peft_adapter(host("llama"), folder, patch="apply"))
+    assert is_patched(load_peft_adapter(make_model("llama"), folder, patch="apply"))
     edit(folder / SIDECAR, EDITS[change])
     with pytest.raises(PeftAdapterMismatch, match=r"not as it was written|is not what"):
-        load_peft_adapter(host("llama"), folder, patch="apply")
+        load_peft_adapter(make_model("llama"), folder, patch="apply")
 
 
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_one_bit_of_learned_positions_is_noticed(place: float, adapter, host) -> None:
+def test_one_bit_of_learned_positions_is_noticed(place: float, adapter, make_model) -> None:
     folder = adapter()
     data = bytearray((folder / PARAMETERS).read_bytes())
     data[min(int(place * len(data)), len(data) - 1)] ^= 1
     (folder / PARAMETERS).write_bytes(data)
     with pytest.raises(PeftAdapterMismatch, match=PARAMETERS):
-        load_peft_adapter(host("llama"), folder, patch="apply")
+        load_peft_adapter(make_model("llama"), folder, patch="apply")
     (folder / PARAMETERS).unlink()
     with pytest.raises(PeftAdapterMismatch, match=PARAMETERS):
-        saved_parameters(folder)
+        read_position_parameters(folder)
 
 
-def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, host, answer, stir, tmp_path) -> None:
+def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, make_model, logits_of, perturb, tmp_path) -> None:
     """With learned positions, then with fixed ones, then on a plain base: nothing of those before is left."""
     folder = adapter("t5")
     assert {SIDECAR, PARAMETERS} <= {p.name for p in folder.iterdir()}
     adapter("yarn")
     assert PARAMETERS not in {p.name for p in folder.iterdir()}
-    assert sidecar_of(folder).layout.default.parts[0][0].record.name == "yarn"
-    plain = get_peft_model(host("llama"), lora())
-    stir(plain)
+    assert read_sidecar(folder).layout.default.parts[0][0].record.name == "yarn"
+    plain = get_peft_model(make_model("llama"), lora())
+    perturb(plain)
     save_peft_adapter(plain, folder)
     assert not {SIDECAR, PARAMETERS} & {p.name for p in folder.iterdir()}
-    assert sidecar_of(folder) is None
-    assert saved_parameters(folder) == {}
-    loaded = load_peft_adapter(host("llama"), folder)
+    assert read_sidecar(folder) is None
+    assert read_position_parameters(folder) == {}
+    loaded = load_peft_adapter(make_model("llama"), folder)
     assert not is_patched(loaded)
-    assert torch.equal(answer(loaded, TRAINED), answer(plain, TRAINED))
+    assert torch.equal(logits_of(loaded, TRAINED), logits_of(plain, TRAINED))
 
 
-def test_so_it_is_where_peft_itself_saves(adapter, host, tmp_path) -> None:
+def test_so_it_is_where_peft_itself_saves(adapter, make_model, tmp_path) -> None:
     folder = adapter("t5")
-    model = get_peft_model(patch_model(host("llama"), "yarn", factor=FACTOR), lora())
+    model = get_peft_model(patch_model(make_model("llama"), "yarn", factor=FACTOR), lora())
     type(model).save_pretrained(model, str(folder))
-    assert sidecar_of(folder).layout.default.parts[0][0].record.name == "yarn"
-    assert saved_parameters(folder) == {}
+    assert read_sidecar(folder).layout.default.parts[0][0].record.name == "yarn"
+    assert read_position_parameters(folder) == {}
 
 
 @pytest.mark.parametrize(
@@ -130,33 +133,33 @@ def test_so_it_is_where_peft_itself_saves(adapter, host, tmp_path) -> None:
     ids=str,
 )
 def test_a_base_with_a_scheme_of_its_own_is_not_patched_anew(
-    scheme: str, options: Any, adapter, host, tmp_path
+    scheme: str, options: Any, adapter, make_model, tmp_path
 ) -> None:
     folder = adapter("yarn")
-    patch_model(host("llama"), scheme, **{"factor": FACTOR, **options}).save_pretrained(tmp_path / "base")
+    patch_model(make_model("llama"), scheme, **{"factor": FACTOR, **options}).save_pretrained(tmp_path / "base")
     with pytest.raises(PeftAdapterMismatch, match="was trained under scheme"):
         from_pretrained(tmp_path / "base", peft_adapter=folder)
     with pytest.raises(PeftAdapterMismatch, match="was trained under scheme"):
         load_peft_adapter(from_pretrained(tmp_path / "base"), folder)
-    patch_model(host("llama"), "yarn", factor=FACTOR).save_pretrained(tmp_path / "its own")
+    patch_model(make_model("llama"), "yarn", factor=FACTOR).save_pretrained(tmp_path / "its own")
     assert is_patched(from_pretrained(tmp_path / "its own", peft_adapter=folder))
 
 
-def test_a_plain_adapter_wants_a_plain_base(adapter, host) -> None:
+def test_a_plain_adapter_wants_a_plain_base(adapter, make_model) -> None:
     folder = adapter(None)
     with pytest.raises(PeftAdapterMismatch, match="trained without a scheme"):
-        load_peft_adapter(patch_model(host("llama"), "yarn", factor=FACTOR), folder, patch="apply")
+        load_peft_adapter(patch_model(make_model("llama"), "yarn", factor=FACTOR), folder, patch="apply")
 
 
-def test_applied_it_takes_the_place_of_another_scheme(adapter, host, answer) -> None:
+def test_applied_it_takes_the_place_of_another_scheme(adapter, make_model, logits_of) -> None:
     folder = adapter("yarn")
-    on_plain = load_peft_adapter(host("llama"), folder, patch="apply")
-    on_other = load_peft_adapter(patch_model(host("llama"), "t5", factor=2), folder, patch="apply")
+    on_plain = load_peft_adapter(make_model("llama"), folder, patch="apply")
+    on_other = load_peft_adapter(patch_model(make_model("llama"), "t5", factor=2), folder, patch="apply")
     assert describe(on_other).scheme == "yarn"
-    assert torch.equal(answer(on_other), answer(on_plain))
+    assert torch.equal(logits_of(on_other), logits_of(on_plain))
 
 
-def test_a_weight_that_is_no_number(adapter, host) -> None:
+def test_a_weight_that_is_no_number(adapter, make_model) -> None:
     folder = adapter()
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
@@ -165,18 +168,18 @@ def test_a_weight_that_is_no_number(adapter, host) -> None:
         weights[name].view(-1)[-1] = bad
         save_file(weights, file)
         with pytest.raises(PeftAdapterMismatch, match="not finite"):
-            load_peft_adapter(host("llama"), folder, patch="apply")
+            load_peft_adapter(make_model("llama"), folder, patch="apply")
 
 
 @pytest.mark.filterwarnings("ignore:Found missing adapter keys")
-def test_a_weight_that_is_missing(adapter, host) -> None:
+def test_a_weight_that_is_missing(adapter, make_model) -> None:
     folder = adapter()
     file = folder / "adapter_model.safetensors"
     whole = load_file(file)
     for name in whole:
         save_file({n: w for n, w in whole.items() if n != name}, file)
         with pytest.raises(PeftAdapterMismatch, match="lacks"):
-            load_peft_adapter(host("llama"), folder, patch="apply")
+            load_peft_adapter(make_model("llama"), folder, patch="apply")
 
 
 def test_releases_are_compared_as_releases() -> None:
@@ -186,29 +189,29 @@ def test_releases_are_compared_as_releases() -> None:
         assert newer_release(older) is None
 
 
-def test_a_copied_folder_is_as_good(adapter, host, answer, tmp_path) -> None:
+def test_a_copied_folder_is_as_good(adapter, make_model, logits_of, tmp_path) -> None:
     folder = adapter("t5")
     shutil.copytree(folder, tmp_path / "copy")
-    one, two = (load_peft_adapter(host("llama"), f, patch="apply") for f in (folder, tmp_path / "copy"))
-    assert torch.equal(answer(one), answer(two))
+    one, two = (load_peft_adapter(make_model("llama"), f, patch="apply") for f in (folder, tmp_path / "copy"))
+    assert torch.equal(logits_of(one), logits_of(two))
 
 
-def test_a_request_is_held_against_the_adapters_scheme(adapter, host, tmp_path) -> None:
+def test_a_request_is_held_against_the_adapters_scheme(adapter, make_model, tmp_path) -> None:
     folder = adapter("yarn")
-    host("llama").save_pretrained(tmp_path / "base")
+    make_model("llama").save_pretrained(tmp_path / "base")
     for asked in ({"scheme": "pi"}, {"factor": 2.0}, {"target_length": 63}, {"trained_length": 8}):
         with pytest.raises(CheckpointMismatch, match="was asked for"):
             from_pretrained(tmp_path / "base", peft_adapter=folder, **asked)
     assert is_patched(from_pretrained(tmp_path / "base", peft_adapter=folder, scheme="yarn", factor=4.0))
 
 
-def test_a_base_that_lost_its_scheme_leaves_none_beside_its_adapter(host, tmp_path) -> None:
+def test_a_base_that_lost_its_scheme_leaves_none_beside_its_adapter(make_model, tmp_path) -> None:
     """Saved by PEFT itself, which replaces files and removes none."""
-    base = patch_model(host("llama"), "t5", factor=FACTOR)
+    base = patch_model(make_model("llama"), "t5", factor=FACTOR)
     model = get_peft_model(base, lora())
     type(model).save_pretrained(model, str(tmp_path))
     assert {SIDECAR, PARAMETERS} <= {p.name for p in tmp_path.iterdir()}
     unpatch_model(base)
     type(model).save_pretrained(model, str(tmp_path))
     assert not {SIDECAR, PARAMETERS} & {p.name for p in tmp_path.iterdir()}
-    assert not is_patched(load_peft_adapter(host("llama"), tmp_path))
+    assert not is_patched(load_peft_adapter(make_model("llama"), tmp_path))

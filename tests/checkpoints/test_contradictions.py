@@ -19,19 +19,20 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checkpoints.restore import put_on
+from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.scheme_block import FORMAT, SchemeBlock
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_fields import FORMAT
 
 from .conftest import FACTOR, TRAINED
 
 
 @pytest.fixture
-def saved(host, tmp_path) -> Callable[..., Path]:
+def saved(make_model, tmp_path) -> Callable[..., Path]:
     """A folder with a patched model."""
 
     def save(kind: str = "llama", scheme: Any = "yarn", **options: Any) -> Path:
-        patch_model(host(kind), scheme, **{"factor": FACTOR, **options}).save_pretrained(tmp_path)
+        patch_model(make_model(kind), scheme, **{"factor": FACTOR, **options}).save_pretrained(tmp_path)
         return tmp_path
 
     return save
@@ -62,19 +63,21 @@ def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any])
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("scheme", ["yarn", "dynamic_ntk", "logn", "longrope"])
-def test_lengths_are_those_that_were_given(scheme: str, lengths: dict[str, Any], host, answer, tmp_path) -> None:
+def test_lengths_are_those_that_were_given(
+    scheme: str, lengths: dict[str, Any], make_model, logits_of, tmp_path
+) -> None:
     """A trained length of one's own is not the host's ``max_position_embeddings``."""
     options = {"factor": None, **lengths}
-    model = patch_model(host("llama"), scheme, **options)
+    model = patch_model(make_model("llama"), scheme, **options)
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path)
-    told, before = describe(loaded), describe(model)
-    assert (told.trained_length, told.target_length) == (before.trained_length, before.target_length)
+    after, before = describe(loaded), describe(model)
+    assert (after.trained_length, after.target_length) == (before.trained_length, before.target_length)
     length = before.target_length
-    assert torch.equal(answer(loaded, length), answer(model, length))
-    other = answer(patch_model(host("llama"), scheme, target_length=length), length)
+    assert torch.equal(logits_of(loaded, length), logits_of(model, length))
+    other = logits_of(patch_model(make_model("llama"), scheme, target_length=length), length)
     if before.trained_length != TRAINED:
-        assert not torch.equal(other, answer(model, length))  # control
+        assert not torch.equal(other, logits_of(model, length))  # control
 
 
 ROTATIONS = {
@@ -136,16 +139,16 @@ def test_a_block_that_is_none(change: str, saved) -> None:
         from_pretrained(edit(saved(), lambda config: meddle(config["position_scheme"])))
 
 
-def test_a_block_is_read_as_it_is_written(host) -> None:
-    model = patch_model(host("llama"), "yarn", trained_length=12, target_length=60, layers={1: ("pi", {})})
-    block = SchemeBlock.of_model(model)
+def test_a_block_is_read_as_it_is_written(make_model) -> None:
+    model = patch_model(make_model("llama"), "yarn", trained_length=12, target_length=60, layers={1: ("pi", {})})
+    block = SchemeConfig.of_model(model)
     assert (block.trained_length, block.target_length, block.host_length) == (12, 60, TRAINED)
-    assert SchemeBlock.read(json.loads(json.dumps(block.to_json())), "here") == block
-    assert describe(put_on(block, host("llama"))).layers == {"1": "pi"}
+    assert SchemeConfig.read(json.loads(json.dumps(block.to_json())), "here") == block
+    assert describe(apply_scheme(block, make_model("llama"))).layers == {"1": "pi"}
     for name in ("trained_length", "target_length", "host_length"):
         changed = copy.deepcopy(block.to_json())
         changed[name] += 1
-        assert SchemeBlock.read(changed, "here") != block
+        assert SchemeConfig.read(changed, "here") != block
 
 
 def test_a_weight_of_the_base_that_is_missing(saved) -> None:
@@ -178,18 +181,18 @@ def test_a_weight_that_is_no_number(name: str, saved) -> None:
         from_pretrained(folder)
 
 
-def test_a_plain_weight_that_is_no_number(host, tmp_path) -> None:
+def test_a_plain_weight_that_is_no_number(make_model, tmp_path) -> None:
     """Nothing is patched, and what is loaded is looked at all the same."""
-    host("llama").save_pretrained(tmp_path)
+    make_model("llama").save_pretrained(tmp_path)
     edit_weights(tmp_path, lambda weights: weights["model.norm.weight"][2:3].fill_(torch.inf))
     with pytest.raises(PosEncError, match="norm"):
         from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("lost", ["log_slopes", "both"])
-def test_what_a_checkpoint_has_is_kept_where_it_lacks_the_rest(lost: str, host, tmp_path) -> None:
+def test_what_a_checkpoint_has_is_kept_where_it_lacks_the_rest(lost: str, make_model, tmp_path) -> None:
     """A composition of two learned schemes, one of which has no weights: the other keeps its own."""
-    model = patch_model(host("llama"), [("alibi", {"slopes": "learned"}), ("t5", {})], factor=FACTOR)
+    model = patch_model(make_model("llama"), [("alibi", {"slopes": "learned"}), ("t5", {})], factor=FACTOR)
     learned = {name: p for name, p in model.named_parameters() if "posenc" in name}
     with torch.no_grad():
         for parameter in learned.values():
@@ -204,9 +207,9 @@ def test_what_a_checkpoint_has_is_kept_where_it_lacks_the_rest(lost: str, host, 
         assert loaded[name].isfinite().all()
 
 
-def test_what_a_scheme_has_is_kept_where_it_lacks_a_part(host, tmp_path) -> None:
+def test_what_a_scheme_has_is_kept_where_it_lacks_a_part(make_model, tmp_path) -> None:
     """FIRE has several parameters in one scheme: those that are there are not drawn anew."""
-    model = patch_model(host("llama"), "fire", factor=FACTOR)
+    model = patch_model(make_model("llama"), "fire", factor=FACTOR)
     learned = {name: p for name, p in model.named_parameters() if "posenc" in name}
     assert len(learned) > 2
     with torch.no_grad():
@@ -221,9 +224,9 @@ def test_what_a_scheme_has_is_kept_where_it_lacks_a_part(host, tmp_path) -> None
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
-def test_a_table_out_of_use_stays_frozen(kind: str, saved, host) -> None:
+def test_a_table_out_of_use_stays_frozen(kind: str, saved, make_model) -> None:
     folder = saved(kind, "alibi")
-    before = patch_model(host(kind), "alibi", factor=FACTOR)
+    before = patch_model(make_model(kind), "alibi", factor=FACTOR)
     frozen = [name for name, p in before.named_parameters() if not p.requires_grad]
     assert frozen
     loaded = from_pretrained(folder)

@@ -44,7 +44,7 @@ def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_
         export_native(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
 
 
-def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
+def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> None:
     """Without this package, at the trained and at the target length; by-length schemes at the trained one only."""
     save_file(TEXTS, tmp_path / "texts.safetensors")
     models = {}
@@ -59,7 +59,7 @@ def test_plain_transformers_computes_the_same(elsewhere, tmp_path) -> None:
         assert "position_scheme" not in config
         assert config["max_position_embeddings"] == (TRAINED_LENGTH if scheme == "dynamic_ntk" else 4 * TRAINED_LENGTH)
         assert config["rope_parameters"]["rope_type"] == parameters["rope_type"]
-    elsewhere(WITHOUT)
+    run_in_new_process(WITHOUT)
     for folder, model in models.items():
         stored = load_file(tmp_path / folder / "logits.safetensors")
         by_length = folder.partition("-")[2] in ("longrope", "dynamic_ntk")

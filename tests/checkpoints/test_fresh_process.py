@@ -35,8 +35,8 @@ from safetensors.torch import load_file
 
 def compare(model, folder, limit):
     stored = load_file(folder / "asked.safetensors")
-    gap = (forward(model, stored["tokens"]) - stored["read"]).abs().max().item()
-    assert gap <= limit, (str(folder), gap)
+    deviation = (forward(model, stored["tokens"]) - stored["read"]).abs().max().item()
+    assert deviation <= limit, (str(folder), deviation)
 
 jobs = json.loads(Path("jobs.json").read_text())
 for job in jobs:
@@ -51,12 +51,12 @@ for job in jobs:
 """
 
 
-def test_there_is_one_for_every_hook(pairs) -> None:
-    schemes = [scheme_of(pair.apply(pair.fresh())) for pair in pairs]
+def test_there_is_one_for_every_hook(cases) -> None:
+    schemes = [scheme_of(case.apply(case.fresh())) for case in cases]
     assert {hook for scheme in schemes for hook in HOOKS if implements(scheme, hook)} == set(HOOKS)
 
 
-def test_numbers_are_equal(pairs, elsewhere, tmp_path) -> None:
+def test_numbers_are_equal(cases, run_in_new_process, tmp_path) -> None:
     """Types, shards and device maps are dealt out among the schemes; Auto classes load them after `enable_auto`."""
     jobs = []
     heads = {
@@ -64,19 +64,19 @@ def test_numbers_are_equal(pairs, elsewhere, tmp_path) -> None:
         "gpt2": ["AutoModelForCausalLM", "AutoModel", "AutoModelForTokenClassification"],
         "bert": ["AutoModelForMaskedLM", "AutoModel", "AutoModelForQuestionAnswering"],
     }
-    for number, pair in enumerate(pairs):
+    for number, case in enumerate(cases):
         dtype = list(ROUNDING)[number % 3]
-        model = pair.apply(pair.fresh()).to(dtype)
-        folder = f"{pair.model_name}-{pair.scheme_name}"
+        model = case.apply(case.fresh()).to(dtype)
+        folder = f"{case.model_name}-{case.scheme_name}"
         model.save_pretrained(tmp_path / folder, **({"max_shard_size": "40KB"} if number % 2 else {}))
-        tokens = random_tokens(model, pair.clip_length(pair.trained_length + 9, model)).contiguous()
+        tokens = random_tokens(model, case.clip_length(case.trained_length + 9, model)).contiguous()
         save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
         load = [{}, {"device_map": "cpu"}, {"device_map": "auto"}][number % 3]
-        auto = heads[pair.model_name][: 3 if number % 4 == 0 else 1]
+        auto = heads[case.model_name][: 3 if number % 4 == 0 else 1]
         jobs.append({"folder": folder, "load": load, "limit": ROUNDING[dtype], "auto": auto})
         assert bool(list((tmp_path / folder).glob("model-*"))) == bool(number % 2)
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    elsewhere(READER)
+    run_in_new_process(READER)
 
 
 ADAPTERS = """
@@ -95,8 +95,8 @@ for job in json.loads(Path("jobs.json").read_text()):
         if base == "patched":
             hf_posenc.patch_model(model, job["scheme"], **job["options"])
         model = hf_posenc.load_peft_adapter(model, folder, patch="apply" if base == "plain" else "refuse")
-        gap = (forward(model, stored["tokens"]) - stored["read"]).abs().max().item()
-        assert gap <= 1e-4, (str(folder), base, gap)
+        deviation = (forward(model, stored["tokens"]) - stored["read"]).abs().max().item()
+        assert deviation <= 1e-4, (str(folder), base, deviation)
 """
 PROJECTIONS = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "bert": ["query", "value"]}
 
@@ -105,24 +105,24 @@ def lora(kind: str) -> peft.LoraConfig:
     return peft.LoraConfig(r=2, target_modules=PROJECTIONS[kind], fan_in_fan_out=kind == "gpt2")
 
 
-def patch_then_peft(pair: Case):
-    return peft.get_peft_model(patch_model(pair.fresh(), pair.scheme, **pair.options), lora(pair.model_name))
+def patch_then_peft(case: Case):
+    return peft.get_peft_model(patch_model(case.fresh(), case.scheme, **case.options), lora(case.model_name))
 
 
-def peft_then_patch(pair: Case):
-    return patch_model(peft.get_peft_model(pair.fresh(), lora(pair.model_name)), pair.scheme, **pair.options)
+def peft_then_patch(case: Case):
+    return patch_model(peft.get_peft_model(case.fresh(), lora(case.model_name)), case.scheme, **case.options)
 
 
-def patch_then_add(pair: Case):
-    model = patch_model(pair.fresh(), pair.scheme, **pair.options)
-    model.add_adapter(lora(pair.model_name))
+def patch_then_add(case: Case):
+    model = patch_model(case.fresh(), case.scheme, **case.options)
+    model.add_adapter(lora(case.model_name))
     return model
 
 
-def add_then_patch(pair: Case):
-    model = pair.fresh()
-    model.add_adapter(lora(pair.model_name))
-    return patch_model(model, pair.scheme, **pair.options)
+def add_then_patch(case: Case):
+    model = case.fresh()
+    model.add_adapter(lora(case.model_name))
+    return patch_model(model, case.scheme, **case.options)
 
 
 ORDERS = [patch_then_peft, peft_then_patch]
@@ -131,23 +131,23 @@ if Version(peft.__version__) >= Version(MIN_PEFT_VERSION):  # transformers refus
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT reads what transformers has renamed
-def test_adapters_saved_by_others_are_equal(pairs, elsewhere, tmp_path) -> None:
+def test_adapters_saved_by_others_are_equal(cases, run_in_new_process, tmp_path) -> None:
     """PEFT and transformers save them, in every order of patch and adapter; no function of this package is called."""
     jobs = []
     generator = torch.Generator().manual_seed(0)
-    for number, pair in enumerate(pairs):
+    for number, case in enumerate(cases):
         for order in (ORDERS[number % len(ORDERS)], ORDERS[(number + 1) % len(ORDERS)]):
-            model = order(pair).eval()
+            model = order(case).eval()
             with torch.no_grad():
                 for name, weight in model.named_parameters():
                     if "lora_" in name or "posenc." in name:
                         weight += 0.1 * torch.randn(weight.shape, generator=generator)
-            folder = f"{pair}-{order.__name__}"
+            folder = f"{case}-{order.__name__}"
             model.save_pretrained(tmp_path / folder)
-            tokens = random_tokens(model, pair.clip_length(pair.trained_length + 9, model)).contiguous()
+            tokens = random_tokens(model, case.clip_length(case.trained_length + 9, model)).contiguous()
             save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
-            jobs.append({"folder": folder, "kind": pair.model_name, "scheme": pair.scheme, "options": pair.options})
+            jobs.append({"folder": folder, "kind": case.model_name, "scheme": case.scheme, "options": case.options})
             with pytest.raises(KeyError, match="hf_posenc"):
-                peft.PeftModel.from_pretrained(tiny_model(pair.model_name), tmp_path / folder)
+                peft.PeftModel.from_pretrained(tiny_model(case.model_name), tmp_path / folder)
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    elsewhere(ADAPTERS)
+    run_in_new_process(ADAPTERS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hf_posenc.core.files import staged as staging
-from hf_posenc.core.files.staged import move_in, outlived, staged
+from hf_posenc.core.files.staged import move_in, staged, superseded_files
 
 OLD = {"config.json": "old", "a.txt": "old", "model.safetensors": "old", "README.md": "old", "kept.txt": "kept"}
 NEW = {
@@ -114,6 +114,6 @@ def test_only_weights_of_the_same_name_are_outlived(tmp_path) -> None:
         "x.json",
     ]
     written(tmp_path, dict.fromkeys(names, "old"))
-    found = outlived([Path("model-00001-of-00002.safetensors")], tmp_path, ("x.json",))
+    found = superseded_files([Path("model-00001-of-00002.safetensors")], tmp_path, ("x.json",))
     assert sorted(p.name for p in found) == ["model-00003-of-00003.safetensors", "model.safetensors", "x.json"]
-    assert outlived([Path("config.json")], tmp_path, ()) == []
+    assert superseded_files([Path("config.json")], tmp_path, ()) == []

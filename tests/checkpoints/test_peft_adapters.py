@@ -45,14 +45,14 @@ def posenc_in_peft(model, kind: str, scheme):
 
 
 @pytest.fixture
-def adapter(host, stir, answer, tmp_path):
+def adapter(make_model, perturb, logits_of, tmp_path):
     """A trained adapter in a folder, and what its model answers."""
 
     def make(kind="llama", scheme="yarn", order=patch_first):
-        model = order(host(kind), kind, scheme)
-        stir(model)
+        model = order(make_model(kind), kind, scheme)
+        perturb(model)
         save_peft_adapter(model, tmp_path / "adapter")
-        return tmp_path / "adapter", answer(model)
+        return tmp_path / "adapter", logits_of(model)
 
     return make
 
@@ -61,52 +61,54 @@ def adapter(host, stir, answer, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("llama", "t5"), ("llama", PER_LAYER), ("gpt2", "t5"), ("bert", "t5")], ids=str
 )
-def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, host, answer) -> None:
+def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, make_model, logits_of) -> None:
     folder, want = adapter(kind, scheme, order)
-    on_plain = load_peft_adapter(host(kind), folder, patch="apply")
-    assert torch.equal(answer(on_plain), want)
-    on_patched = load_peft_adapter(patch_model(host(kind), scheme, factor=FACTOR), folder)
-    assert torch.equal(answer(on_patched), want)
+    on_plain = load_peft_adapter(make_model(kind), folder, patch="apply")
+    assert torch.equal(logits_of(on_plain), want)
+    on_patched = load_peft_adapter(patch_model(make_model(kind), scheme, factor=FACTOR), folder)
+    assert torch.equal(logits_of(on_patched), want)
 
 
-def test_peft_alone_refuses_them_and_would_lose_them(host, answer, adapter) -> None:
+def test_peft_alone_refuses_them_and_would_lose_them(make_model, logits_of, adapter) -> None:
     """Control: what `test_learned_positions_travel_in_every_order` compares does depend on the sidecar."""
     folder, want = adapter("llama", "t5", peft_first)
     with pytest.raises(KeyError, match=r"use hf_posenc\.load_peft_adapter"):
-        peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
+        peft.PeftModel.from_pretrained(patch_model(make_model("llama"), "t5", factor=FACTOR), folder)
     rewrite("adapter_config.json", lambda c: c.update(peft_type="LORA"))(folder)
-    alone = peft.PeftModel.from_pretrained(patch_model(host("llama"), "t5", factor=FACTOR), folder)
-    assert (answer(alone) - want).abs().max() > 0.1
-    alone = peft.PeftModel.from_pretrained(host("llama"), folder)  # no scheme at all, and no word of it
-    assert (answer(alone) - want).abs().max() > 0.1
+    alone = peft.PeftModel.from_pretrained(patch_model(make_model("llama"), "t5", factor=FACTOR), folder)
+    assert (logits_of(alone) - want).abs().max() > 0.1
+    alone = peft.PeftModel.from_pretrained(make_model("llama"), folder)  # no scheme at all, and no word of it
+    assert (logits_of(alone) - want).abs().max() > 0.1
 
 
-def test_from_pretrained_patches_the_base_as_the_adapter_says(host, answer, adapter, tmp_path) -> None:
+def test_from_pretrained_patches_the_base_as_the_adapter_says(make_model, logits_of, adapter, tmp_path) -> None:
     folder, want = adapter("llama", "yarn")
-    host("llama").save_pretrained(tmp_path / "base")
-    assert torch.equal(answer(from_pretrained(tmp_path / "base", peft_adapter=folder)), want)
-    assert torch.equal(answer(from_pretrained(tmp_path / "base", scheme="yarn", factor=4, peft_adapter=folder)), want)
+    make_model("llama").save_pretrained(tmp_path / "base")
+    assert torch.equal(logits_of(from_pretrained(tmp_path / "base", peft_adapter=folder)), want)
+    assert torch.equal(
+        logits_of(from_pretrained(tmp_path / "base", scheme="yarn", factor=4, peft_adapter=folder)), want
+    )
     with pytest.raises(CheckpointMismatch, match="'pi' was asked for"):
         from_pretrained(tmp_path / "base", scheme="pi", factor=4, peft_adapter=folder)
     content = json.loads((folder / "adapter_config.json").read_text())
     content["base_model_name_or_path"] = str(tmp_path / "base")
     (folder / "adapter_config.json").write_text(json.dumps(content))
-    assert torch.equal(answer(from_pretrained(folder)), want)  # an adapter's folder names its base
+    assert torch.equal(logits_of(from_pretrained(folder)), want)  # an adapter's folder names its base
 
 
-def test_merging_and_unloading_keep_the_scheme(host, answer, stir, adapter, tmp_path) -> None:
+def test_merging_and_unloading_keep_the_scheme(make_model, logits_of, perturb, adapter, tmp_path) -> None:
     folder, want = adapter("llama", "t5", posenc_in_peft)
-    merged = load_peft_adapter(host("llama"), folder, patch="apply").merge_and_unload()
+    merged = load_peft_adapter(make_model("llama"), folder, patch="apply").merge_and_unload()
     assert describe(merged).scheme == "t5"
-    assert (answer(merged) - want).abs().max() < 1e-4  # W + BA is summed in another order than Wx + B(Ax)
+    assert (logits_of(merged) - want).abs().max() < 1e-4  # W + BA is summed in another order than Wx + B(Ax)
     merged.save_pretrained(tmp_path / "merged")
-    assert torch.equal(answer(from_pretrained(tmp_path / "merged")), answer(merged))
-    plain = patch_model(host("llama"), "yarn", factor=FACTOR)
+    assert torch.equal(logits_of(from_pretrained(tmp_path / "merged")), logits_of(merged))
+    plain = patch_model(make_model("llama"), "yarn", factor=FACTOR)
     model = get_peft_model(plain, config("llama"))
-    before = answer(model)
-    stir(model)
-    assert not torch.equal(answer(model), before)
-    assert torch.equal(answer(model.unload()), before)
+    before = logits_of(model)
+    perturb(model)
+    assert not torch.equal(logits_of(model), before)
+    assert torch.equal(logits_of(model.unload()), before)
 
 
 def other_scheme(model):
@@ -126,49 +128,49 @@ def no_scheme(model):
 
 
 @pytest.mark.parametrize("base", [other_scheme, other_length, other_option, no_scheme], ids=lambda f: f.__name__)
-def test_any_other_base_is_refused_or_patched_on_request(base, host, answer, adapter) -> None:
+def test_any_other_base_is_refused_or_patched_on_request(base, make_model, logits_of, adapter) -> None:
     folder, want = adapter("llama", "yarn")
-    model = base(host("llama"))
-    before = answer(model)
+    model = base(make_model("llama"))
+    before = logits_of(model)
     with pytest.raises(PeftAdapterMismatch, match=r"trained under scheme 'yarn' \(trained 16, target 64\)"):
         load_peft_adapter(model, folder)
-    assert torch.equal(answer(model), before)
-    assert torch.equal(answer(load_peft_adapter(model, folder, patch="apply")), want)
+    assert torch.equal(logits_of(model), before)
+    assert torch.equal(logits_of(load_peft_adapter(model, folder, patch="apply")), want)
 
 
-def test_an_adapter_without_a_scheme(host, answer, stir, tmp_path) -> None:
-    model = get_peft_model(host("llama"), config("llama"))
-    stir(model)
+def test_an_adapter_without_a_scheme(make_model, logits_of, perturb, tmp_path) -> None:
+    model = get_peft_model(make_model("llama"), config("llama"))
+    perturb(model)
     model.save_pretrained(tmp_path)
-    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path)), answer(model))
+    assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path)), logits_of(model))
     with pytest.raises(PeftAdapterMismatch, match="without a scheme"):
-        load_peft_adapter(patch_model(host("llama"), "yarn", factor=FACTOR), tmp_path)
-    host("llama").save_pretrained(tmp_path / "base")
+        load_peft_adapter(patch_model(make_model("llama"), "yarn", factor=FACTOR), tmp_path)
+    make_model("llama").save_pretrained(tmp_path / "base")
     asked = from_pretrained(tmp_path / "base", scheme="yarn", factor=FACTOR, peft_adapter=tmp_path)  # said outright
-    assert torch.equal(answer(asked), answer(patch_model(model, "yarn", factor=FACTOR)))
+    assert torch.equal(logits_of(asked), logits_of(patch_model(model, "yarn", factor=FACTOR)))
 
 
-def test_another_base_length_is_refused_even_on_request(host, adapter) -> None:
+def test_another_base_length_is_refused_even_on_request(make_model, adapter) -> None:
     folder, _ = adapter("llama", "yarn")
-    longer = host("llama")
+    longer = make_model("llama")
     longer.config.max_position_embeddings = 32
     with pytest.raises(PeftAdapterMismatch, match="16 positions, and this one has 32"):
         load_peft_adapter(longer, folder, patch="apply")
     assert not is_patched(longer)
 
 
-def test_a_loaded_adapter_saves_its_scheme_again_and_no_other(host, answer, adapter, tmp_path) -> None:
+def test_a_loaded_adapter_saves_its_scheme_again_and_no_other(make_model, logits_of, adapter, tmp_path) -> None:
     folder, want = adapter("llama", "t5")
-    model = load_peft_adapter(host("llama"), folder, patch="apply")
+    model = load_peft_adapter(make_model("llama"), folder, patch="apply")
     model.save_pretrained(tmp_path / "again")
-    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path / "again", patch="apply")), want)
+    assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path / "again", patch="apply")), want)
     unpatch_model(model)
     model.save_pretrained(tmp_path / "again")
     assert not list((tmp_path / "again").glob("position_scheme*"))
 
 
-def test_training_reaches_position_parameters_inside_peft(host) -> None:
-    model = posenc_in_peft(host("llama"), "llama", "t5")
+def test_training_reaches_position_parameters_inside_peft(make_model) -> None:
+    model = posenc_in_peft(make_model("llama"), "llama", "t5")
     model(torch.arange(5, 45)[None]).logits.square().sum().backward()
     gradient = scheme_of(model).table.weight.grad
     assert gradient is not None
@@ -223,19 +225,19 @@ DAMAGE = {
 
 @pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # PEFT's own word, besides our error
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damaged_folders_are_refused(damage, host, adapter) -> None:
+def test_damaged_folders_are_refused(damage, make_model, adapter) -> None:
     folder, _ = adapter("llama", "t5")
     damage(folder)
     with pytest.raises(PeftAdapterMismatch) as caught:
-        load_peft_adapter(host("llama"), folder, patch="apply")
+        load_peft_adapter(make_model("llama"), folder, patch="apply")
     assert str(caught.value).rstrip().endswith(".")
 
 
-def test_auto_classes_send_such_an_adapter_to_us(host, adapter, tmp_path) -> None:
+def test_auto_classes_send_such_an_adapter_to_us(make_model, adapter, tmp_path) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, _ = adapter("llama", "yarn")
-    host("llama").save_pretrained(tmp_path / "base")
+    make_model("llama").save_pretrained(tmp_path / "base")
     rewrite("adapter_config.json", lambda c: c.update(base_model_name_or_path=str(tmp_path / "base")))(folder)
     enable_auto()
     try:

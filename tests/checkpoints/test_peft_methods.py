@@ -34,25 +34,25 @@ METHODS = {
 
 @pytest.mark.parametrize("scheme", ["yarn", "t5"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_comes_back(method, scheme, host, answer, stir, tmp_path) -> None:
-    model = with_scheme(patch_model(host("llama"), scheme, factor=FACTOR), METHODS[method]())
-    stir(model)
-    want = answer(model)
+def test_every_method_comes_back(method, scheme, make_model, logits_of, perturb, tmp_path) -> None:
+    model = with_scheme(patch_model(make_model("llama"), scheme, factor=FACTOR), METHODS[method]())
+    perturb(model)
+    want = logits_of(model)
     model.save_pretrained(tmp_path)
     with pytest.raises(KeyError, match="hf_posenc"):
-        peft.PeftModel.from_pretrained(host("llama"), tmp_path)
-    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path, patch="apply")), want)
+        peft.PeftModel.from_pretrained(make_model("llama"), tmp_path)
+    assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path, patch="apply")), want)
     copy.deepcopy(model).save_pretrained(tmp_path / "copy")
-    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path / "copy", patch="apply")), want)
+    assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path / "copy", patch="apply")), want)
 
 
 @pytest.mark.parametrize("method", ["prompt", "prefix"])
-def test_a_scheme_put_under_a_prompt_is_saved_too(method, host, answer, stir, tmp_path) -> None:
+def test_a_scheme_put_under_a_prompt_is_saved_too(method, make_model, logits_of, perturb, tmp_path) -> None:
     """In this order PEFT's own model is known, and nothing of this package needs to save it."""
-    model = patch_model(peft.get_peft_model(host("llama"), METHODS[method]()), "yarn", factor=FACTOR)
-    stir(model)
+    model = patch_model(peft.get_peft_model(make_model("llama"), METHODS[method]()), "yarn", factor=FACTOR)
+    perturb(model)
     peft.PeftModel.save_pretrained(model, str(tmp_path))
-    assert torch.equal(answer(load_peft_adapter(host("llama"), tmp_path, patch="apply")), answer(model))
+    assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path, patch="apply")), logits_of(model))
 
 
 def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
@@ -110,45 +110,47 @@ def lora(**more) -> peft.LoraConfig:
     return peft.LoraConfig(r=2, target_modules=TWO, **more)
 
 
-def test_several_adapters_on_one_base(host, answer, stir, tmp_path) -> None:
+def test_several_adapters_on_one_base(make_model, logits_of, perturb, tmp_path) -> None:
     wanted = {}
     for name in ("one", "two"):
-        model = with_scheme(patch_model(host("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
-        stir(model)
+        model = with_scheme(patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
+        perturb(model)
         if name == "two":
             model.base_model.model.model.posenc.modules_to_save["default"].table.weight.data.mul_(2)
-        wanted[name] = answer(model)
+        wanted[name] = logits_of(model)
         model.save_pretrained(tmp_path / name)
-    both = load_peft_adapter(host("llama"), tmp_path / "one", patch="apply", adapter_name="one")
+    both = load_peft_adapter(make_model("llama"), tmp_path / "one", patch="apply", adapter_name="one")
     both = load_peft_adapter(both, tmp_path / "two", adapter_name="two")
     for name in ("two", "one"):
         both.set_adapter(name)
-        assert torch.equal(answer(both), wanted[name])
+        assert torch.equal(logits_of(both), wanted[name])
     with pytest.raises(PeftAdapterMismatch, match="called 'two' already"):
         load_peft_adapter(both, tmp_path / "two", adapter_name="two")
     both.save_pretrained(tmp_path / "both")
     for name in ("one", "two"):
-        again = load_peft_adapter(host("llama"), tmp_path / "both" / name, patch="apply")
-        assert torch.equal(answer(again), wanted[name])
+        again = load_peft_adapter(make_model("llama"), tmp_path / "both" / name, patch="apply")
+        assert torch.equal(logits_of(again), wanted[name])
 
 
-def test_a_second_adapter_of_another_scheme_or_other_shared_positions(host, stir, tmp_path) -> None:
+def test_a_second_adapter_of_another_scheme_or_other_shared_positions(make_model, perturb, tmp_path) -> None:
     for name, scheme in (("t5", "t5"), ("pi", "pi")):
-        model = with_scheme(patch_model(host("llama"), scheme, factor=FACTOR), lora())
-        stir(model)
+        model = with_scheme(patch_model(make_model("llama"), scheme, factor=FACTOR), lora())
+        perturb(model)
         model.save_pretrained(tmp_path / name)
-    base = with_scheme(patch_model(host("llama"), "t5", factor=FACTOR), lora())
+    base = with_scheme(patch_model(make_model("llama"), "t5", factor=FACTOR), lora())
     with pytest.raises(PeftAdapterMismatch, match="trained under scheme 'pi'"):
         load_peft_adapter(base, tmp_path / "pi", adapter_name="second", patch="apply")
     with pytest.raises(PeftAdapterMismatch, match="on a base of its own"):
         load_peft_adapter(base, tmp_path / "t5", adapter_name="second")
 
 
-def test_trainer_saves_the_scheme_and_resumes(host, answer, tmp_path) -> None:
+def test_trainer_saves_the_scheme_and_resumes(make_model, logits_of, tmp_path) -> None:
     rows = [{"input_ids": torch.arange(5, 29), "labels": torch.arange(5, 29)}] * 4
 
     def train(steps: int, **how) -> nn.Module:
-        model = peft.get_peft_model(patch_model(host("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"]))
+        model = peft.get_peft_model(
+            patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"])
+        )
         arguments = TrainingArguments(
             str(tmp_path), max_steps=steps, save_steps=2, per_device_train_batch_size=1, use_cpu=True, report_to="none",
             learning_rate=1e-2, disable_tqdm=True, seed=0, lr_scheduler_type="constant",
@@ -157,18 +159,20 @@ def test_trainer_saves_the_scheme_and_resumes(host, answer, tmp_path) -> None:
         return model
 
     through = train(4)
-    loaded = load_peft_adapter(host("llama"), tmp_path / "checkpoint-4", patch="apply")
-    assert torch.equal(answer(loaded), answer(through))
+    loaded = load_peft_adapter(make_model("llama"), tmp_path / "checkpoint-4", patch="apply")
+    assert torch.equal(logits_of(loaded), logits_of(through))
     resumed = train(4, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert torch.allclose(answer(resumed), answer(through), atol=1e-4)
+    assert torch.allclose(logits_of(resumed), logits_of(through), atol=1e-4)
 
 
 @pytest.mark.parametrize("merge", ["merge_and_unload", "unload"])
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk"])
-def test_merged_or_unloaded_models_are_saved_with_their_scheme(merge, scheme, host, answer, stir, tmp_path) -> None:
-    model = peft.get_peft_model(patch_model(host("llama"), scheme, factor=FACTOR), lora())
-    stir(model)
+def test_merged_or_unloaded_models_are_saved_with_their_scheme(
+    merge, scheme, make_model, logits_of, perturb, tmp_path
+) -> None:
+    model = peft.get_peft_model(patch_model(make_model("llama"), scheme, factor=FACTOR), lora())
+    perturb(model)
     bare = getattr(model, merge)()
     assert describe(bare).scheme == scheme
     bare.save_pretrained(tmp_path)
-    assert torch.equal(answer(from_pretrained(tmp_path)), answer(bare))
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(bare))

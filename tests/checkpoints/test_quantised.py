@@ -52,24 +52,24 @@ def unpack(model: nn.Module) -> nn.Module:
     return model
 
 
-def test_quantised_projections_are_called_and_never_read(pairs) -> None:
+def test_quantised_projections_are_called_and_never_read(cases) -> None:
     """Every hook: a scheme on packed weights computes what it computes on the same weights unpacked."""
-    for pair in pairs:
-        if pair.model_name != "llama":
+    for case in cases:
+        if case.model_name != "llama":
             continue
-        packed = pack(pair.fresh())
+        packed = pack(case.fresh())
         before = {name: weight.clone() for name, weight in packed.named_parameters() if weight.dtype == torch.uint8}
         twin = unpack(copy.deepcopy(packed))
         for model in (packed, twin):
             torch.manual_seed(0)  # some schemes draw their parameters
-            pair.apply(model)
+            case.apply(model)
         assert before
         assert all(torch.equal(weight, packed.get_parameter(name)) for name, weight in before.items())
-        assert all(weight.is_floating_point() for name, weight in packed.named_parameters() if "posenc" in name), pair
+        assert all(weight.is_floating_point() for name, weight in packed.named_parameters() if "posenc" in name), case
         ids = torch.randint(3, 96, (1, 40), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
-            gap = (packed(ids).logits - twin(ids).logits).abs().max().item()
-        assert gap <= 1e-5, (pair, gap)
+            deviation = (packed(ids).logits - twin(ids).logits).abs().max().item()
+        assert deviation <= 1e-5, (case, deviation)
 
 
 def test_bitsandbytes() -> None:

@@ -39,17 +39,17 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("kind", "scheme"), PAIRS)
-def test_load_gives_what_was_saved(kind, scheme, host, answer, stir, tmp_path) -> None:
-    model = patch_model(host(kind), scheme, factor=FACTOR)
-    stir(model)
+def test_load_gives_what_was_saved(kind, scheme, make_model, logits_of, perturb, tmp_path) -> None:
+    model = patch_model(make_model(kind), scheme, factor=FACTOR)
+    perturb(model)
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path)
     assert type(loaded) is type(model)
-    assert torch.equal(answer(loaded), answer(model))
+    assert torch.equal(logits_of(loaded), logits_of(model))
     assert loaded.config.max_position_embeddings == FACTOR * TRAINED
-    told, before = describe(loaded), describe(model)
-    assert told.proof.verdict == before.proof.verdict == "moved"  # not left at "deferred"
-    assert (told.scheme, told.touched, told.parameters_added) == (
+    after, before = describe(loaded), describe(model)
+    assert after.proof.verdict == before.proof.verdict == "moved"  # not left at "deferred"
+    assert (after.scheme, after.touched, after.parameters_added) == (
         before.scheme,
         before.touched,
         before.parameters_added,
@@ -58,27 +58,27 @@ def test_load_gives_what_was_saved(kind, scheme, host, answer, stir, tmp_path) -
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
-def test_unpatching_a_loaded_model_gives_the_host(kind, host, answer, tmp_path) -> None:
-    plain = host(kind)
-    want = answer(plain, TRAINED)
+def test_unpatching_a_loaded_model_gives_the_host(kind, make_model, logits_of, tmp_path) -> None:
+    plain = make_model(kind)
+    want = logits_of(plain, TRAINED)
     patch_model(plain, "t5", factor=FACTOR).save_pretrained(tmp_path)
     loaded = unpatch_model(from_pretrained(tmp_path))
-    assert torch.equal(answer(loaded, TRAINED), want)
+    assert torch.equal(logits_of(loaded, TRAINED), want)
     assert loaded.config.max_position_embeddings == TRAINED
     assert not hasattr(loaded.config, "position_scheme")
     assert all(p.requires_grad for p in loaded.parameters())
 
 
-def test_hosts_without_the_scheme_do_not_give_what_was_saved(host, answer, stir, tmp_path) -> None:
+def test_hosts_without_the_scheme_do_not_give_what_was_saved(make_model, logits_of, perturb, tmp_path) -> None:
     """Control: the comparison above sees a scheme that was dropped."""
-    model = patch_model(host("llama"), "t5", factor=FACTOR)
-    stir(model)
+    model = patch_model(make_model("llama"), "t5", factor=FACTOR)
+    perturb(model)
     model.save_pretrained(tmp_path)
-    assert (answer(unpatch_model(from_pretrained(tmp_path))) - answer(model)).abs().max() > 0.1
+    assert (logits_of(unpatch_model(from_pretrained(tmp_path))) - logits_of(model)).abs().max() > 0.1
 
 
-def test_learned_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(host, tmp_path) -> None:
-    patch_model(host("llama"), "t5", factor=FACTOR, num_buckets=16).save_pretrained(tmp_path)
+def test_learned_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_model, tmp_path) -> None:
+    patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=16).save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert "model.posenc.table.weight" in file.keys()  # noqa: SIM118 (a safetensors file is no dict)
     block = json.loads((tmp_path / "config.json").read_text())["position_scheme"]
@@ -90,30 +90,30 @@ def test_learned_parameters_are_in_the_weights_and_the_scheme_in_the_configurati
     )
 
 
-def test_shards(host, answer, stir, tmp_path) -> None:
-    model = patch_model(host("gpt2"), "t5", factor=FACTOR)
-    stir(model)
+def test_shards(make_model, logits_of, perturb, tmp_path) -> None:
+    model = patch_model(make_model("gpt2"), "t5", factor=FACTOR)
+    perturb(model)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert torch.equal(answer(from_pretrained(tmp_path)), answer(model))
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_dtypes(dtype, host, answer, stir, tmp_path) -> None:
-    model = patch_model(host("llama"), "t5", factor=FACTOR)
-    stir(model)
+def test_dtypes(dtype, make_model, logits_of, perturb, tmp_path) -> None:
+    model = patch_model(make_model("llama"), "t5", factor=FACTOR)
+    perturb(model)
     model.to(dtype).save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path)
     assert {p.dtype for p in loaded.parameters()} == {dtype}
-    assert torch.equal(answer(loaded), answer(model))
+    assert torch.equal(logits_of(loaded), logits_of(model))
 
 
-def test_per_layer_schemes(host, answer, stir, tmp_path) -> None:
-    model = patch_model(host("llama"), "t5", factor=FACTOR, layers={1: "alibi"})
-    stir(model)
+def test_per_layer_schemes(make_model, logits_of, perturb, tmp_path) -> None:
+    model = patch_model(make_model("llama"), "t5", factor=FACTOR, layers={1: "alibi"})
+    perturb(model)
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path)
-    assert torch.equal(answer(loaded), answer(model))
+    assert torch.equal(logits_of(loaded), logits_of(model))
     assert describe(loaded).layers == {"1": "alibi"}
 
 
@@ -127,31 +127,31 @@ def test_per_layer_schemes(host, answer, stir, tmp_path) -> None:
         ("bert", "alibi", AutoModelForSequenceClassification),
     ],
 )
-def test_other_heads(kind, scheme, model_class, host, answer, stir, tmp_path) -> None:
+def test_other_heads(kind, scheme, model_class, make_model, logits_of, perturb, tmp_path) -> None:
     """Another head over the same base: its hidden states are the saved model's."""
-    model = patch_model(host(kind), scheme, factor=FACTOR)
-    stir(model)
+    model = patch_model(make_model(kind), scheme, factor=FACTOR)
+    perturb(model)
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path, model_class=model_class, num_labels=3, pad_token_id=0)
     base = getattr(loaded, loaded.base_model_prefix, loaded)
-    assert torch.equal(answer(base), answer(model.base_model))
+    assert torch.equal(logits_of(base), logits_of(model.base_model))
     assert describe(loaded).scheme == scheme
 
 
-def test_a_patched_classifier_keeps_its_head(host, answer, tmp_path) -> None:
-    host("bert").save_pretrained(tmp_path / "plain")
+def test_a_patched_classifier_keeps_its_head(make_model, logits_of, tmp_path) -> None:
+    make_model("bert").save_pretrained(tmp_path / "plain")
     model = from_pretrained(
         tmp_path / "plain", model_class=AutoModelForSequenceClassification, scheme="alibi", factor=FACTOR
     )
     model.save_pretrained(tmp_path / "patched")
     loaded = from_pretrained(tmp_path / "patched")
     assert type(loaded).__name__ == "BertForSequenceClassification"
-    assert torch.equal(answer(loaded), answer(model))
+    assert torch.equal(logits_of(loaded), logits_of(model))
 
 
-def test_parameters_the_checkpoint_lacks_are_initialised_by_the_scheme(host, tmp_path) -> None:
+def test_parameters_the_checkpoint_lacks_are_initialised_by_the_scheme(make_model, tmp_path) -> None:
     """Transformers would draw an embedding of width 32 from N(0, 0.3); T5's rule is N(0, 1 / 32)."""
-    patch_model(host("llama"), "t5", factor=FACTOR, num_buckets=512, max_distance=1024).save_pretrained(tmp_path)
+    patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=512, max_distance=1024).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights.pop("model.posenc.table.weight")
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -159,15 +159,17 @@ def test_parameters_the_checkpoint_lacks_are_initialised_by_the_scheme(host, tmp
     assert loaded.model.posenc.table.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
 
 
-def test_a_scheme_is_put_on_a_plain_checkpoint(host, answer, tmp_path) -> None:
-    host("llama").save_pretrained(tmp_path)
+def test_a_scheme_is_put_on_a_plain_checkpoint(make_model, logits_of, tmp_path) -> None:
+    make_model("llama").save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path, scheme="yarn", factor=FACTOR, beta_fast=16.0)
-    assert torch.equal(answer(loaded), answer(patch_model(host("llama"), "yarn", factor=FACTOR, beta_fast=16.0)))
+    assert torch.equal(
+        logits_of(loaded), logits_of(patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0))
+    )
     assert not is_patched(from_pretrained(tmp_path))
 
 
-def test_a_request_that_agrees_with_the_checkpoint_is_granted(host, tmp_path) -> None:
-    patch_model(host("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
+def test_a_request_that_agrees_with_the_checkpoint_is_granted(make_model, tmp_path) -> None:
+    patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
     for agreeing in (
         {"scheme": "yarn"},
         {"scheme": "yarn", "beta_fast": 16.0, "beta_slow": 1.0},
@@ -188,14 +190,14 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize("asked", CONTRADICTIONS, ids=str)
-def test_a_request_that_contradicts_the_checkpoint_is_refused(asked, host, tmp_path) -> None:
-    patch_model(host("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
+def test_a_request_that_contradicts_the_checkpoint_is_refused(asked, make_model, tmp_path) -> None:
+    patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
     with pytest.raises(CheckpointMismatch, match=r"carries scheme 'yarn\(beta_fast=16.0\)' .* was asked for.*\. Leave"):
         from_pretrained(tmp_path, **asked)
 
 
-def test_requests_that_would_have_no_effect(host, tmp_path) -> None:
-    host("llama").save_pretrained(tmp_path)
+def test_requests_that_would_have_no_effect(make_model, tmp_path) -> None:
+    make_model("llama").save_pretrained(tmp_path)
     with pytest.raises(NotPatched, match="Pass scheme="):
         from_pretrained(tmp_path, factor=4)
     with pytest.raises(UnknownScheme, match="yarn"):
@@ -204,8 +206,8 @@ def test_requests_that_would_have_no_effect(host, tmp_path) -> None:
         from_pretrained(tmp_path, use_safetensors=False)
 
 
-def test_the_loading_report_is_handed_on(host, tmp_path) -> None:
-    patch_model(host("bert"), "alibi", factor=FACTOR).save_pretrained(tmp_path)
+def test_the_loading_report_is_handed_on(make_model, tmp_path) -> None:
+    patch_model(make_model("bert"), "alibi", factor=FACTOR).save_pretrained(tmp_path)
     model, info = from_pretrained(tmp_path, model_class=BertForMaskedLM, output_loading_info=True)
     assert is_patched(model)
     assert not info["missing_keys"]

@@ -15,7 +15,7 @@ from hf_posenc import (
     load_starter,
     patch_model,
 )
-from hf_posenc.checkpoints.config import read_config
+from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import export_native
 from hf_posenc.errors import NotExpressible
 
@@ -67,4 +67,4 @@ def test_an_adapter_beside_the_weights_is_not_exported(adapter: Callable, call: 
     assert not (tmp_path / "plain").exists()
     with pytest.raises(NotExpressible, match="has a PEFT adapter"):
         export_native(from_pretrained(tuned), tmp_path / "plain")
-    assert read_config(str(tuned)).to_dict() == read_config(str(tmp_path / "base")).to_dict()
+    assert Checkpoint.open(tuned).hf_config().to_dict() == Checkpoint.open(tmp_path / "base").hf_config().to_dict()

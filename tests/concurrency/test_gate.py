@@ -26,37 +26,41 @@ TEXT = torch.randint(3, 90, (1, 24), generator=torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()
-def said(model: nn.Module) -> Tensor:
+def logits_of(model: nn.Module) -> Tensor:
     return model(TEXT).logits
 
 
-def put(model: nn.Module, pair: Case) -> None:
+def patch_case(model: nn.Module, case: Case) -> None:
     """Patch with parameters that are learned drawn alike every time."""
     torch.manual_seed(1)
-    patch_model(model, pair.scheme, **pair.options)
+    patch_model(model, case.scheme, **case.options)
 
 
 class Subject:
     """A model, and what it says with a scheme and without."""
 
     def __init__(self, name: str, scheme: str) -> None:
-        self.model, self.pair = tiny_model(name), longest_case(name, scheme)
-        self.stock = said(self.model)
-        self.put()
-        self.patched = said(self.model)
-        self.take_off()
-        assert torch.equal(said(self.model), self.stock)
+        self.model, self.case = tiny_model(name), longest_case(name, scheme)
+        self.before = logits_of(self.model)
+        self.patch()
+        self.patched = logits_of(self.model)
+        self.unpatch()
+        assert torch.equal(logits_of(self.model), self.before)
 
-    def put(self) -> None:
-        put(self.model, self.pair)
+    def patch(self) -> None:
+        patch_case(self.model, self.case)
 
-    def take_off(self) -> None:
+    def unpatch(self) -> None:
         unpatch_model(self.model)
 
     def state(self, logits: Tensor) -> str:
         """Which of the two models said this."""
         return (
-            "stock" if torch.equal(logits, self.stock) else "patched" if torch.equal(logits, self.patched) else "mixed"
+            "before"
+            if torch.equal(logits, self.before)
+            else "patched"
+            if torch.equal(logits, self.patched)
+            else "mixed"
         )
 
     @property
@@ -90,7 +94,7 @@ def stopped(subject: Subject) -> Iterator[tuple[Slow, Future[Tensor]]]:
     slow = Slow(subject.second_layer)
     with ThreadPoolExecutor(1, thread_name_prefix=SLOW) as threads:
         try:
-            running = threads.submit(said, subject.model)
+            running = threads.submit(logits_of, subject.model)
             assert slow.entered.wait(LONG)
             yield slow, running
         finally:
@@ -118,17 +122,17 @@ def test_a_running_pass_ends_first(pool: ThreadPoolExecutor, name: str, change: 
     """It finishes on what it began with; passes that begin meanwhile wait, and run on what comes after."""
     subject = Subject(name, scheme)
     if change == "unpatch":
-        subject.put()
+        subject.patch()
     with stopped(subject) as (slow, running):
-        changing = pool.submit(subject.put if change == "patch" else subject.take_off)
+        changing = pool.submit(subject.patch if change == "patch" else subject.unpatch)
         until(lambda: forward_gate.ENTRANCE in vars(subject.model))
-        later = [pool.submit(said, subject.model) for _ in range(2)]
+        later = [pool.submit(logits_of, subject.model) for _ in range(2)]
         until(lambda: waits(subject.model, 2))
         assert not changing.done()
         assert is_patched(subject.model) == (change == "unpatch")
         slow.released.set()
         changing.result(LONG)
-        before, after = ("stock", "patched") if change == "patch" else ("patched", "stock")
+        before, after = ("before", "patched") if change == "patch" else ("patched", "before")
         assert subject.state(running.result(LONG)) == before
         assert [subject.state(one.result(LONG)) for one in later] == [after, after]
     assert not any(forward_gate.ENTRANCE in vars(module) for module in subject.model.modules())
@@ -140,7 +144,7 @@ def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(patch, "exclusive_access", lambda *_: nullcontext())
     subject = Subject(name, "yarn")
     with stopped(subject) as (slow, running):
-        subject.put()
+        subject.patch()
         slow.released.set()
         try:
             found = subject.state(running.result(LONG))
@@ -151,17 +155,17 @@ def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def test_a_pass_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patching is refused, and the model is as it was for those who waited."""
-    monkeypatch.setattr(forward_gate, "PATIENCE", 0.05)
+    monkeypatch.setattr(forward_gate, "TIMEOUT", 0.05)
     subject = Subject("llama", "yarn")
     with stopped(subject) as (slow, running):
         with pytest.raises(ModelInUse, match="another thread"):
-            subject.put()
+            subject.patch()
         assert not is_patched(subject.model)
-        assert subject.state(said(subject.model)) == "stock"
+        assert subject.state(logits_of(subject.model)) == "before"
         slow.released.set()
-        assert subject.state(running.result(LONG)) == "stock"
-    subject.put()
-    assert subject.state(said(subject.model)) == "patched"
+        assert subject.state(running.result(LONG)) == "before"
+    subject.patch()
+    assert subject.state(logits_of(subject.model)) == "patched"
 
 
 @pytest.mark.parametrize("place", ["", "model", "model.layers.0.self_attn"])
@@ -170,16 +174,16 @@ def test_from_a_hook(place: str, patched: bool) -> None:
     """A forward pass that patches its own model would wait for itself."""
     subject, met = Subject("llama", "yarn"), []
     if patched:
-        subject.put()
+        subject.patch()
 
     def hook(*_: object) -> None:
         if not met:
             met.append(True)
             with pytest.raises(ModelInUse, match="hook"):
-                subject.take_off() if patched else subject.put()
+                subject.unpatch() if patched else subject.patch()
 
     subject.model.get_submodule(place).register_forward_hook(hook)
-    assert subject.state(said(subject.model)) == ("patched" if patched else "stock")
+    assert subject.state(logits_of(subject.model)) == ("patched" if patched else "before")
     assert met
 
 
@@ -187,17 +191,17 @@ def test_from_a_hook_of_another_model(pool: ThreadPoolExecutor) -> None:
     """A pass that patches another model, while its own is being patched: neither waits for the other's lock."""
     subject, other = Subject("llama", "yarn"), Subject("gpt2", "alibi")
     with stopped(subject) as (slow, running):
-        changing = pool.submit(subject.put)
+        changing = pool.submit(subject.patch)
         until(lambda: forward_gate.ENTRANCE in vars(subject.model))
         slow.handle.remove()
         done = []
-        subject.second_layer.register_forward_hook(lambda *_: done.append(other.put()) if not done else None)
+        subject.second_layer.register_forward_hook(lambda *_: done.append(other.patch()) if not done else None)
         slow.released.set()
         changing.result(LONG)
-        assert subject.state(running.result(LONG)) == "stock"
+        assert subject.state(running.result(LONG)) == "before"
     assert done
-    assert other.state(said(other.model)) == "patched"
-    assert subject.state(said(subject.model)) == "patched"
+    assert other.state(logits_of(other.model)) == "patched"
+    assert subject.state(logits_of(subject.model)) == "patched"
 
 
 def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,20 +209,20 @@ def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.Monkey
     subject = Subject("llama", "t5")
     reached, go_on = threading.Event(), threading.Event()
 
-    def verdict(probe: patch.Probe) -> None:
+    def verdict(probe: patch.EffectProbe) -> None:
         reached.set()
         assert go_on.wait(LONG)
         raise NoEffect("Nothing moved. Try again.")
 
-    monkeypatch.setattr(patch.Probe, "verdict", verdict)
-    changing = pool.submit(subject.put)
+    monkeypatch.setattr(patch.EffectProbe, "verdict", verdict)
+    changing = pool.submit(subject.patch)
     assert reached.wait(LONG)
-    later = pool.submit(said, subject.model)
+    later = pool.submit(logits_of, subject.model)
     until(lambda: waits(subject.model, 1))
     go_on.set()
     with pytest.raises(NoEffect):
         changing.result(LONG)
-    assert subject.state(later.result(LONG)) == "stock"
+    assert subject.state(later.result(LONG)) == "before"
 
 
 def test_a_base_and_a_part_called_alone(pool: ThreadPoolExecutor) -> None:
@@ -227,7 +231,7 @@ def test_a_base_and_a_part_called_alone(pool: ThreadPoolExecutor) -> None:
     hidden = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(0))
     norm = subject.model.model.layers[0].input_layernorm
     with stopped(subject) as (slow, _):
-        changing = pool.submit(subject.put)
+        changing = pool.submit(subject.patch)
         until(lambda: forward_gate.ENTRANCE in vars(subject.model))
         later = [pool.submit(subject.model.model, TEXT), pool.submit(norm, hidden)]
         until(lambda: waits(subject.model, 2))
@@ -251,21 +255,49 @@ def test_readers_beside_patches(name: str, scheme: str) -> None:
 
     def read() -> None:
         while not stop.is_set():
-            found.append(subject.state(said(subject.model)))
+            found.append(subject.state(logits_of(subject.model)))
 
     with ThreadPoolExecutor(3) as threads:
         readers = [threads.submit(read) for _ in range(3)]
         try:
             for _ in range(4):
-                subject.put()
-                said(subject.model)
-                subject.take_off()
-                said(subject.model)
+                subject.patch()
+                logits_of(subject.model)
+                subject.unpatch()
+                logits_of(subject.model)
         finally:
             stop.set()
         for reader in readers:
             reader.result(LONG)
-    assert set(found) <= {"stock", "patched"}
+    assert set(found) <= {"before", "patched"}
+
+
+def test_a_pass_that_waits_inside_the_model_is_inside() -> None:
+    """It entered just before everybody was found to have left, and must end before the model is changed."""
+    model = tiny_model("llama")
+    gate = forward_gate.Gate(model.modules())
+    entered, proceed = threading.Event(), threading.Event()
+
+    def pause(*_: object) -> None:
+        entered.set()
+        proceed.wait(LONG)
+
+    model.model.embed_tokens.register_forward_hook(pause)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(logits_of, model)
+        assert entered.wait(LONG)
+        assert gate.close()
+        try:
+            gate.quiet = True
+            proceed.set()
+            time.sleep(0.2)  # it arrives at the next module
+            assert gate.inside()
+            assert not running.done()
+            gate.quiet = False
+            assert running.result(LONG).isfinite().all()
+        finally:
+            gate.quiet = False
+            gate.open()
 
 
 @pytest.mark.full
@@ -286,14 +318,14 @@ def test_a_compiled_model() -> None:
         readers = [threads.submit(read) for _ in range(2)]
         try:
             for _ in range(2):
-                subject.put()
+                subject.patch()
                 time.sleep(0.1)
-                subject.take_off()
+                subject.unpatch()
                 time.sleep(0.1)
         finally:
             stop.set()
         for logits in readers[0].result(300) + readers[1].result(300):
-            assert min(float((logits - one).abs().max()) for one in (subject.stock, subject.patched)) < 1e-5
+            assert min(float((logits - one).abs().max()) for one in (subject.before, subject.patched)) < 1e-5
 
 
 def test_stacks_of_threads_that_run() -> None:

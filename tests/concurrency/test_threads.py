@@ -35,7 +35,7 @@ def text(length: int, seed: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def said(model: nn.Module, length: int) -> Tensor:
+def logits_of(model: nn.Module, length: int) -> Tensor:
     return model(text(length)).logits
 
 
@@ -65,7 +65,7 @@ def impatient() -> Iterator[None]:
 def test_one_model_for_all(seed: int) -> None:
     """One thread patches it, the others are told so; one unpatches it, and it says what it said."""
     model, schemes = tiny_model("llama"), ("yarn", "alibi", "t5", "rerope")
-    before = said(model, 24)
+    before = logits_of(model, 24)
 
     def patched(number: int) -> list[str]:
         try:
@@ -85,22 +85,22 @@ def test_one_model_for_all(seed: int) -> None:
         return [number]
 
     assert len([number for numbers in at_once(unpatched, 4) for number in numbers]) == 1
-    assert torch.equal(said(model, 24), before)
+    assert torch.equal(logits_of(model, 24), before)
 
 
 def test_different_models_and_schemes(threads: int) -> None:
     """Patched, read, unpatched and read again, in every thread another scheme."""
-    pairs = [longest_case("llama", SCHEMES[number % len(SCHEMES)]) for number in range(threads)]
+    cases = [longest_case("llama", SCHEMES[number % len(SCHEMES)]) for number in range(threads)]
     models = [tiny_model("llama") for _ in range(threads)]
 
     def work(number: int) -> list[Tensor]:
-        model, pair, found = models[number], pairs[number], []
+        model, case, found = models[number], cases[number], []
         for round_ in range(ROUNDS):
-            patch_model(model, pair.scheme, **pair.options)
+            patch_model(model, case.scheme, **case.options)
             settled(model)
-            found.append(said(model, 24 + number + 8 * round_))
+            found.append(logits_of(model, 24 + number + 8 * round_))
             unpatch_model(model)
-            found.append(said(model, 24 + number))
+            found.append(logits_of(model, 24 + number))
         return found
 
     alone = [work(number) for number in range(threads)]
@@ -120,11 +120,11 @@ def settled(model: nn.Module) -> None:
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "self_extend", "longrope"])
 def test_one_model(scheme: str) -> None:
     """Eight threads read texts of different lengths on one patched model: tables grow under each other's hands."""
-    pair = Case("llama", scheme, factor=4)
-    with pair.patched() as model:
+    case = Case("llama", scheme, factor=4)
+    with case.patched() as model:
 
         def work(number: int) -> list[Tensor]:
-            return [said(model, 9 + 11 * ((number + turn) % 8)) for turn in range(4)]
+            return [logits_of(model, 9 + 11 * ((number + turn) % 8)) for turn in range(4)]
 
         together = at_once(work, 8)
         alone = [work(number) for number in range(8)]
@@ -155,8 +155,8 @@ def test_two_texts_in_turn(scheme: str, steps: int) -> None:
         alone = [list(Generation(model, seed).steps(min(steps, 60) if steps == 100 else 110)) for seed in (0, 3)]
         for _ in range(1 if steps == 100 else steps // 110):
             count = len(alone[0])
-            pairs = zip(Generation(model, 0).steps(count), Generation(model, 3).steps(count), strict=True)
-            together = list(zip(*pairs, strict=True))
+            cases = zip(Generation(model, 0).steps(count), Generation(model, 3).steps(count), strict=True)
+            together = list(zip(*cases, strict=True))
             for one, other in zip(together, alone, strict=True):
                 assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 

@@ -17,12 +17,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import list_schemes
+from hf_posenc.checkpoints.request import option_names
 from hf_posenc.eval import TASKS
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
 from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
 from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.sweep import Sweep, parse_metric
-from hf_posenc.patching.stored.scheme_block import option_names
 
 from .reading import Reader, solve
 

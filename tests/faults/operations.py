@@ -27,7 +27,7 @@ from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Store
 from hf_posenc.training.loss_curve import Point
-from hf_posenc.training.resume import Manifest, last_complete, start_run
+from hf_posenc.training.resume import WriteManifest, last_complete, start_run
 from hf_posenc.training.search_log import SearchLog
 
 TEXT = torch.arange(3, 23)[None]
@@ -157,12 +157,12 @@ def checkpoint(folder: Path, which: int) -> None:
             (folder / f"checkpoint-{step}").mkdir()
             (folder / f"checkpoint-{step}" / "model.safetensors").write_bytes(save({"w": torch.full((2,), 1.0 * step)}))
     state = SimpleNamespace(is_world_process_zero=True, global_step=which + 1)
-    Manifest().on_save(SimpleNamespace(output_dir=str(folder)), state, None)
+    WriteManifest().on_save(SimpleNamespace(output_dir=str(folder)), state, None)
 
 
 def finished(folder: Path, which: int) -> None:
     """What `finetune` leaves: the adapter and its curve."""
-    from hf_posenc.training.finetune import save as save_run
+    from hf_posenc.training.run_folder import save_result as save_run
 
     model = adapted(which)
     trainer = SimpleNamespace(is_world_process_zero=lambda: True, save_model=lambda where: model.save_pretrained(where))

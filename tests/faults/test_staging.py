@@ -13,10 +13,10 @@ import torch
 
 from hf_posenc import from_pretrained, unpatch_model
 from hf_posenc.core.files.staged import (
-    HIDDEN,
+    HIDDEN_PREFIX,
     move_in,
     staged,
-    weights_of,
+    weight_file_of,
 )
 
 from .operations import host, patched, says
@@ -95,7 +95,7 @@ def test_a_failure_while_moving_puts_everything_back(tmp_path: Path, monkeypatch
             with pytest.raises(OSError, match="I/O"):
                 move_in(new, folder)
         assert {p.name: p.read_text() for p in folder.iterdir()} == {"config.json": folder.name, "a": folder.name}
-        assert not list(folder.glob(HIDDEN + "*"))
+        assert not list(folder.glob(HIDDEN_PREFIX + "*"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_failure_while_moving_puts_everything_back(tmp_path: Path, monkeypatch
     ],
 )  # fmt: skip
 def test_which_weights_a_file_belongs_to(name: str, weights: str | None) -> None:
-    assert weights_of(name) == weights
+    assert weight_file_of(name) == weights
 
 
 def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_two_devices_cannot_be_brought_together_here(without_values: None) -> No
 
 def test_padding_and_coordinates_follow_the_layer(without_values: None) -> None:
     padding = torch.ones(2, 9, dtype=torch.bool, device=HERE)
-    told = ForwardContext(padding, False, coordinates=torch.zeros(2, 9, 3, device=HERE))
+    context = ForwardContext(padding, False, coordinates=torch.zeros(2, 9, 3, device=HERE))
     contexts = [
-        context_of(torch.empty(2, 4, 9, 16, device=device), None, 0, None, told, causal=True)
+        context_of(torch.empty(2, 4, 9, 16, device=device), None, 0, None, context, causal=True)
         for device in (HERE, THERE)
     ]
     for ctx, device in zip(contexts, (HERE, THERE), strict=True):

@@ -79,14 +79,14 @@ def test_training_mode_and_random_numbers_are_left_alone() -> None:
 
 def test_report_prints_and_is_plain_data() -> None:
     report = describe(patch_model(tiny_model("llama"), "yarn", factor=4, layers={"1": "none"}))
-    told = str(report)
+    message = str(report)
     for part in (
         "LlamaModel patched with yarn",
         "trained 32, target 128, factor 4",
         "2 × PatchedLlamaAttention",
         "1: none",
     ):
-        assert part in told
+        assert part in message
     plain = report.to_dict()
     assert plain["factor"] == 4.0
     assert plain["proof"]["verdict"] == "moved"
@@ -94,7 +94,7 @@ def test_report_prints_and_is_plain_data() -> None:
 
 @pytest.mark.parametrize("layers", [{"1": "none"}, {"0": "rope", "1": "alibi"}], ids=str)
 def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
-    """The first layer is the host's own; the second is not, and that is what the report must say."""
+    """The first layer is unpatched and the second is not, and the report must show that."""
     assert describe(patch_model(tiny_model("llama"), "rope", layers=layers)).proof.verdict == "moved"
 
 

@@ -1,7 +1,7 @@
 """What the proof of effect refuses: a patch that does nothing, one that does what it must not, and no false alarm.
 
-Each is tried on a small host and on one of a real model's length: at position 10⁵ the host's own float32 angles are off
-by hundredths of a radian, which must neither pass for an effect nor be taken for a fault.
+Each is tried on a small model and on one of a real model's length: at position 10⁵ the model's own float32 angles are
+off by hundredths of a radian, which must neither pass for an effect nor be taken for a fault.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def long(dtype: torch.dtype = torch.float32) -> Any:
     for layer in model.model.layers:
         for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
             projection.weight.data *= 5
-    return model.to(dtype).eval()  # which rounds the host's frequencies, too
+    return model.to(dtype).eval()  # which rounds the model's frequencies as well
 
 
 HOSTS: dict[str, Callable[..., Any]] = {"small": small, "long": long}
@@ -93,7 +93,7 @@ def test_a_bias_that_nobody_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_hosts_own_rotation_done_otherwise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_plan, "region_rotations", other_rotation(NTK))
-    refused(model, "rope", "it equals the host's own", factor=4)
+    refused(model, "rope", "it equals the model's own", factor=4)
 
 
 def test_positions_a_tenth_off(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_positions_a_tenth_off(model: Any, monkeypatch: pytest.MonkeyPatch) -> N
         return replace(ctx, query_positions=places, key_positions=places, first=None, contiguous=False)
 
     monkeypatch.setattr(call_plan, "context_of", off)
-    refused(model, "rope", "it equals the host's own")
+    refused(model, "rope", "it equals the model's own")
 
 
 def test_an_effect_on_near_tokens_that_were_promised_to_stay(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

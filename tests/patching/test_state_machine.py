@@ -156,7 +156,7 @@ class Life(RuleBasedStateMachine):
         wanted, dtype, patched = forward(self.model, tokens), self.model.dtype, self.patched
         with tempfile.TemporaryDirectory() as folder:
             self.model.save_pretrained(folder)
-            if not patched:  # a cast rounds the host's own frequencies, and a load does not
+            if not patched:  # a cast rounds the model's own frequencies, and a load does not
                 wanted = forward(type(self.model).from_pretrained(folder, dtype=dtype).eval(), tokens)
             self.model = from_pretrained(folder, dtype=dtype).eval()
         assert self.patched == patched

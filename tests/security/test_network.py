@@ -81,20 +81,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, list
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert len(lines) == len(COMMANDS), done.stderr[-3000:]
-    return {name: (code, attempts, said) for name, code, attempts, said in lines}
+    return {name: (code, attempts, output) for name, code, attempts, output in lines}
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "a model of the hub"])
 def test_nothing_is_asked_of_the_network(name: str, found: dict[str, tuple[int, list[str], str]]) -> None:
-    code, attempts, said = found[name]
+    code, attempts, output = found[name]
     assert attempts == []
-    assert code == 0, said
+    assert code == 0, output
 
 
 def test_an_attempt_is_counted(found: dict[str, tuple[int, list[str], str]]) -> None:
     """Control: asked for, the network is tried, and its absence is two sentences."""
-    code, attempts, said = found["a model of the hub"]
+    code, attempts, output = found["a model of the hub"]
     assert attempts
     assert code == 1
-    assert "Traceback" not in said
-    assert Path(__file__).name not in said
+    assert "Traceback" not in output
+    assert Path(__file__).name not in output

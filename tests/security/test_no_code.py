@@ -14,7 +14,7 @@ import torch
 import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.schemes.spec import plan
 
 ROOT = Path(hf_posenc.__file__).parent
@@ -124,7 +124,7 @@ def test_scheme_names_are_looked_up(name: str, tmp_path: Path, marker: Path, mon
         "scheme": [{"name": name, "options": {}}],
     }
     with pytest.raises(errors.CheckpointMismatch, match="not registered"):
-        SchemeBlock.read(block, "here")
+        SchemeConfig.read(block, "here")
     assert not marker.exists()
 
 

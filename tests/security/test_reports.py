@@ -153,11 +153,11 @@ def test_terminal(payload: str, capsys: pytest.CaptureFixture[str]) -> None:
     output.show_table((payload, "x"), [(payload, 1)], title=payload)
     output.show_text(payload)
     output.fail(payload)
-    said = capsys.readouterr()
-    for told in (said.out, said.err):
-        assert all(c.isprintable() or c in "\n\t" for c in told), ascii(told)
+    captured = capsys.readouterr()
+    for text in (captured.out, captured.err):
+        assert all(c.isprintable() or c in "\n\t" for c in text), ascii(text)
     if payload.startswith("["):
-        assert said.out.count(payload) >= 2  # as text, not as markup
+        assert captured.out.count(payload) >= 2  # as text, not as markup
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_terminal(payload: str, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_secrets_are_not_shown(show: object, capsys: pytest.CaptureFixture[str]) -> None:
     show("no access with hf_" + "aB3" * 10)  # type: ignore[operator]
-    said = capsys.readouterr()
-    assert "no access with hf_" in said.out + said.err
-    assert not re.search(r"hf_[A-Za-z0-9]{20,}", said.out + said.err)
+    captured = capsys.readouterr()
+    assert "no access with hf_" in captured.out + captured.err
+    assert not re.search(r"hf_[A-Za-z0-9]{20,}", captured.out + captured.err)
 
 
 def test_in_a_browser(tmp_path: Path) -> None:

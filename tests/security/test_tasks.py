@@ -38,10 +38,10 @@ def test_a_file_by_its_path(
     words = {"eval": ["eval"], "compare": ["compare", "-s", "unpatched", "--out", str(tmp_path / "out")]}[command]
     with pytest.raises(SystemExit) as ended:
         main([*words, "-m", "starter:llama", "-t", str(folder / name), "-l", "256"])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert ended.value.code == 1
-    assert "--trust-tasks" in said.err
-    assert "Traceback" not in said.err
+    assert "--trust-tasks" in captured.err
+    assert "Traceback" not in captured.err
     assert not (tmp_path / "marker").exists()
     assert not (tmp_path / "out").exists()
 

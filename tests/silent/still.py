@@ -60,7 +60,7 @@ def gpt2() -> GPT2LMHeadModel:
 
 
 @torch.no_grad()
-def said(model: nn.Module, ids: Tensor = TEXT, **call: object) -> Tensor:
+def logits_of(model: nn.Module, ids: Tensor = TEXT, **call: object) -> Tensor:
     return model(ids, **call).logits
 
 
@@ -71,7 +71,7 @@ def continued(model: nn.Module, start: int, ids: Tensor = TEXT) -> Tensor:
     return model(ids[:, start:], past_key_values=cache, use_cache=True).logits[:, -1]
 
 
-def gap(one: Tensor, other: Tensor) -> float:
+def deviation(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item()
 
 

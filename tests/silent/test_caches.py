@@ -12,7 +12,7 @@ from transformers.cache_utils import StaticCache
 from hf_posenc import patch_model
 from hf_posenc.errors import InvalidInput, UnknownKeys
 
-from .still import APART, CLOSE, TEXT, TRAINED, continued, gap, gpt2, llama, said, scaled, silent
+from .still import APART, CLOSE, TEXT, TRAINED, continued, deviation, gpt2, llama, logits_of, scaled, silent
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
 LONGROPE = {
@@ -29,9 +29,9 @@ OURS = {
 def test_a_cache_across_the_trained_length(rope: dict, scheme: str) -> None:
     with silent("transformers", f"{rope['rope_type']} keeps keys that were turned for another length"):
         model = scaled(**rope)
-        assert gap(continued(model, TRAINED - 2), said(model)[:, -1]) > APART
+        assert deviation(continued(model, TRAINED - 2), logits_of(model)[:, -1]) > APART
     model = patch_model(llama(), scheme, **OURS[scheme])
-    assert gap(continued(model, TRAINED - 2), said(model)[:, -1]) < CLOSE
+    assert deviation(continued(model, TRAINED - 2), logits_of(model)[:, -1]) < CLOSE
 
 
 def test_dynamic_frequencies_and_the_cache() -> None:
@@ -49,9 +49,9 @@ def test_dynamic_frequencies_and_the_cache() -> None:
         return llama(rope_parameters={**DYNAMIC, "rope_theta": 10000.0})
 
     with silent("transformers", "dynamic NTK computes something else token by token than at once"):
-        assert gap(stepwise(dynamic()), said(dynamic())[:, -1]) > APART
+        assert deviation(stepwise(dynamic()), logits_of(dynamic())[:, -1]) > APART
     model = patch_model(llama(), "dynamic_ntk", factor=4)
-    assert gap(stepwise(model), said(model)[:, -1]) < CLOSE
+    assert deviation(stepwise(model), logits_of(model)[:, -1]) < CLOSE
 
 
 def test_dynamic_frequencies_and_what_was_read_before() -> None:
@@ -59,13 +59,13 @@ def test_dynamic_frequencies_and_what_was_read_before() -> None:
     shorter = TEXT[:, : 2 * TRAINED]
     with silent("transformers", "dynamic NTK remembers the longest text"):
         model = llama(rope_parameters={**DYNAMIC, "rope_theta": 10000.0})
-        fresh = said(model, shorter)
-        said(model)
-        assert gap(said(model, shorter), fresh) > APART
+        fresh = logits_of(model, shorter)
+        logits_of(model)
+        assert deviation(logits_of(model, shorter), fresh) > APART
     model = patch_model(llama(), "dynamic_ntk", factor=4)
-    fresh = said(model, shorter)
-    said(model)
-    assert torch.equal(said(model, shorter), fresh)
+    fresh = logits_of(model, shorter)
+    logits_of(model)
+    assert torch.equal(logits_of(model, shorter), fresh)
 
 
 @pytest.mark.parametrize("scheme", ["dynamic_ntk", "longrope"])
@@ -78,16 +78,16 @@ def test_a_short_row_beside_a_long_one(scheme: str) -> None:
     mask[0, short.shape[1] :] = 0
 
     def first(model: torch.nn.Module) -> torch.Tensor:
-        return said(model, both, attention_mask=mask)[:1, : short.shape[1]]
+        return logits_of(model, both, attention_mask=mask)[:1, : short.shape[1]]
 
     def stock() -> torch.nn.Module:
         own = {"rope_parameters": {**rope, "rope_theta": 10000.0}}
         return llama(**own) if scheme == "dynamic_ntk" else scaled(**rope)
 
     with silent("transformers", f"{rope['rope_type']} gives a row other frequencies beside a longer one"):
-        assert gap(first(stock()), said(stock(), short)) > APART
+        assert deviation(first(stock()), logits_of(stock(), short)) > APART
     model = patch_model(llama(), scheme, **OURS[scheme])
-    assert gap(first(model), said(model, short)) < CLOSE
+    assert deviation(first(model), logits_of(model, short)) < CLOSE
 
 
 def test_padding_on_the_left_moves_a_table() -> None:
@@ -97,10 +97,10 @@ def test_padding_on_the_left_moves_a_table() -> None:
     mask = torch.ones_like(padded)
     mask[:, :4] = 0
     with silent("transformers", "GPT-2 without position_ids reads a text padded on the left at other positions"):
-        assert gap(said(gpt2(), padded, attention_mask=mask)[:, 4:], said(gpt2(), short)) > APART
+        assert deviation(logits_of(gpt2(), padded, attention_mask=mask)[:, 4:], logits_of(gpt2(), short)) > APART
     for scheme in ("learned", "sinusoidal", "t5"):
         model = patch_model(gpt2(), scheme, factor=1)
-        assert gap(said(model, padded, attention_mask=mask)[:, 4:], said(model, short)) < CLOSE
+        assert deviation(logits_of(model, padded, attention_mask=mask)[:, 4:], logits_of(model, short)) < CLOSE
 
 
 def test_a_bias_that_nobody_reads() -> None:
@@ -108,10 +108,10 @@ def test_a_bias_that_nobody_reads() -> None:
     with silent("transformers", "attention drops a position_bias it is given"):
         model = llama(attn_implementation="eager")
         bias = torch.randn(1, 4, 4 * TRAINED, 4 * TRAINED)
-        assert torch.equal(said(model, position_bias=bias), said(model))
+        assert torch.equal(logits_of(model, position_bias=bias), logits_of(model))
     eager, sdpa = (patch_model(llama(attn_implementation=name), "alibi", factor=4) for name in ("eager", "sdpa"))
-    assert gap(said(eager), said(llama())) > APART
-    assert gap(said(eager), said(sdpa)) < CLOSE
+    assert deviation(logits_of(eager), logits_of(llama())) > APART
+    assert deviation(logits_of(eager), logits_of(sdpa)) < CLOSE
 
 
 def test_an_attention_that_ignores_the_bias() -> None:
@@ -124,7 +124,7 @@ def test_an_attention_that_ignores_the_bias() -> None:
     model = patch_model(llama(), "alibi", factor=4)
     model.config._attn_implementation = "somebody_elses"
     with pytest.raises(BackendCannotCarry):
-        said(model)
+        logits_of(model)
 
 
 def test_a_cache_of_another_model() -> None:
@@ -133,7 +133,7 @@ def test_a_cache_of_another_model() -> None:
     other = scaled(rope_type="linear", factor=4.0)
     with silent("transformers", "a cache of another model is continued"):
         foreign = other(ids[:, 11:], past_key_values=llama()(first, use_cache=True).past_key_values).logits[:, -1]
-    assert gap(foreign, said(other, ids)[:, -1]) > APART
+    assert deviation(foreign, logits_of(other, ids)[:, -1]) > APART
 
     ours = patch_model(llama(), "pi", factor=4)
     with pytest.warns(UnknownKeys, match="11 tokens"):
@@ -151,8 +151,8 @@ def test_a_cache_of_the_same_scheme() -> None:
     one, two = patch_model(llama(), "pi", factor=4), patch_model(llama(), "yarn", factor=4)
     held = one(first, use_cache=True).past_key_values
     last = copy.deepcopy(one)(ids[:, 11:], past_key_values=copy.deepcopy(held)).logits[:, -1]
-    assert gap(last, said(one, ids)[:, -1]) < CLOSE
+    assert deviation(last, logits_of(one, ids)[:, -1]) < CLOSE
     static = StaticCache(config=one.config, max_cache_len=12)
     one(first, past_key_values=static)
     static.reset()
-    assert gap(two(ids, past_key_values=static).logits, said(two, ids)) < CLOSE
+    assert deviation(two(ids, past_key_values=static).logits, logits_of(two, ids)) < CLOSE

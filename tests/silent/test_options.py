@@ -10,7 +10,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.state import scheme_of
 
-from .still import APART, TEXT, TRAINED, gap, llama, said, scaled, silent
+from .still import APART, TEXT, TRAINED, deviation, llama, logits_of, scaled, silent
 
 YARN = {"rope_type": "yarn", "original_max_position_embeddings": TRAINED}
 ACCEPTED = {
@@ -35,31 +35,31 @@ ACCEPTED = {
 def test_taken_there_and_refused_here(entry: tuple) -> None:
     rope, scheme, options = entry
     with silent("transformers", f"rope_parameters={rope} build a model that answers"):
-        assert said(scaled(**rope)).shape == (1, 4 * TRAINED, 64)
+        assert logits_of(scaled(**rope)).shape == (1, 4 * TRAINED, 64)
     model = llama()
-    before = said(model)
+    before = logits_of(model)
     with pytest.raises(PosEncError):
         patch_model(model, scheme, **options)
-    assert torch.equal(said(model), before)
+    assert torch.equal(logits_of(model), before)
 
 
 def test_a_factor_that_is_no_number_makes_numbers_that_are_none() -> None:
     with silent("transformers", "factor=nan gives logits that are nan, and no error"):
-        assert said(scaled(**YARN, factor=float("nan"))).isnan().any()
+        assert logits_of(scaled(**YARN, factor=float("nan"))).isnan().any()
 
 
 @pytest.mark.parametrize("theta", [-1.0, 0.0])
 def test_a_base_that_gives_no_frequencies(theta: float) -> None:
     rope = {"rope_type": "default", "rope_theta": theta}
     with silent("transformers", f"rope_theta={theta} builds a model whose logits are not finite"):
-        assert not said(llama(rope_parameters=rope)).isfinite().all()
+        assert not logits_of(llama(rope_parameters=rope)).isfinite().all()
     with pytest.raises(PosEncError):
         patch_model(llama(rope_parameters=rope), "yarn", factor=4)
 
 
 def test_a_length_below_zero() -> None:
     with silent("transformers", "max_position_embeddings=-1 builds a model"):
-        assert said(llama(max_position_embeddings=-1)).isfinite().all()
+        assert logits_of(llama(max_position_embeddings=-1)).isfinite().all()
     with pytest.raises(PosEncError):
         patch_model(llama(max_position_embeddings=-1), "yarn", factor=4)
 
@@ -67,13 +67,13 @@ def test_a_length_below_zero() -> None:
 def test_an_option_set_too_late_has_no_effect() -> None:
     """Frequencies are made when a model is built; whoever writes to the configuration later changes nothing."""
     model = llama()
-    before = said(model)
+    before = logits_of(model)
     with silent("transformers", "rope_parameters of a live model are ignored"):
         model.config.rope_parameters = {**YARN, "factor": 4.0, "rope_theta": 10000.0}
-        assert torch.equal(said(model), before)
+        assert torch.equal(logits_of(model), before)
     model = llama()
     patch_model(model, "yarn", factor=4)
-    assert gap(said(model), before) > APART
+    assert deviation(logits_of(model), before) > APART
 
 
 def test_frequencies_lose_their_digits() -> None:
@@ -92,20 +92,20 @@ def test_frequencies_lose_their_digits() -> None:
 def test_a_mask_of_another_width() -> None:
     narrow = torch.ones(1, TRAINED, dtype=torch.long)
     with silent("transformers", "a mask that is wider than the text is cut"):
-        assert said(llama(), attention_mask=torch.ones(1, 6 * TRAINED, dtype=torch.long)).isfinite().all()
+        assert logits_of(llama(), attention_mask=torch.ones(1, 6 * TRAINED, dtype=torch.long)).isfinite().all()
     model = patch_model(llama(), "alibi", factor=4)
     for mask in (narrow, torch.ones(1, 6 * TRAINED, dtype=torch.long)):
         with pytest.raises((PosEncError, ValueError, RuntimeError)):
-            said(model, attention_mask=mask)
+            logits_of(model, attention_mask=mask)
 
 
 def test_positions_between_whole_numbers() -> None:
     halves = torch.arange(4 * TRAINED)[None] / 2
     with silent("transformers", "position_ids that are no whole numbers rotate by fractions"):
-        assert gap(said(llama(), position_ids=halves), said(llama())) > APART
+        assert deviation(logits_of(llama(), position_ids=halves), logits_of(llama())) > APART
     for scheme in ("t5", "learned_interp"):
         with pytest.raises((PosEncError, ValueError)):
-            said(patch_model(llama(), scheme, factor=4), position_ids=halves)
+            logits_of(patch_model(llama(), scheme, factor=4), position_ids=halves)
 
 
 def test_text_that_no_scheme_was_asked_for() -> None:
@@ -113,5 +113,5 @@ def test_text_that_no_scheme_was_asked_for() -> None:
     from hf_posenc import describe
 
     with silent("transformers", "four times the trained length is read without a word"):
-        assert said(llama(), TEXT).isfinite().all()
+        assert logits_of(llama(), TEXT).isfinite().all()
     assert describe(patch_model(llama(), "yarn", factor=4)).target_length == 4 * TRAINED

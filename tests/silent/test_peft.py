@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from hf_posenc import patch_model
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import (
-    GUARD,
+    GUARD_KEY,
     PARAMETERS,
     SIDECAR,
-    unguard,
+    unguard_adapter_config,
 )
 
-from .still import APART, gap, llama, said, silent
+from .still import APART, deviation, llama, logits_of, silent
 
 peft = pytest.importorskip("peft", reason="adapters need the extra `train`")
 WEIGHTS = "adapter_model.safetensors"
@@ -37,7 +37,7 @@ def stock(folder: Path) -> torch.Tensor:
     """What a model says on an adapter that PEFT alone has loaded."""
     base = llama()
     torch.manual_seed(9)
-    return said(peft.PeftModel.from_pretrained(base, str(folder)).eval())
+    return logits_of(peft.PeftModel.from_pretrained(base, str(folder)).eval())
 
 
 def wrapped(base: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
@@ -71,15 +71,15 @@ def test_on_another_base(tmp_path: Path) -> None:
     """Trained under ALiBi and put on a plain model."""
     model = wrapped(patch_model(llama(), "alibi", factor=4))
     model.save_pretrained(str(tmp_path))
-    ours = said(model)
+    ours = logits_of(model)
     with pytest.raises(PeftAdapterMismatch, match="alibi"):
         load(llama(), tmp_path)
     with pytest.raises(Exception, match="hf_posenc"):
         peft.PeftModel.from_pretrained(llama(), str(tmp_path))
-    content = unguard(json.loads((tmp_path / "adapter_config.json").read_text()), "here")
+    content = unguard_adapter_config(json.loads((tmp_path / "adapter_config.json").read_text()), "here")
     (tmp_path / "adapter_config.json").write_text(json.dumps(content))
     with silent("peft", "an adapter loads on any base of the same shapes"):
-        assert gap(stock(tmp_path), ours) > APART
+        assert deviation(stock(tmp_path), ours) > APART
 
 
 def test_positions_are_not_saved(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_positions_are_not_saved(tmp_path: Path) -> None:
     base = patch_model(llama(), "t5", factor=4)
     with torch.no_grad():
         base.model.posenc.table.weight.zero_()
-    assert torch.equal(said(load(base, tmp_path)), said(model))
+    assert torch.equal(logits_of(load(base, tmp_path)), logits_of(model))
 
 
 def cut(folder: Path, keep: float, **change: object) -> None:
@@ -106,7 +106,7 @@ def cut(folder: Path, keep: float, **change: object) -> None:
 def test_tensors_are_missing(keep: float, plain: Path, whole: torch.Tensor) -> None:
     cut(plain, keep)
     with silent("peft", f"an adapter with {keep:.0%} of its tensors loads, the others are drawn at random"):
-        assert gap(stock(plain), whole) > APART
+        assert deviation(stock(plain), whole) > APART
     with pytest.raises(PeftAdapterMismatch, match="lacks"):
         load(llama(), plain)
 
@@ -142,18 +142,18 @@ def test_an_unknown_key(plain: Path, whole: torch.Tensor) -> None:
     (plain / "adapter_config.json").write_text(json.dumps(content))
     with silent("peft", "keys of an adapter's configuration it does not know are dropped"):
         assert torch.equal(stock(plain), whole)
-    assert GUARD not in content, "ours stands in a key that every version of PEFT must read: the kind of adapter"
+    assert GUARD_KEY not in content, "ours stands in a key that every version of PEFT must read: the kind of adapter"
 
 
 def test_prompts_drop_positions() -> None:
     """PEFT's prompts drop the position_ids they are given."""
     from hf_posenc.errors import TrainingImpossible
-    from hf_posenc.training.dataset import refuse_packing
+    from hf_posenc.training.dataset import check_separate_packing
 
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     model = peft.get_peft_model(llama(), config).eval()
     positions = torch.arange(64)[None] % 16
     with silent("peft", "prompt tuning ignores position_ids"):
-        assert torch.equal(said(model, position_ids=positions), said(model))
+        assert torch.equal(logits_of(model, position_ids=positions), logits_of(model))
     with pytest.raises(TrainingImpossible, match="drops the positions"):
-        refuse_packing(True, virtual_tokens=True)
+        check_separate_packing(True, virtual_tokens=True)

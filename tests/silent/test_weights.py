@@ -13,10 +13,10 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.config_guard import BLOCK, GUARD, unguard
+from hf_posenc.patching.stored.config_guard import GUARD_KEY, SCHEME_KEY, unguard
 from hf_posenc.training.resume import last_complete
 
-from .still import APART, TEXT, gap, llama, said, silent
+from .still import APART, TEXT, deviation, llama, logits_of, silent
 
 
 def test_a_kernel_that_hides_nan() -> None:
@@ -25,7 +25,7 @@ def test_a_kernel_that_hides_nan() -> None:
     with torch.no_grad():
         model.model.layers[0].self_attn.q_proj.weight.fill_(float("nan"))
     with silent("torch", "logits of a short text are finite although a projection is nan"):
-        assert said(model, TEXT[:, :8]).isfinite().all()
+        assert logits_of(model, TEXT[:, :8]).isfinite().all()
     with pytest.raises(PosEncError, match="finite"):
         patch_model(model, "yarn", factor=4)
 
@@ -36,13 +36,15 @@ def test_a_patched_checkpoint_that_loads_as_a_plain_one(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     guarded = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(unguard(guarded, "here")))
-    with silent("transformers", f"keys of a configuration it does not know, such as {BLOCK}, are kept and ignored"):
-        assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model)) > APART
+    with silent(
+        "transformers", f"keys of a configuration it does not know, such as {SCHEME_KEY}, are kept and ignored"
+    ):
+        assert deviation(logits_of(LlamaForCausalLM.from_pretrained(tmp_path)), logits_of(model)) > APART
     (tmp_path / "config.json").write_text(json.dumps(guarded))
-    assert GUARD in guarded
+    assert GUARD_KEY in guarded
     with pytest.raises(Exception, match="hf_posenc"):
         LlamaForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(said(from_pretrained(tmp_path)), said(model))
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
 
 
 def test_pickled_weights(tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_pickled_weights(tmp_path: Path) -> None:
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with silent("transformers", "weights that are a pickle are loaded without being asked for"):
-        assert torch.equal(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model))
+        assert torch.equal(logits_of(LlamaForCausalLM.from_pretrained(tmp_path)), logits_of(model))
     with pytest.raises((PosEncError, OSError)):
         from_pretrained(tmp_path)
     with pytest.raises(CheckpointMismatch, match="pickled"):
@@ -63,10 +65,10 @@ def test_an_old_file_wins_over_new_shards(tmp_path: Path) -> None:
     with silent("transformers", "a save in shards leaves the single file of an earlier save, which is then loaded"):
         old.save_pretrained(tmp_path / "stock")
         new.save_pretrained(tmp_path / "stock", max_shard_size="8KB")
-        assert torch.equal(said(LlamaForCausalLM.from_pretrained(tmp_path / "stock")), said(old))
+        assert torch.equal(logits_of(LlamaForCausalLM.from_pretrained(tmp_path / "stock")), logits_of(old))
     for model, size in ((old, "5GB"), (new, "8KB")):
         patch_model(model, "yarn", factor=4).save_pretrained(tmp_path / "ours", max_shard_size=size)
-    assert torch.equal(said(from_pretrained(tmp_path / "ours")), said(new))
+    assert torch.equal(logits_of(from_pretrained(tmp_path / "ours")), logits_of(new))
 
 
 def test_a_save_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +88,10 @@ def test_a_save_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with silent("transformers", "a save cut short leaves the new configuration over the old weights, which load"):
         old.save_pretrained(tmp_path / "stock")
         interrupted(new, tmp_path / "stock")
-        assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path / "stock")), said(old)) > APART
+        assert deviation(logits_of(LlamaForCausalLM.from_pretrained(tmp_path / "stock")), logits_of(old)) > APART
     patch_model(old, "yarn", factor=4).save_pretrained(tmp_path / "ours")
     interrupted(patch_model(llama(), "pi", factor=4), tmp_path / "ours")
-    assert torch.equal(said(from_pretrained(tmp_path / "ours")), said(old))
+    assert torch.equal(logits_of(from_pretrained(tmp_path / "ours")), logits_of(old))
 
 
 def test_a_checkpoint_that_is_not_whole(tmp_path: Path) -> None:
@@ -109,17 +111,18 @@ def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with silent("transformers", "a weight that is missing is drawn at random and reported in a log"):
         torch.manual_seed(5)
-        assert gap(said(LlamaForCausalLM.from_pretrained(tmp_path)), said(model)) > APART
+        assert deviation(logits_of(LlamaForCausalLM.from_pretrained(tmp_path)), logits_of(model)) > APART
     t5 = patch_model(llama(), "t5", factor=4)
     t5.save_pretrained(tmp_path / "t5")
     weights = load_file(tmp_path / "t5" / "model.safetensors")
     (name,) = (name for name in weights if "posenc" in name)
     save_file({n: w for n, w in weights.items() if n != name}, tmp_path / "t5" / "model.safetensors",
               metadata={"format": "pt"})  # fmt: skip
-    from hf_posenc.checkpoints import restore
+
+    from hf_posenc.checkpoints import missing_parameters
 
     seen: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restore.logger, "warning", seen.append)
+        patch.setattr(missing_parameters.logger, "warning", seen.append)
         from_pretrained(tmp_path / "t5")
-    assert any("lacks" in told and "t5" in told for told in seen)
+    assert any("lacks" in message and "t5" in message for message in seen)

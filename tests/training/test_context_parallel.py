@@ -80,7 +80,7 @@ def in_parts(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
 
     with attention(noted):
         whole = model(ids, position_ids=torch.arange(LENGTH)[None]).logits
-    gaps = []
+    deviations = []
     for part in PARTS:
         waiting = iter(calls)
 
@@ -89,14 +89,14 @@ def in_parts(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
             assert how == same
             assert how["is_causal"]
             assert how["attn_mask"] is None
-            gaps.extend(mine - all_rows[:, :, _part] for mine, all_rows in zip(states, expected, strict=True))
+            deviations.extend(mine - all_rows[:, :, _part] for mine, all_rows in zip(states, expected, strict=True))
             return mixed[:, :, _part]
 
         ring.__module__ = "torch.distributed.tensor.experimental"
         with attention(ring):
-            gaps.append(model(ids[:, part], position_ids=part[None]).logits - whole[:, part])
+            deviations.append(model(ids[:, part], position_ids=part[None]).logits - whole[:, part])
         assert next(waiting, None) is None
-    return gaps
+    return deviations
 
 
 def names() -> list[str]:
@@ -114,9 +114,9 @@ def test_a_scheme_is_computed_in_parts_or_refuses(scheme: str) -> None:
         with pytest.raises(BackendCannotCarry, match="whole texts"):
             in_parts(model, ids)
         return
-    gaps = in_parts(model, ids)
-    assert len(gaps) == 2 * (2 * 3 + 1)
-    assert max(gap.abs().max().item() for gap in gaps) < 1e-5  # float32, sums in another order
+    deviations = in_parts(model, ids)
+    assert len(deviations) == 2 * (2 * 3 + 1)
+    assert max(deviation.abs().max().item() for deviation in deviations) < 1e-5  # float32, sums in another order
 
 
 def test_positions_that_a_part_cannot_know_would_be_noticed() -> None:
@@ -127,7 +127,7 @@ def test_positions_that_a_part_cannot_know_would_be_noticed() -> None:
         return args, {**kwargs, "position_ids": torch.arange(kwargs["input_ids"].shape[1])[None]}
 
     model.model.register_forward_pre_hook(from_zero, with_kwargs=True, prepend=True)
-    assert max(gap.abs().max().item() for gap in in_parts(model, ids)) > 1e-2
+    assert max(deviation.abs().max().item() for deviation in in_parts(model, ids)) > 1e-2
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch is built without torch.distributed")

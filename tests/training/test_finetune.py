@@ -98,10 +98,10 @@ def tune(model, tokenizer, **more):
 def test_the_loss_falls_and_positions_learn(kind, scheme, tokenizer) -> None:
     model = patch_model(HOSTS[kind](), scheme, factor=FACTOR)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    told: list[tuple[float, float]] = []
-    tuned = tune(model, tokenizer, steps=20, batch=8, progress=lambda share, loss: told.append((share, loss)))
-    assert [share for share, _ in told] == pytest.approx([(i + 1) / 20 for i in range(20)])
-    losses = [loss for _, loss in told]
+    reported: list[tuple[float, float]] = []
+    tuned = tune(model, tokenizer, steps=20, batch=8, progress=lambda share, loss: reported.append((share, loss)))
+    assert [share for share, _ in reported] == pytest.approx([(i + 1) / 20 for i in range(20)])
+    losses = [loss for _, loss in reported]
     assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.05  # batches differ by 0.02
     assert not tuned.training
     if scheme == "t5":

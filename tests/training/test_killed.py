@@ -214,13 +214,13 @@ def start(*words: str) -> subprocess.Popen:
 def finish(process: subprocess.Popen) -> str:
     """Standard output of a program that ends well."""
     try:
-        told, errors = process.communicate(timeout=LIMIT)
+        output, errors = process.communicate(timeout=LIMIT)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     assert process.returncode == 0, errors[-3000:]
-    return told
+    return output
 
 
 def losses(folder: Path) -> list[list[float]]:

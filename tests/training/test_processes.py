@@ -148,12 +148,12 @@ def launch(configuration: str, program: Path, cases: dict[str, Any], folder: Pat
         env=kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""} | environment,
     )  # fmt: skip
     try:
-        told, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=LIMIT)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    assert process.returncode == 0, told[-3000:]
+    assert process.returncode == 0, output[-3000:]
 
 
 def alone(program: Path, one: dict[str, Any], folder: Path) -> dict[str, Any]:

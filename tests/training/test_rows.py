@@ -17,31 +17,32 @@ from hf_posenc.errors import (
     CheckpointMismatch,
     FolderInUse,
     LengthContradiction,
-    NoRoom,
+    NoDiskSpace,
     TrainingImpossible,
 )
 from hf_posenc.training import Training
 from hf_posenc.training.dataset import (
-    IGNORED,
-    Joined,
-    Separate,
-    Windows,
+    IGNORED_LABEL,
+    HeldOutWindows,
+    PackedRows,
+    SeparatedRows,
+    check_separate_packing,
     documents,
     held_out_windows,
-    refuse_packing,
 )
-from hf_posenc.training.finetune import doubled, evaluation_of, settings_of
 from hf_posenc.training.loss_curve import Point, points
-from hf_posenc.training.masked_batches import Collator, masked_loss
+from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.resume import (
     MANIFEST,
     RUN,
-    checkpoints,
+    checkpoint_folders,
+    file_sizes,
     last_complete,
-    sizes,
     start_run,
 )
-from hf_posenc.training.run_folder import check_room, claimed
+from hf_posenc.training.rows import doubling_lengths
+from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
+from hf_posenc.training.trainer_settings import evaluation_settings, trainer_settings
 
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
@@ -60,27 +61,27 @@ def test_documents_end_with_their_own_token(tokenizer) -> None:  # noqa: F811
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:
-    rows = Joined(ranges(5, 6), 4, causal=True)
+    rows = PackedRows(ranges(5, 6), 4, causal=True)
     assert len(rows) == 2
     assert [rows[i]["input_ids"].tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert rows[1]["labels"].tolist() == [4, 5, 6, 7]  # the model shifts them
-    assert "labels" not in Joined(ranges(5), 4, causal=False)[0]
-    assert len(Joined(ranges(4), 4, causal=True)) == 1
+    assert "labels" not in PackedRows(ranges(5), 4, causal=False)[0]
+    assert len(PackedRows(ranges(4), 4, causal=True)) == 1
     for texts in (ranges(3), []):
         with pytest.raises(LengthContradiction, match="less than one row of 4"):
-            Joined(texts, 4, causal=True)
+            PackedRows(texts, 4, causal=True)
 
 
 def test_separate_documents_count_from_zero_in_every_row() -> None:
     """Documents of 3, 9 and 2 tokens in rows of 6: the second goes on in the second row, and counts anew there."""
-    rows = Separate(ranges(3, 9, 2), 6)
+    rows = SeparatedRows(ranges(3, 9, 2), 6)
     assert [rows[i]["input_ids"].tolist() for i in range(2)] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
     assert rows[0]["position_ids"].tolist() == [0, 1, 2, 0, 1, 2]
     assert rows[1]["position_ids"].tolist() == [0, 1, 2, 3, 4, 5]
-    none = IGNORED
+    none = IGNORED_LABEL
     assert rows[0]["labels"].tolist() == [none, 1, 2, none, 4, 5]
     assert rows[1]["labels"].tolist() == [none, 7, 8, 9, 10, 11]
-    longer = Separate(ranges(3, 9, 5), 8)  # here the second document ends inside the second row
+    longer = SeparatedRows(ranges(3, 9, 5), 8)  # here the second document ends inside the second row
     assert longer[1]["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
     assert longer[1]["labels"].tolist() == [none, 9, 10, 11, none, 13, 14, 15]
 
@@ -94,8 +95,12 @@ def test_windows_of_every_length_end_alike() -> None:
         for number, end in enumerate((32, 66, 100)):  # evenly, the first and the last included
             row, size = windows[number], int(length)
             assert row["input_ids"].tolist() == list(range(end - size, end))
-            assert row["labels"].tolist() == [IGNORED] * (size - 4) + list(range(end - 4, end))  # half of the shortest
-    assert (held_out_windows([torch.arange(2000)], [512, 1024], count=1)["512"][0]["labels"] != IGNORED).sum() == 128
+            assert row["labels"].tolist() == [IGNORED_LABEL] * (size - 4) + list(
+                range(end - 4, end)
+            )  # half of the shortest
+    assert (
+        held_out_windows([torch.arange(2000)], [512, 1024], count=1)["512"][0]["labels"] != IGNORED_LABEL
+    ).sum() == 128
     (only,) = (windows[0] for windows in held_out_windows([tokens], [100], count=1).values())
     assert torch.equal(only["input_ids"], tokens)  # no more text than is measured
     with pytest.raises(LengthContradiction, match="less than the 101"):
@@ -104,7 +109,8 @@ def test_windows_of_every_length_end_alike() -> None:
 
 def test_masked_windows_hide_what_they_ask_for() -> None:
     found = {
-        length: Windows(torch.arange(10, 110), length, longest=64, count=2, scored=20, mask=3) for length in (32, 64)
+        length: HeldOutWindows(torch.arange(10, 110), length, longest=64, count=2, scored=20, mask=3)
+        for length in (32, 64)
     }
     for number in range(2):
         asked = []
@@ -113,14 +119,16 @@ def test_masked_windows_hide_what_they_ask_for() -> None:
             hidden = row["input_ids"] == 3
             assert hidden.sum() == 3  # 15 % of 20
             assert not hidden[: length - 20].any()
-            assert torch.equal(hidden, row["labels"] != IGNORED)
+            assert torch.equal(hidden, row["labels"] != IGNORED_LABEL)
             plain = windows.tokens[windows.ends[number] - length : windows.ends[number]]
             assert torch.equal(row["labels"][hidden], plain[hidden])
             assert torch.equal(row["input_ids"][~hidden], plain[~hidden])
             asked.append(row["labels"][hidden].tolist())
         assert asked[0] == asked[1]  # the same tokens at every length
     assert found[64][0]["labels"].tolist() != found[64][1]["labels"].tolist()
-    assert (Windows(torch.arange(9), 8, longest=8, count=1, scored=1, mask=3)[0]["labels"] != IGNORED).sum() == 1
+    assert (
+        HeldOutWindows(torch.arange(9), 8, longest=8, count=1, scored=1, mask=3)[0]["labels"] != IGNORED_LABEL
+    ).sum() == 1
 
 
 class State:
@@ -132,7 +140,7 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     rows = [{"input_ids": torch.arange(4, 24).roll(n)} for n in range(3)]
 
     def drawn(seed: int, epoch: float | None, some: list[Any]) -> list[list[int]]:
-        collate = Collator(tokenizer, seed)
+        collate = MaskingCollator(tokenizer, seed)
         collate.on_epoch_begin(None, State(epoch), None)
         return collate(some)["labels"].tolist()
 
@@ -144,24 +152,24 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     assert drawn(1, 0.0, rows) != first
     assert drawn(0, 1.0, rows) != drawn(1, 0.0, rows)
     assert first[0] != first[1]
-    labelled = Collator(tokenizer, 0)([{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 2)
+    labelled = MaskingCollator(tokenizer, 0)([{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 2)
     assert labelled["labels"].tolist() == [[0, 1, 2, 3]] * 2
     whole = torch.tensor(drawn(0, 0.0, [{"input_ids": torch.arange(5000) % 28 + 4}]))
-    assert (whole != IGNORED).double().mean() == pytest.approx(0.15, abs=0.02)
+    assert (whole != IGNORED_LABEL).double().mean() == pytest.approx(0.15, abs=0.02)
 
 
 def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     class Outputs:
         logits = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
 
-    labels = torch.tensor([[1, IGNORED, 2], [IGNORED, IGNORED, 6]])
+    labels = torch.tensor([[1, IGNORED_LABEL, 2], [IGNORED_LABEL, IGNORED_LABEL, 6]])
     each = [-Outputs.logits[i, j].double().log_softmax(-1)[labels[i, j]].item() for i, j in ((0, 0), (0, 2), (1, 2))]
     assert masked_loss(Outputs, labels).item() == pytest.approx(sum(each) / 3, rel=1e-5)
     assert masked_loss(Outputs, labels, 12).item() == pytest.approx(sum(each) / 12, rel=1e-5)
     assert masked_loss(Outputs, labels, torch.tensor(12)).item() == pytest.approx(sum(each) / 12, rel=1e-5)
     half = Outputs()
     half.logits = Outputs.logits.bfloat16()
-    exact = functional.cross_entropy(half.logits.double().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+    exact = functional.cross_entropy(half.logits.double().flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL)
     assert masked_loss(half, labels).item() == pytest.approx(exact.item(), rel=1e-5)  # not in bfloat16
 
 
@@ -170,7 +178,7 @@ def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     [(16, 64, [16, 32, 64]), (16, 100, [16, 32, 64, 100]), (16, 16, [16]), (16, 17, [16, 17]), (16, 32, [16, 32])],
 )
 def test_lengths_double_up_to_the_target(trained: int, target: int, lengths: list[int]) -> None:
-    assert doubled(trained, target) == lengths
+    assert doubling_lengths(trained, target) == lengths
 
 
 def test_settings_reach_the_trainer() -> None:
@@ -178,27 +186,27 @@ def test_settings_reach_the_trainer() -> None:
         length=64, steps=40, batch=3, accumulate=5, learning_rate=3e-4, warmup=0.2, seed=7, bf16=True, save_every=9,
         eval_every=11,
     )  # fmt: skip
-    told = settings_of(training, "there", keep=True)
+    arguments = trainer_settings(training, "there", keep=True)
     expected = {
         "output_dir": "there", "max_steps": 40, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 3,
         "gradient_accumulation_steps": 5, "learning_rate": 3e-4, "lr_scheduler_type": "cosine", "warmup_steps": 8,
         "weight_decay": 0.0, "max_grad_norm": 1.0, "seed": 7, "data_seed": 7, "bf16": True, "save_strategy": "steps",
         "save_steps": 9, "save_total_limit": 2, "logging_steps": 1, "remove_unused_columns": False, "report_to": "none",
     }  # fmt: skip
-    assert {name: told[name] for name in expected} == expected
-    assert settings_of(training, "there", keep=False)["save_strategy"] == "no"
-    assert evaluation_of(training, None, fresh=True) == {"eval_strategy": "no"}
+    assert {name: arguments[name] for name in expected} == expected
+    assert trainer_settings(training, "there", keep=False)["save_strategy"] == "no"
+    assert evaluation_settings(training, None, fresh=True) == {"eval_strategy": "no"}
     for fresh in (True, False):
-        measured = evaluation_of(training, {"64": None}, fresh=fresh)
+        measured = evaluation_settings(training, {"64": None}, fresh=fresh)
         assert measured["eval_on_start"] is fresh
         assert (measured["eval_strategy"], measured["eval_steps"]) == ("steps", 11)
 
 
 def test_the_schedule_is_a_warm_up_and_half_a_cosine() -> None:
     """What `Trainer` makes of these settings, and the formula."""
-    told = settings_of(Training(length=64, steps=20, warmup=0.25), "there", keep=True)
+    arguments = trainer_settings(Training(length=64, steps=20, warmup=0.25), "there", keep=True)
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = get_cosine_schedule_with_warmup(optimiser, told["warmup_steps"], told["max_steps"])
+    schedule = get_cosine_schedule_with_warmup(optimiser, arguments["warmup_steps"], arguments["max_steps"])
     rates = []
     for _ in range(20):
         rates.append(optimiser.param_groups[0]["lr"])
@@ -232,14 +240,14 @@ def run(tmp_path) -> Iterator[Any]:
         (folder / "deep").mkdir(parents=True)
         (folder / "weights").write_bytes(b"w" * step)
         (folder / "deep" / "state").write_bytes(b"s")
-        (folder / MANIFEST).write_text(json.dumps(sizes(folder)))
+        (folder / MANIFEST).write_text(json.dumps(file_sizes(folder)))
     (tmp_path / "checkpoint-best").mkdir()
     return tmp_path
 
 
 def test_the_newest_whole_checkpoint_is_taken(run) -> None:
-    assert [p.name for p in checkpoints(run)] == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
-    assert sizes(run / "checkpoint-9") == {"weights": 9, "deep/state": 1}
+    assert [p.name for p in checkpoint_folders(run)] == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
+    assert file_sizes(run / "checkpoint-9") == {"weights": 9, "deep/state": 1}
     assert last_complete(run) == str(run / "checkpoint-10")
     (run / "checkpoint-10" / "weights").write_bytes(b"short")
     assert last_complete(run) == str(run / "checkpoint-9")
@@ -264,9 +272,9 @@ def test_a_folder_belongs_to_one_run(run) -> None:
 
 
 def test_a_folder_is_held_while_it_lasts(tmp_path) -> None:
-    with claimed(tmp_path / "new"), pytest.raises(FolderInUse), claimed(tmp_path / "new"):
+    with exclusive_folder(tmp_path / "new"), pytest.raises(FolderInUse), exclusive_folder(tmp_path / "new"):
         pass
-    with claimed(tmp_path / "new"):  # and not longer
+    with exclusive_folder(tmp_path / "new"):  # and not longer
         pass
 
 
@@ -274,20 +282,20 @@ def test_room_for_three_checkpoints_with_moments(tmp_path, monkeypatch) -> None:
     """3 · (1 + 2) · 4 bytes a trained parameter: 36 for each of 100."""
     trained = torch.nn.Linear(10, 10, bias=False)
     asked: list[int] = []
-    monkeypatch.setattr("hf_posenc.training.run_folder.check_disk", lambda folder, size, what: asked.append(size))
-    check_room(tmp_path, trained)
+    monkeypatch.setattr("hf_posenc.training.run_folder.check_disk_space", lambda folder, size, what: asked.append(size))
+    check_checkpoint_space(tmp_path, trained)
     trained.weight.requires_grad_(False)
-    check_room(tmp_path, trained)
+    check_checkpoint_space(tmp_path, trained)
     assert asked == [3600, 0]
-    assert issubclass(NoRoom, Exception)
+    assert issubclass(NoDiskSpace, Exception)
 
 
 def test_where_documents_cannot_be_read_apart() -> None:
-    refuse_packing(True, virtual_tokens=False)
+    check_separate_packing(True, virtual_tokens=False)
     with pytest.raises(TrainingImpossible, match="encoder"):
-        refuse_packing(False, virtual_tokens=False)
+        check_separate_packing(False, virtual_tokens=False)
     with pytest.raises(TrainingImpossible, match="virtual tokens"):
-        refuse_packing(True, virtual_tokens=True)
+        check_separate_packing(True, virtual_tokens=True)
 
 
 @pytest.mark.parametrize(
@@ -322,4 +330,4 @@ def test_settings_by_default() -> None:
 
 
 def test_the_label_that_no_loss_counts_is_torchs_own() -> None:
-    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORED
+    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORED_LABEL

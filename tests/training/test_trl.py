@@ -128,8 +128,8 @@ def test_the_example_trains_is_resumed_and_says_so(example: ModuleType, tmp_path
     words += ["--steps", "3", "--save-every", "2", "--learning-rate", "1e-2"]
     monkeypatch.setattr(sys, "argv", words)
     example.main()
-    told = capsys.readouterr().out
-    before, after = (float(told.split(f"{word}:")[1].split()[0]) for word in ("before", "after"))
+    output = capsys.readouterr().out
+    before, after = (float(output.split(f"{word}:")[1].split()[0]) for word in ("before", "after"))
     assert math.isfinite(before)
     assert after < before
     with pytest.raises(SystemExit, match="earlier run"):

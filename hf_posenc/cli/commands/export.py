@@ -43,7 +43,7 @@ def export(
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights.
     """
-    from hf_posenc.checkpoints.export import export_native, merged
+    from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
 
     path, options = model_path(model), scheme_options(scheme, option)
@@ -55,7 +55,7 @@ def export(
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, dtype=dtype_of(model, dtype), **options
         )
-        parameters = export_native(merged(patched), out)
+        parameters = export_native(merge_adapter(patched), out)
         tokenizer.save_pretrained(out)
     remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:

@@ -86,7 +86,7 @@ def finetune(
     share the sequences.
     """
     from hf_posenc.checkpoints.load import from_pretrained
-    from hf_posenc.training import Training, reach_of
+    from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import finetune as train
 
     path = model_path(model)
@@ -95,7 +95,7 @@ def finetune(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
             dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
         )  # fmt: skip
-        trained, target = reach_of(patched)
+        trained, target = lengths_of(patched)
         training = Training(
             length=length or target, steps=steps, method=method, batch=batch, accumulate=accumulate,
             learning_rate=learning_rate, rank=rank, packing=packing, seed=seed,  # type: ignore[arg-type]

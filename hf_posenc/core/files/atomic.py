@@ -1,4 +1,4 @@
-"""Files that are never half written: the old content or the new one, whatever interrupts the writing."""
+"""Atomic file writes: a file has its old content or the new one, whatever interrupts the writing."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from typing import Any
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write ``data`` beside ``path``, make sure it is on the disk, then move it there.
+    """Write ``data`` to a temporary file in the same folder, sync it to disk, then rename it to ``path``.
 
-    Missing folders are made, and are gone again where the writing fails.
+    Missing folders are made, and removed again where the writing fails.
 
     Raises:
-        OSError: a device or a pipe is there; or the disk's own.
+        OSError: ``path`` is a device or a pipe; or an error of the disk.
     """
     path = Path(path)
-    keep_special(path)
-    with folder_made(path.parent):
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    refuse_special_file(path)
+    with folder_created(path.parent):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(beside, 0o644)  # mkstemp's own are private to the user
-            os.replace(beside, path)
+            os.chmod(temporary, 0o644)  # mkstemp's own are private to the user
+            os.replace(temporary, path)
         except BaseException:
-            os.unlink(beside)
+            os.unlink(temporary)
             raise
 
 
-def keep_special(path: Path) -> None:
-    """Refuse to put a file in the place of a device or a pipe: only files give way to files."""
+def refuse_special_file(path: Path) -> None:
+    """Refuse to replace a device or a pipe by a file."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "A device or a pipe is no place for a file", str(path))
+        raise OSError(errno.EINVAL, "A device or a pipe is not replaced by a file", str(path))
 
 
 @contextmanager
-def folder_made(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and those above it; if the block fails, those that are new and empty go."""
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+def folder_created(folder: Path) -> Iterator[None]:
+    """Make ``folder`` and its parents; if the block fails, remove those that are new and empty."""
+    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for place in new:
+        for made in new:
             with suppress(OSError):
-                place.rmdir()
+                made.rmdir()
         raise
 
 

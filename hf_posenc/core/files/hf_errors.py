@@ -1,4 +1,4 @@
-"""Errors of transformers and safetensors in words: what happened, and what to do."""
+"""Raise errors of transformers and safetensors as ours: what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from hf_posenc.errors import (
 UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
 
 
-ABSENT = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError", "RepositoryNotFoundError")
+NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError", "RepositoryNotFoundError")
 
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch
 
 
-RESHAPED = "ignore_mismatched_sizes"  # in what transformers says of one
+SHAPE_MISMATCH = "ignore_mismatched_sizes"  # in what transformers says of one
 
 
 @contextmanager
 def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
-    """Say errors of transformers and safetensors in our words while ``name`` is loaded.
+    """Raise errors of transformers and safetensors as ours while ``name`` is loaded.
 
     Args:
         name: of the checkpoint.
-        options: names that a caller may have meant.
+        options: keywords that a caller may have meant by an unknown one.
 
     Raises:
-        ModelNotFound: it cannot be found, or not had without a network.
+        ModelNotFound: it cannot be found, or not downloaded without a network.
         UnknownOption: a keyword that nothing takes.
-        CheckpointMismatch: its files are damaged, or not such as can be loaded.
-        MissingPackage: it is quantised, or its backend is one, by a package that is not installed.
-        NoMemory: it is larger than the machine.
+        CheckpointMismatch: its files are damaged, or cannot be loaded.
+        MissingPackage: its quantisation or backend needs a package that is not installed.
+        NoMemory: it is larger than the machine's memory.
     """
     try:
         yield
@@ -51,10 +51,10 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         raise
     except ImportError as error:
         raise MissingPackage(
-            f"The model {shown(name)} needs a package: {in_short(error)}. Install it, or choose a model without."
+            f"The model {shown(name)} needs a package: {first_line(error)}. Install it, or choose a model without."
         ) from error
     except Exception as error:
-        first = in_short(error)
+        first = first_line(error)
         if isinstance(error, MemoryError) or NO_MEMORY in str(error):
             raise NoMemory(
                 f"The checkpoint {shown(name)} takes more memory than there is: {first or 'nothing more is known'}. "
@@ -66,7 +66,7 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
                 f"Nothing takes the keyword {wrong[1]!r}.{nearest(wrong[1], options)} "
                 "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
             ) from error
-        if type(error).__name__ in ABSENT or (isinstance(error, OSError) and not os.path.isdir(name)):
+        if type(error).__name__ in NOT_FOUND_ERRORS or (isinstance(error, OSError) and not os.path.isdir(name)):
             raise ModelNotFound(
                 f"The model {shown(name)} cannot be had: {first}. "
                 f"Check the name; while there is a network, `hf download {name}` fetches it."
@@ -77,9 +77,9 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         ) from error
 
 
-def in_short(error: Exception) -> str:
-    """The first line of what is said, and the next one where that only leads up to it."""
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, with the second where the first ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    if RESHAPED in lines[0]:
+    if SHAPE_MISMATCH in lines[0]:
         return "a weight has another shape than its configuration asks for"
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(" .:")[:300]

@@ -1,4 +1,4 @@
-"""Small JSON files, read so that damage is noticed: size, encoding, depth, and keys that stand there twice."""
+"""Parse small JSON files strictly: size, encoding, depth and duplicate keys are checked."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import os
 from pathlib import Path
 from typing import Any
 
-LARGEST = 1 << 20  # bytes; more is damage or an attack
-DEEPEST = 20  # objects and lists in each other
+MAX_BYTES = 1 << 20  # bytes; more is damage or an attack
+MAX_DEPTH = 20  # objects and lists in each other
 
 
-def read_object(file: Path, largest: int = LARGEST) -> dict[str, Any]:
-    """The object in a file.
+def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
+    """Parse the object in a file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large or too deep, or holds something else.
+        OSError: the file cannot be read.
+        ValueError: it is too large or too deep, has a key twice, or holds no JSON object.
     """
-    with open(file, "rb", opener=regular) as opened:
+    with open(file, "rb", opener=open_without_waiting) as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
         raise ValueError(f"it is larger than {largest} bytes")
     try:
-        content = json.loads(data.decode("utf-8"), object_pairs_hook=unique)
+        content = json.loads(data.decode("utf-8"), object_pairs_hook=reject_duplicate_keys)
     except RecursionError as error:
-        raise ValueError(f"it has more than {DEEPEST} objects in each other") from error
+        raise ValueError(f"it has more than {MAX_DEPTH} objects in each other") from error
     if not isinstance(content, dict):
         raise ValueError("it holds no JSON object")
-    if deeper(content, DEEPEST):
-        raise ValueError(f"it has more than {DEEPEST} objects in each other")
+    if is_nested_deeper(content, MAX_DEPTH):
+        raise ValueError(f"it has more than {MAX_DEPTH} objects in each other")
     return content
 
 
-def regular(path: str, flags: int) -> int:
-    """Opens a file without waiting for the other end of a pipe."""
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand there once."""
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object, and refuse one that has a key twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -47,16 +47,16 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def deeper(value: Any, levels: int) -> bool:
-    """Whether objects and lists stand in each other more than ``levels`` deep."""
+def is_nested_deeper(value: Any, levels: int) -> bool:
+    """Whether objects and lists are nested more than ``levels`` deep."""
     layer = [value]
     for _ in range(levels + 1):
-        layer = [one for each in layer if isinstance(each, (dict, list)) for one in inside(each)]
+        layer = [one for each in layer if isinstance(each, (dict, list)) for one in children(each)]
         if not layer:
             return False
     return True
 
 
-def inside(value: dict[str, Any] | list[Any]) -> list[Any]:
-    """What stands in an object or a list."""
+def children(value: dict[str, Any] | list[Any]) -> list[Any]:
+    """The values of an object or a list."""
     return list(value.values()) if isinstance(value, dict) else value

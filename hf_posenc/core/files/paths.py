@@ -1,4 +1,4 @@
-"""Names and folders as callers give them."""
+"""Validate names and folders that callers pass."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hf_posenc.errors import (
 
 
 def checked_name(given: Any, what: str = "A model") -> str:
-    """A name or path as text.
+    """Validate the name or path of a checkpoint, and return it as text.
 
     Raises:
-        WrongKind: it is neither.
+        WrongKind: it is neither text nor a path.
         ModelNotFound: it is empty, or a path that is no folder.
     """
     if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
@@ -35,11 +35,11 @@ def checked_name(given: Any, what: str = "A model") -> str:
 
 
 def folder_to_write(given: Any) -> str:
-    """A folder that files may go to, there or not.
+    """Validate a folder to write to, existing or not, and return it as text.
 
     Raises:
         WrongKind: it is no path.
-        FolderUnusable: it is a file, or lies in one.
+        FolderUnusable: it or a parent is a file, or no file system allows the name.
     """
     if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str) or not os.fspath(given):
         raise WrongKind(f"A folder to write to is a path, got {shown(given)}. Pass one.")
@@ -49,9 +49,11 @@ def folder_to_write(given: Any) -> str:
             f"{shown(name)} cannot be a folder: it has characters that no name has. Choose another one."
         )
     try:
-        there = next(place for place in (Path(name), *Path(name).absolute().parents) if place.exists())
+        existing = next(path for path in (Path(name), *Path(name).absolute().parents) if path.exists())
     except (OSError, ValueError) as error:  # too long, or with a NUL
         raise FolderUnusable(f"{shown(name)} cannot be a folder ({error}). Choose another one.") from error
-    if not there.is_dir():
-        raise FolderUnusable(f"{shown(name)} cannot be a folder, because {str(there)!r} is a file. Choose another one.")
+    if not existing.is_dir():
+        raise FolderUnusable(
+            f"{shown(name)} cannot be a folder, because {str(existing)!r} is a file. Choose another one."
+        )
     return name

@@ -1,9 +1,9 @@
-"""Results of several files, all of them new or all of them old, whatever interrupts the writing.
+"""Atomic replacement of several files: all of them are new or all old, whatever interrupts the writing.
 
-The files are written into a hidden folder beside their place. When the last one is there, what they replace moves
-aside, the files without which nothing opens first, and they move in, those last. An error anywhere puts everything
-back; a kill between two of these renames leaves a result that does not open, never one half of which is another's, and
-the old files in the hidden folder.
+The files are written into a hidden folder inside their target. When the last one is written, the files they replace are
+moved away, configuration first, and the new ones are moved in, configuration last. An error anywhere moves everything
+back; a kill between two renames leaves a result that does not load, never a mixture of two, and the old files in the
+hidden folder.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_posenc.core.files.atomic import folder_made, keep_special
+from hf_posenc.core.files.atomic import folder_created, refuse_special_file
 
-HIDDEN = ".unfinished-"
-OPENERS = ("adapter_config.json", "config.json")  # without these nothing loads
-EDITED = "README.md"  # which others write to, too
+HIDDEN_PREFIX = ".unfinished-"
+CONFIG_FILES = ("adapter_config.json", "config.json")  # without these nothing loads
+SHARED_FILE = "README.md"  # which other programs edit as well
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 INDEX = re.compile(r"(?P<stem>.+)\.safetensors\.index(?P<variant>\..+)?\.json")
 
 
 @contextmanager
 def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) -> Iterator[Path]:
-    """A folder to write a result into; at the end of the block its files replace those of the same names.
+    """Yield a folder to write a result into; at the end of the block its files replace those of the same names.
 
-    Shards of weights that the new ones do not replace go as well: a loader prefers a single old file to new shards.
+    Old weight files that the new ones do not replace are removed: a loader prefers a single old file to new shards.
 
     Args:
-        folder: where the result belongs; made if need be, and removed again if it is new and the block fails.
-        companions: names of files that go where the new result has none of that name.
+        folder: the target; made if need be, and removed again if it is new and the block fails.
+        companions: names of files that are removed where the new result has none of that name.
     """
     folder = Path(folder)
-    with folder_made(folder):
-        work = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
+    with folder_created(folder):
+        work = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
         try:
-            new = work / "new" / folder.absolute().name  # a model card tells the name of its folder
+            new = work / "new" / folder.absolute().name  # a model card contains the name of its folder
             new.mkdir(parents=True)
-            if (folder / EDITED).is_file():
-                shutil.copy2(folder / EDITED, new / EDITED)
+            if (folder / SHARED_FILE).is_file():
+                shutil.copy2(folder / SHARED_FILE, new / SHARED_FILE)
             yield new
             move_in(new, folder, companions=companions)
         finally:
@@ -50,32 +50,32 @@ def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) 
 
 
 def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: Sequence[str] = ()) -> None:
-    """Move all files below ``new`` to where they are looked for in ``folder``, or none.
+    """Move all files below ``new`` to the same places in ``folder``, or none.
 
     Args:
-        new: the finished result, on the same disk; it is gone afterwards.
-        folder: where it belongs.
+        new: the finished result, on the same disk; it is removed afterwards.
+        folder: the target.
         companions: as in `staged`.
-        last: names that come in behind everything else.
+        last: names of files that are moved in after all others.
     """
 
     def rank(file: Path) -> int:
-        return 2 + last.index(file.name) if file.name in last else int(file.name in OPENERS)
+        return 2 + last.index(file.name) if file.name in last else int(file.name in CONFIG_FILES)
 
     coming = sorted((file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=rank)
-    going = [file for file in coming if (folder / file).is_file()] + outlived(coming, folder, companions)
-    before = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder))
-    undo: list[tuple[Path, Path]] = []
+    going = [file for file in coming if (folder / file).is_file()] + superseded_files(coming, folder, companions)
+    before = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
+    moved: list[tuple[Path, Path]] = []
     try:
         for file in coming:
-            keep_special(folder / file)
+            refuse_special_file(folder / file)
         for source, target, files in ((folder, before, sorted(going, key=rank)[::-1]), (new, folder, coming)):
             for file in files:
                 (target / file).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(source / file, target / file)
-                undo.append((target / file, source / file))
+                moved.append((target / file, source / file))
     except BaseException:
-        for now, then in reversed(undo):
+        for now, then in reversed(moved):
             os.replace(now, then)
         raise
     finally:
@@ -83,19 +83,23 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     shutil.rmtree(new, ignore_errors=True)
 
 
-def outlived(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
-    """Files of an earlier result in ``folder`` that no file of the new one replaces, but that belong to it."""
+def superseded_files(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
+    """Files of an earlier result in ``folder`` that belong to it and that no file of the new one replaces."""
     found = []
     for place in {file.parent for file in coming}:
         names = {file.name for file in coming if file.parent == place}
-        weights = {weights_of(name) for name in names} - {None}
+        weights = {weight_file_of(name) for name in names} - {None}
         for old in (folder / place).iterdir() if (folder / place).is_dir() else ():
-            if old.name not in names and old.is_file() and (old.name in companions or weights_of(old.name) in weights):
+            if (
+                old.name not in names
+                and old.is_file()
+                and (old.name in companions or weight_file_of(old.name) in weights)
+            ):
                 found.append(place / old.name)
     return found
 
 
-def weights_of(name: str) -> str | None:
+def weight_file_of(name: str) -> str | None:
     """``model.safetensors`` for that file, for its shards and for their index; None for what holds no weights."""
     if found := INDEX.fullmatch(name):
         return f"{found['stem']}{found['variant'] or ''}.safetensors"

@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import CONFIG_MAPPING, PreTrainedConfig
+from transformers import PreTrainedConfig
 
-from hf_posenc.checkpoints.config import config_of
-from hf_posenc.checkpoints.validate import check_folder
-from hf_posenc.core.files.hf_errors import explained_errors
-from hf_posenc.core.files.paths import checked_name
+from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.registry import adapter_class, adapter_names
-from hf_posenc.patching.preconditions.host_config import check_host
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.stored.config_guard import BLOCK, ROTATION
-from hf_posenc.patching.stored.peft_sidecar import base_of_adapter, sidecar_of
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -44,7 +39,7 @@ class TargetModel:
     name: str
     config: PreTrainedConfig
     adapter: Adapter | None
-    block: SchemeBlock | None
+    block: SchemeConfig | None
     trained: int | None
     reach: int | None
     scaling: str | None
@@ -57,11 +52,10 @@ class TargetModel:
             UnsupportedModel: transformers itself does not know the architecture.
             CheckpointMismatch: the scheme the checkpoint carries cannot be read.
         """
-        config, adapted = (_config_of_model(given), None) if isinstance(given, nn.Module) else _config_of(given)
+        config, block = _config_and_scheme(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
-        block = SchemeBlock.of_config(vars(config), named) or adapted
-        for name in (BLOCK, ROTATION):
+        for name in (SCHEME_KEY, ROTATION_KEY):
             if hasattr(config, name):
                 delattr(config, name)
         if block is not None:
@@ -114,29 +108,16 @@ def _config_of_model(model: nn.Module) -> PreTrainedConfig:
         raise
 
 
-def _config_of(given: Any) -> tuple[PreTrainedConfig, SchemeBlock | None]:
-    if isinstance(given, PreTrainedConfig):
-        return given, None
-    where = checked_name(given)
-    base = base_of_adapter(where)
-    source = where if base is None else base
-    check_folder(source)
-    with explained_errors(source):
-        content = config_of(source, {})
-    check_host(content, source)
-    kind = content.get("model_type")
-    if kind not in CONFIG_MAPPING:
-        raise UnsupportedModel(
-            f"The configuration of {where} is of the kind {kind!r}, which transformers does not know. There are "
-            f"adapters for {', '.join(adapter_names())}; choose such a model."
-        )
-    with explained_errors(source):
-        config = CONFIG_MAPPING[kind].from_dict(content)
-    return config, None if base is None else sidecar_of(where)
+def _config_and_scheme(given: Any) -> tuple[PreTrainedConfig, SchemeConfig | None]:
+    if isinstance(given, (nn.Module, PreTrainedConfig)):
+        config = _config_of_model(given) if isinstance(given, nn.Module) else given
+        return config, SchemeConfig.of_config(vars(config.get_text_config()), config.name_or_path or "this model")
+    checkpoint = Checkpoint.open(given)
+    return checkpoint.hf_config(), checkpoint.scheme
 
 
 def _lengths(
-    config: PreTrainedConfig, adapter: type[Adapter] | None, block: SchemeBlock | None
+    config: PreTrainedConfig, adapter: type[Adapter] | None, block: SchemeConfig | None
 ) -> tuple[int | None, int | None, str | None]:
     """Trained length, reach and scaling."""
     declared = getattr(config, "max_position_embeddings", None)

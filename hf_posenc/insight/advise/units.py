@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from hf_posenc.core.lengths import whole
+from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import LengthContradiction
 
 TOKENS = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
@@ -20,14 +20,14 @@ def tokens(written: int | str) -> int:
         LengthContradiction: it is no such length, or no whole number of at least 1.
     """
     if not isinstance(written, str):
-        return whole("target_length", written)
+        return whole_length("target_length", written)
     found = TOKENS.fullmatch(written.strip().replace(",", "").replace("_", ""))
     count = Fraction(found[1]) * UNITS[found[2].lower()] if found else Fraction(1, 2)
     if count.denominator != 1:
         raise LengthContradiction(
             f"A target is a whole number of tokens, got {written!r}. Write for example 131072, or 128k (k is 1024)."
         )
-    return whole("target_length", int(count))
+    return whole_length("target_length", int(count))
 
 
 def size(count: int) -> str:

@@ -20,7 +20,7 @@ from hf_posenc.core.geometry import (
     Rotation,
     geometric,
 )
-from hf_posenc.core.lengths import resolve
+from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.target import Target
@@ -118,7 +118,7 @@ class Shapes:
             PosEncError: the scheme, an option or a length is refused.
         """
         chosen = plan(Unpatched if scheme is None else scheme, options)
-        found = resolve(host=self.trained_length, **lengths)
+        found = resolve_lengths(configured=self.trained_length, **lengths)
         kind = self.kind or first_kind(scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
         check_layer(layer, geometry.layers)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.memory import check_text_room
+from hf_posenc.core.memory import check_text_memory
 from hf_posenc.errors import (
     UnknownOption,
 )
@@ -118,7 +118,7 @@ def probe(
         is_patched_already = is_patched(model)
         trained, table_size = lengths_of(model)
         probed = length or default_length(model, factor, target_length, trained, table_size)
-        check_text_room(model, probed)
+        check_text_memory(model, probed)
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
         first = probed if is_patched_already or table_size is None else min(probed, table_size)
         label = describe(model).scheme if is_patched_already else UNPATCHED

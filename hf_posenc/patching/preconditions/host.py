@@ -1,4 +1,4 @@
-"""Refuse models that a patch would not reach as a whole."""
+"""Refuse models that a patch would not reach as a whole, or that scale RoPE already."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
 
 
-def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, told: bool) -> None:
+def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, trained_length_given: bool) -> None:
     """Refuse to put a scheme on a rotation that the configuration scales already.
 
     Raises:
@@ -29,7 +29,8 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
     if scaling is None:
         return
     replaced = all(s.replaces_host for s in schemes)
-    if replaced and not told and any(implements(s, "rotation") or implements(s, "row_rotation") for s in schemes):
+    rotates = any(implements(s, "rotation") or implements(s, "row_rotation") for s in schemes)
+    if replaced and not trained_length_given and rotates:
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
             "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
@@ -41,7 +42,7 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
         )
 
 
-def check_every_layer(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
     """Refuse a base model whose attention layers cannot all be patched.
 
     Raises:

@@ -1,6 +1,6 @@
-"""What a host's configuration says of positions, checked before anything is computed from it.
+"""Check lengths and RoPE parameters of a model's configuration before anything is computed from them.
 
-transformers takes a base of 0 or a length of −1 as it comes, and computes numbers that mean nothing.
+transformers accepts a RoPE base of 0 or a length of −1, and computes meaningless numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_posenc.core.lengths import whole
+from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import (
     HostConfigInvalid,
     LengthContradiction,
@@ -22,12 +22,12 @@ ROTATIONS = ("rope_parameters", "rope_scaling")
 POSITIVE = ("rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow")
 
 
-def check_host(config: Mapping[str, Any], where: str) -> None:
-    """Refuse lengths and rotations that cannot be.
+def check_positions(config: Mapping[str, Any], where: str) -> None:
+    """Refuse lengths and RoPE parameters that are out of range.
 
     Args:
         config: a configuration's content.
-        where: whose it is, for messages.
+        where: the model or checkpoint it belongs to, for messages.
 
     Raises:
         HostConfigInvalid: a value has the wrong type or lies outside its range.
@@ -36,13 +36,13 @@ def check_host(config: Mapping[str, Any], where: str) -> None:
     for name in ROTATIONS:
         for parameters in rotations(name, config.get(name), where):
             check_numbers(parameters, where)
-            check_kind(parameters.get("rope_type", parameters.get("type", "default")), where)
+            check_rope_type(parameters.get("rope_type", parameters.get("type", "default")), where)
 
 
 def check_complete(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a live configuration that has lost what its model was built from.
+    """Refuse a live configuration that lacks a value its model was built from.
 
-    A file may leave these out, and transformers fills them in; nobody fills in a live one.
+    transformers fills in what a file leaves out, but not what a live configuration has lost.
 
     Raises:
         HostConfigInvalid: a length, or the kind or base of the rotation, is None.
@@ -62,7 +62,7 @@ def check_complete(config: Mapping[str, Any], where: str) -> None:
 
 
 def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
-    """The rotations of a configuration: none, one, or one a kind of layer."""
+    """The RoPE parameters of a configuration: none, one set, or one for each type of layer."""
     if given is None:
         return
     if not isinstance(given, Mapping):
@@ -74,11 +74,11 @@ def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
 
 
 def check_numbers(values: Mapping[str, Any], where: str) -> None:
-    """Refuse lengths that are no count of tokens, and other numbers that are not positive."""
+    """Refuse lengths that are no number of tokens, and other values that are not positive."""
     for name in LENGTHS:
         if values.get(name) is not None:
             try:
-                whole(name, values[name])
+                whole_length(name, values[name])
             except LengthContradiction as error:
                 raise HostConfigInvalid(f"The configuration of {where} is wrong: {error}") from error
     for name in POSITIVE:
@@ -93,8 +93,8 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
             )
 
 
-def check_kind(kind: Any, where: str) -> None:
-    """Refuse a kind of scaling that transformers does not have."""
+def check_rope_type(kind: Any, where: str) -> None:
+    """Refuse a RoPE type that transformers does not have."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})

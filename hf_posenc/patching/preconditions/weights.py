@@ -1,6 +1,6 @@
-"""Whether a model's weights are numbers at all, asked of the weights and not of what they compute.
+"""Check a model's weights and inputs themselves, not what they compute.
 
-PyTorch's attention on CPU turns queries and keys that are not numbers into zeros where a text is short (torch issue
+PyTorch's attention on CPU turns queries and keys that are not finite into zeros for short sequences (torch issue
 141128): logits then look healthy. One pass over the parameters finds them, at the speed of reading memory.
 """
 
@@ -14,11 +14,11 @@ from torch import nn
 
 from hf_posenc.errors import InvalidInput, UnsupportedModel, WeightsNotFinite
 
-MOST_UNKNOWN = 0.5  # of the tokens of a text
+MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse a model one of whose parameters holds NaN or infinity; what is packed or on the meta device is passed by.
+    """Refuse a model one of whose parameters holds NaN or infinity; quantised weights and the meta device are skipped.
 
     Raises:
         WeightsNotFinite: one does.
@@ -35,12 +35,12 @@ def check_finite(model: nn.Module) -> None:
 
 
 def check_floating(model: nn.Module) -> None:
-    """Refuse integers as the weights of plain layers: no kernel multiplies them with anything.
+    """Refuse integer weights in plain layers, which no kernel multiplies.
 
-    Layers of a quantiser are of classes of their own, or the model says that it is quantised.
+    Quantised layers have classes of their own, or the model is marked as quantised.
 
     Raises:
-        UnsupportedModel: a layer of torch has some.
+        UnsupportedModel: an `nn.Linear` or `nn.Embedding` has some.
     """
     if any(getattr(module, "is_quantized", False) for module in model.modules()):
         return
@@ -54,10 +54,10 @@ def check_floating(model: nn.Module) -> None:
 
 
 def check_vocabulary(model: nn.Module, highest: int) -> None:
-    """Refuse a token that the model has no row for, which PyTorch meets as an index out of range, or on CUDA as less.
+    """Refuse a token id that the model has no embedding for: PyTorch raises an IndexError, or aborts on CUDA.
 
     Raises:
-        InvalidInput: ``highest`` is one.
+        InvalidInput: ``highest`` is not below the number of embeddings.
     """
     rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if highest >= rows:
@@ -68,13 +68,13 @@ def check_vocabulary(model: nn.Module, highest: int) -> None:
 
 
 def check_known(tokenizer: Any, ids: Sequence[int]) -> None:
-    """Refuse a text most of which a tokenizer reads as its unknown token: what is learned or measured is nothing.
+    """Refuse a text that consists mostly of unknown tokens: nothing could be learned or measured on it.
 
     Raises:
-        InvalidInput: it is.
+        InvalidInput: more than half of the tokens are unknown.
     """
     unknown = list(ids).count(tokenizer.unk_token_id) / max(1, len(ids))
-    if unknown > MOST_UNKNOWN:
+    if unknown > MAX_UNKNOWN_SHARE:
         raise InvalidInput(
             f"The tokenizer reads {unknown:.0%} of the text as {tokenizer.unk_token!r}, its unknown token. "
             "Use the model's own tokenizer, or a text in the language it was made for."

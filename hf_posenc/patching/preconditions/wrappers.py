@@ -1,8 +1,8 @@
-"""Models that are wrapped, spread over devices or doubled: patched whole, or refused before anything is touched.
+"""Wrapper check: refuse models that are wrapped, sharded or several in one, where a patch would not work.
 
-A compiled model is compiled anew when its layers change class. What keeps a list of parameters does not learn of new
-ones: `DistributedDataParallel` would never bring their gradients together. What has taken the weights apart leaves
-layers that cannot be run, and therefore not proven.
+A compiled model is compiled anew when its layers change class. `DistributedDataParallel` keeps a list of parameters and
+would never reduce the gradients of new ones. Layers with sharded weights cannot be run alone, so that no effect probe
+is possible.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hf_posenc.errors import PosEncError, UnsupportedModel
 
-SHARDING = ("FullyShardedDataParallel", "FSDPModule")
-APART = "DTensor"  # a weight of which each device has a part
+SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
+SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
 
-def check_single(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
-    """Refuse a module that holds several models: it would not be known which one was meant.
+def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
+    """Refuse a module that holds several models, as it is unknown which one is meant.
 
     Raises:
-        UnsupportedModel: it does.
+        UnsupportedModel: it holds more than one.
     """
     found = [module for module in model.modules() if isinstance(module, tuple(kinds))]
-    others = [module for module in found if module is not base and not inside(base, module)]
+    others = [module for module in found if module is not base and not is_submodule(base, module)]
     if others:
         raise UnsupportedModel(
             f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
-            f"{type(others[0]).__name__}. Patch each of them by itself."
+            f"{type(others[0]).__name__}. Patch each of them separately."
         )
 
 
-def inside(base: nn.Module, module: nn.Module) -> bool:
+def is_submodule(base: nn.Module, module: nn.Module) -> bool:
     """Whether a module is a part of ``base``."""
     return any(one is module for one in base.modules())
 
 
-def check_whole_weights(model: nn.Module) -> None:
-    """Refuse a model whose weights are taken apart.
+def check_unsharded(model: nn.Module) -> None:
+    """Refuse a model whose weights are sharded.
 
     Raises:
-        UnsupportedModel: they are.
+        UnsupportedModel: FSDP or tensor parallelism has sharded them.
     """
-    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING)
-    apart = any(type(weight).__name__ == APART for weight in model.parameters())
+    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
+    apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
     if sharding or apart:
         raise UnsupportedModel(
             f"The weights of this {type(model).__name__} are spread over devices "
-            f"({sorted(sharding)[0] if sharding else APART}). Patch the model first, and shard it afterwards."
+            f"({sorted(sharding)[0] if sharding else SHARDED_TENSOR}). Patch the model first, and shard it afterwards."
         )
 
 
 def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Iterable[nn.Parameter]) -> None:
-    """Refuse to change what is trained once a reducer has counted it.
+    """Refuse to add or freeze parameters once a gradient reducer has listed them.
 
     Raises:
         UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
@@ -72,10 +72,10 @@ def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Itera
 
 @contextmanager
 def explain_run_errors(base: nn.Module) -> Iterator[None]:
-    """Say what a layer says that cannot be run even before it is patched.
+    """Raise errors of a layer that fails before it is patched as one of ours.
 
     Raises:
-        UnsupportedModel: it cannot.
+        UnsupportedModel: the layer cannot be run.
     """
     try:
         yield

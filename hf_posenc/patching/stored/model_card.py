@@ -1,4 +1,4 @@
-"""A section of a folder's README that says how to load what is in it; the rest of the text is left alone."""
+"""The model card: a section of a checkpoint's README that says how to load it; the rest is left unchanged."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 
-BLOCK = "position_scheme"  # of a configuration: the scheme, its options and lengths
+SCHEME_KEY = "position_scheme"  # of a configuration: the scheme, its options and lengths
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
-FRONT = "---\nlibrary_name: hf_posenc\n---\n\n"
+FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
 SECTION = """## How to load this
 
 Positions were changed by [hf_posenc](https://pypi.org/project/hf-posenc/): {scheme}, trained on {trained_length}
@@ -24,17 +24,17 @@ model = hf_posenc.from_pretrained("{name}")
 """
 
 
-def write_section(folder: Path, block: Mapping[str, Any]) -> None:
-    """Put the section into the README of ``folder``, in place of an earlier one.
+def write_section(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the section into the README of ``folder``, replacing an earlier one.
 
     Args:
         folder: of a checkpoint.
-        block: its ``position_scheme``.
+        config: its ``position_scheme``.
     """
     file = folder / "README.md"
-    text = file.read_text(encoding="utf-8") if file.exists() else FRONT
-    scheme = "+".join(part["name"] for part in block["scheme"])
-    lengths = {name: block[name] for name in ("trained_length", "target_length")}
+    text = file.read_text(encoding="utf-8") if file.exists() else FRONT_MATTER
+    scheme = "+".join(part["name"] for part in config["scheme"])
+    lengths = {name: config[name] for name in ("trained_length", "target_length")}
     section = START + "\n" + SECTION.format(scheme=scheme, name=folder.name, **lengths) + END
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from hf_posenc.core.context import check_positions
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.lengths import LONGEST
+from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.integer import refuse_zero
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
-ALL_DIGITS = LONGEST.bit_length()
+ALL_DIGITS = MAX_LENGTH.bit_length()
 
 
 @register_scheme(

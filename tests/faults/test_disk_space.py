@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from hf_posenc.errors import NoRoom
-from hf_posenc.training.run_folder import check_room
+from hf_posenc.errors import NoDiskSpace
+from hf_posenc.training.run_folder import check_checkpoint_space
 
 from .operations import byte_tokenizer, host
 from .programs import write_model
@@ -58,7 +58,7 @@ def test_compare_says_so_before_it_measures(
 
     disk(5000)
     monkeypatch.setattr(comparing, "measure_cells", lambda *given: pytest.fail("it has begun"))
-    with pytest.raises(NoRoom, match="Results of this run") as error:
+    with pytest.raises(NoDiskSpace, match="Results of this run") as error:
         compared(tmp_path, tmp_path / "out")
     needed, free = bytes_told(error)
     assert free == 5000
@@ -73,7 +73,7 @@ def test_compare_asks_for_at_least_what_it_writes(
     asked = []
     from hf_posenc.eval.comparison import run as comparing
 
-    monkeypatch.setattr(comparing, "check_disk", lambda folder, needed, what: asked.append(needed))
+    monkeypatch.setattr(comparing, "check_disk_space", lambda folder, needed, what: asked.append(needed))
     compared(tmp_path, tmp_path / "out")
     written = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
     assert written <= asked[0] <= 30 * written
@@ -87,7 +87,7 @@ def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int],
     disk(10)
     steps = Training(length=32, steps=2, method="full")
     texts = [" ".join(f"w{i % 28}" for i in range(400))]
-    with pytest.raises(NoRoom, match="Checkpoints of this run") as error:
+    with pytest.raises(NoDiskSpace, match="Checkpoints of this run") as error:
         finetune(
             patch_model(host(0), "yarn", factor=2), byte_tokenizer(), texts, steps, output=tmp_path / "run",
             progress=lambda share, loss: pytest.fail("it has begun"),
@@ -102,7 +102,7 @@ def test_three_copies_with_two_moments_each(tmp_path: Path, disk: Callable[[int]
     model = nn.ModuleList([nn.Linear(10, 10, bias=False), nn.Linear(10, 1000, bias=False, dtype=torch.bfloat16)])
     model[1].requires_grad_(False)
     disk(3 * 3 * 4 * 100)
-    check_room(tmp_path, model)
+    check_checkpoint_space(tmp_path, model)
     disk(3 * 3 * 4 * 100 - 1)
-    with pytest.raises(NoRoom, match="3,600 bytes, and 3,599"):
-        check_room(tmp_path, model)
+    with pytest.raises(NoDiskSpace, match="3,600 bytes, and 3,599"):
+        check_checkpoint_space(tmp_path, model)

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.stored.scheme_block import SchemeBlock
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 GOOD: dict[str, Any] = {
     "format": 1,
@@ -55,13 +55,13 @@ DAMAGE = {
 @pytest.mark.parametrize("value", DAMAGE.values(), ids=DAMAGE)
 def test_damage_is_one_error_of_two_sentences(value) -> None:
     with pytest.raises(CheckpointMismatch) as caught:
-        SchemeBlock.read(value, "here")
+        SchemeConfig.read(value, "here")
     assert str(caught.value).count(". ") == 1, caught.value
     assert len(str(caught.value)) < 500
 
 
 def test_a_good_block_is_read_and_written_unchanged() -> None:
-    assert SchemeBlock.read(GOOD, "here").to_json() == GOOD
+    assert SchemeConfig.read(GOOD, "here").to_json() == GOOD
 
 
 @given(
@@ -74,15 +74,15 @@ def test_a_good_block_is_read_and_written_unchanged() -> None:
 )
 def test_nothing_but_our_own_error_escapes(field: str, value: Any) -> None:
     try:
-        read = SchemeBlock.read({**GOOD, field: value}, "here")
+        read = SchemeConfig.read({**GOOD, field: value}, "here")
     except CheckpointMismatch:
         return
-    assert SchemeBlock.read(read.to_json(), "here") == read
+    assert SchemeConfig.read(read.to_json(), "here") == read
 
 
-def test_blocks_that_do_not_fit_the_model(host, tmp_path) -> None:
+def test_blocks_that_do_not_fit_the_model(make_model, tmp_path) -> None:
     """Well-formed, but for another model: a scheme that needs a rotation, a layer that is not there."""
-    patch_model(host("bert"), "alibi", factor=4).save_pretrained(tmp_path)
+    patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for change in (
         {"scheme": [{"name": "rerope", "options": {}}]},

@@ -30,9 +30,9 @@ from hf_posenc import (
 )
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patching.stored.config_guard import (
-    GUARD,
+    GUARD_KEY,
     guard,
-    guarded,
+    guarded_class,
     unguard,
 )
 from hf_posenc.starters.loading import starter_path
@@ -72,49 +72,49 @@ for folder in map(str, Path(".").glob("patched-*")):
 """
 
 
-def test_no_door_is_open(host, elsewhere, tmp_path) -> None:
+def test_no_door_is_open(make_model, run_in_new_process, tmp_path) -> None:
     """Auto classes, concrete classes, configurations, pipelines; tokenizers load as ever."""
     for kind, scheme in (("llama", "yarn"), ("llama", "t5"), ("gpt2", "alibi"), ("bert", "alibi")):
-        model = host(kind)
+        model = make_model(kind)
         folders = tmp_path / f"plain-{kind}", tmp_path / f"patched-{kind}-{scheme}"
         model.save_pretrained(folders[0])
         patch_model(model, scheme, factor=4).save_pretrained(folders[1])
         for file in starter_path(kind).glob("tokenizer*"):
             for folder in folders:
                 shutil.copy(file, folder)
-    elsewhere(WITHOUT)
+    run_in_new_process(WITHOUT)
 
 
-def test_without_the_guard_it_would_look_healthy(host, answer, tmp_path) -> None:
+def test_without_the_guard_it_would_look_healthy(make_model, logits_of, tmp_path) -> None:
     """Control: what the guard prevents. Earlier versions wrote no guard, and these checkpoints still load here."""
-    model = patch_model(host("llama"), "yarn", factor=4)
+    model = patch_model(make_model("llama"), "yarn", factor=4)
     model.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(unguard(content, "here")))
-    assert (answer(LlamaForCausalLM.from_pretrained(tmp_path)) - answer(model)).abs().max() > 0.1
-    assert torch.equal(answer(from_pretrained(tmp_path)), answer(model))
+    assert (logits_of(LlamaForCausalLM.from_pretrained(tmp_path)) - logits_of(model)).abs().max() > 0.1
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
 
 
-def test_a_live_configuration_is_as_usual(host, answer) -> None:
-    model = patch_model(host("llama"), "yarn", factor=4)
+def test_a_live_configuration_is_as_usual(make_model, logits_of) -> None:
+    model = patch_model(make_model("llama"), "yarn", factor=4)
     config = model.config
     assert isinstance(config, LlamaConfig)
     assert (config.model_type, config.num_hidden_layers) == ("llama", 2)
     assert config.to_dict()["model_type"] == "llama"
-    assert GUARD not in config.to_json_string()
-    assert type(AutoModelForCausalLM.from_config(host("llama").config)) is LlamaForCausalLM
+    assert GUARD_KEY not in config.to_json_string()
+    assert type(AutoModelForCausalLM.from_config(make_model("llama").config)) is LlamaForCausalLM
     assert type(AutoModelForCausalLM.from_config(config)) is LlamaForCausalLM  # found by the name of the class
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert type(twin.config) is type(config)
         assert twin.config.to_dict() == config.to_dict()
-        assert torch.equal(answer(twin), answer(model))
+        assert torch.equal(logits_of(twin), logits_of(model))
 
 
-def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(host, tmp_path) -> None:
+def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:
     def written(name: str) -> bool:
-        return GUARD in json.loads((tmp_path / name / "config.json").read_text())
+        return GUARD_KEY in json.loads((tmp_path / name / "config.json").read_text())
 
-    model = patch_model(host("gpt2"), "alibi", factor=4)
+    model = patch_model(make_model("gpt2"), "alibi", factor=4)
     model.save_pretrained(tmp_path / "saved")
     copy.deepcopy(model).save_pretrained(tmp_path / "copy")
     model.config.save_pretrained(tmp_path / "config")
@@ -130,8 +130,8 @@ def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(host, 
     assert not is_patched(GPT2LMHeadModel.from_pretrained(tmp_path / "unpatched"))
 
 
-def test_after_enable_auto_configurations_load_too(host, tmp_path) -> None:
-    patch_model(host("bert"), "alibi", factor=4).save_pretrained(tmp_path)
+def test_after_enable_auto_configurations_load_too(make_model, tmp_path) -> None:
+    patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
     enable_auto()
     try:
         config = AutoConfig.from_pretrained(tmp_path)
@@ -161,18 +161,18 @@ PATCHED = {"model_type": "llama", "num_hidden_layers": 2, "position_scheme": {"f
 )
 def test_a_damaged_guard_is_refused(kept) -> None:
     with pytest.raises(CheckpointMismatch, match="Save the patched model again"):
-        unguard({**PATCHED, GUARD: kept}, "here")
+        unguard({**PATCHED, GUARD_KEY: kept}, "here")
 
 
 def test_guarding_is_undone_exactly_and_done_once() -> None:
     assert unguard(guard(PATCHED), "here") == PATCHED
     assert guard(guard(PATCHED)) == guard(PATCHED)
     assert guard({"model_type": "llama"}) == {"model_type": "llama"}
-    assert guarded(guarded(LlamaConfig)) is guarded(LlamaConfig)
+    assert guarded_class(guarded_class(LlamaConfig)) is guarded_class(LlamaConfig)
 
 
-def test_the_readme_says_how_to_load_and_keeps_what_else_it_says(host, tmp_path) -> None:
-    model = patch_model(host("llama"), "yarn+logn", factor=4)
+def test_the_readme_says_how_to_load_and_keeps_what_else_it_says(make_model, tmp_path) -> None:
+    model = patch_model(make_model("llama"), "yarn+logn", factor=4)
     model.save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\n")
@@ -206,7 +206,7 @@ class FakeHub:
             shutil.copy(operation.path_or_fileobj, file)
 
 
-def test_what_is_pushed_is_what_was_patched(host, answer, stir, monkeypatch, tmp_path) -> None:
+def test_what_is_pushed_is_what_was_patched(make_model, logits_of, perturb, monkeypatch, tmp_path) -> None:
     from huggingface_hub import ModelCard
     from transformers.utils import hub
 
@@ -215,9 +215,9 @@ def test_what_is_pushed_is_what_was_patched(host, answer, stir, monkeypatch, tmp
     for name in ("create_repo", "create_branch", "create_commit"):  # functions of the module in earlier releases
         monkeypatch.setattr(hub, name, getattr(fake, name), raising=False)
     monkeypatch.setattr(hub, "create_and_tag_model_card", lambda *_, **__: ModelCard("# A card\n"))
-    model = patch_model(host("llama"), "t5", factor=4)
-    stir(model)
+    model = patch_model(make_model("llama"), "t5", factor=4)
+    perturb(model)
     model.push_to_hub("someone/model")
-    assert torch.equal(answer(from_pretrained(tmp_path / "hub")), answer(model))
+    assert torch.equal(logits_of(from_pretrained(tmp_path / "hub")), logits_of(model))
     with pytest.raises(ValueError, match="hf_posenc"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "hub")

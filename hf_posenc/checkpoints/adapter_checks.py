@@ -1,0 +1,101 @@
+"""Whether a PEFT adapter fits the base model it is loaded on, and fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.checkpoints.adapter_folder import PEFT_WEIGHTS, AdapterFolder
+from hf_posenc.checkpoints.restore import apply_scheme
+from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.preconditions.memory import check_rank_memory
+from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.stored.peft_sidecar import position_parameters
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+
+
+def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None:
+    """Make sure that a base carries the scheme of an adapter, by patching it if that is allowed.
+
+    Raises:
+        PeftAdapterMismatch: it carries another scheme and may not be patched, or is a base for another length.
+    """
+    wanted, folder = adapter.scheme, adapter.path
+    carried = SchemeConfig.of_model(model)
+    if carried == wanted:
+        return
+    if wanted is None:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} was trained without a scheme, but this base carries {carried}. "
+            "Call unpatch_model(base) first; patch_model afterwards, if you mean to."
+        )
+    if not patch:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} was trained under scheme {wanted}, but this base carries "
+            f"{carried or 'none'}. "
+            'Load a base that matches, or pass patch="apply" to patch this one.'
+        )
+    if carried is not None:
+        unpatch_model(model)
+    length = base_model_of(model)[0].config.max_position_embeddings
+    if length != wanted.host_length:
+        raise PeftAdapterMismatch(
+            f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "
+            f"{length}. Load the base it was trained on."
+        )
+    apply_scheme(wanted, model)
+
+
+def check_other_adapters(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse an adapter that cannot be added to those a model has.
+
+    Raises:
+        PeftAdapterMismatch: one has its name, or it was trained with other position parameters than they share.
+    """
+    if name in model.peft_config:
+        raise PeftAdapterMismatch(
+            f"This model carries a PEFT adapter called {name!r} already. Pass another adapter_name, or the base: "
+            "model.unload()."
+        )
+    live = position_parameters(model)
+    for key, value in parameters.items():
+        if key in live and not torch.equal(live[key].detach().cpu(), value):
+            raise PeftAdapterMismatch(
+                f"The PEFT adapter in {folder} was trained with another {key!r} than this model's adapters share. "
+                'Load it on a base of its own, or train such adapters with modules_to_save=["posenc"].'
+            )
+
+
+def check_rank(config: PeftConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a rank that PEFT would allocate memory for before it sees that the file has another.
+
+    Raises:
+        NoMemory: matrices of that rank do not fit into memory.
+    """
+    pattern = getattr(config, "rank_pattern", None)
+    asked = [getattr(config, name, None) for name in ("r", "num_virtual_tokens", "encoder_hidden_size")]
+    asked += pattern.values() if isinstance(pattern, Mapping) else ()
+    rank = max((value for value in asked if isinstance(value, int)), default=0)
+    check_rank_memory(rank, sum(max(value.shape) for value in weights.values() if value.ndim == 2))
+
+
+def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
+    """Refuse an adapter whose file lacks weights: PEFT draws them at random and only warns.
+
+    Raises:
+        PeftAdapterMismatch: one is missing.
+    """
+    from peft import get_peft_model_state_dict
+
+    wanted = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    missing = sorted(wanted.keys() - weights.keys())
+    if missing:
+        raise PeftAdapterMismatch(f"{folder / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again.")

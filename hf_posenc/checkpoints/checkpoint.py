@@ -1,0 +1,139 @@
+"""A checkpoint, validated once: everything that loads or inspects one takes this value instead of a name.
+
+name → base of the adapter, if it is one → files of the folder → config.json → scheme config → PEFT sidecar
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder, base_of_adapter
+from hf_posenc.checkpoints.config import config_content
+from hf_posenc.checkpoints.validate import check_folder, check_layer_count
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.core.files.paths import checked_name
+from hf_posenc.errors import CheckpointMismatch, UnsupportedModel
+from hf_posenc.patches.registry import adapter_names
+from hf_posenc.patching.preconditions.host_config import check_positions
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's folder or Hub name whose files, configuration and schemes have been checked.
+
+    Attributes:
+        name: folder or Hub name of the model, as transformers takes it.
+        path: the local folder; None for a Hub name.
+        config: content of ``config.json``, without the config guard; or of the configuration the caller passed.
+        model_scheme: the scheme the model was saved with; None for a plain model.
+        adapter: the PEFT adapter to load on top; None for a model alone.
+    """
+
+    name: str
+    path: Path | None
+    config: Mapping[str, Any]
+    model_scheme: SchemeConfig | None
+    adapter: AdapterFolder | None
+
+    @classmethod
+    def open(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        peft_adapter: str | os.PathLike[str] | None = None,
+        **hf_kwargs: Any,
+    ) -> Checkpoint:
+        """Find a checkpoint and check it; its weights are not loaded.
+
+        Args:
+            name_or_path: a folder or a Hub name; of a model, or of a PEFT adapter, whose base is then the model.
+            peft_adapter: folder or Hub name of a PEFT adapter to load on top of the model.
+            **hf_kwargs: keywords of ``from_pretrained``: ``config``, those of the Hub (such as ``revision``), and those
+                that choose an implementation in place of the configuration.
+
+        Raises:
+            WrongKind: a name is neither text nor a path.
+            ModelNotFound: there is no such model, or it cannot be downloaded.
+            CheckpointMismatch: its files are damaged or contradict each other, or it names code to be fetched.
+            HostConfigInvalid: its configuration has positions out of range.
+            PeftAdapterMismatch: the adapter is damaged or incomplete.
+        """
+        name = checked_name(name_or_path)
+        if peft_adapter is None and (base := base_of_adapter(name)) is not None:
+            name, peft_adapter = base, name
+        check_folder(name)
+        with explained_errors(name):
+            config = config_content(name, hf_kwargs)
+            check_positions(config, name)
+            if hf_kwargs.get("config") is None and not hf_kwargs.get("subfolder"):
+                check_layer_count(config, name)  # else weights and configuration are not those of this folder
+        model_scheme = SchemeConfig.of_config(config, name)
+        adapter = None if peft_adapter is None else AdapterFolder.open(peft_adapter)
+        return cls(name, Path(name) if os.path.isdir(name) else None, config, model_scheme, adapter)
+
+    @property
+    def scheme(self) -> SchemeConfig | None:
+        """The scheme to load: the model's, else the one its adapter was trained under."""
+        return self.model_scheme or (self.adapter.scheme if self.adapter else None)
+
+    @property
+    def schemes(self) -> dict[str, SchemeConfig]:
+        """Every scheme that is stored, by the name of the model or adapter it is stored with."""
+        adapter = {self.adapter.name: self.adapter.scheme} if self.adapter else {}
+        return {name: found for name, found in {self.name: self.model_scheme, **adapter}.items() if found is not None}
+
+    @property
+    def architectures(self) -> list[str]:
+        """Names of the model classes in the configuration."""
+        listed = self.config.get("architectures")
+        return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+
+    def hf_config(self) -> PreTrainedConfig:
+        """The configuration as an object of transformers.
+
+        Raises:
+            UnsupportedModel: transformers does not know the architecture.
+            CheckpointMismatch: the configuration cannot be built.
+        """
+        kind = self.config.get("model_type")
+        if kind not in CONFIG_MAPPING:
+            raise UnsupportedModel(
+                f"The configuration of {self.name} is of the kind {kind!r}, which transformers does not know. There "
+                f"are adapters for {', '.join(adapter_names())}; choose such a model."
+            )
+        with explained_errors(self.name):
+            return CONFIG_MAPPING[kind].from_dict(dict(self.config))
+
+    def model_class(self, asked: Any = None) -> type[PreTrainedModel]:
+        """The class to build: the one asked for, the one an Auto class would choose, or the checkpoint's own.
+
+        Raises:
+            CheckpointMismatch: the configuration names no class of transformers, or none the Auto class knows.
+        """
+        with explained_errors(self.name):
+            for candidate in self._candidates(asked):
+                if isinstance(candidate, type) and issubclass(candidate, PreTrainedModel):
+                    return candidate
+        raise CheckpointMismatch(
+            f"{self.name} has the architectures {self.architectures}, and none of them is a class that can be loaded. "
+            "Pass model_class=, such as AutoModelForCausalLM."
+        )
+
+    def _candidates(self, asked: Any) -> list[Any]:
+        if asked is None:
+            return [getattr(transformers, name, None) for name in self.architectures]
+        if not hasattr(asked, "_model_mapping"):
+            return [asked]
+        kind = self.config.get("model_type")
+        config_class = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else None  # noqa: SIM401  # `get` loads nothing
+        known = asked._model_mapping.get(config_class, ())
+        classes = list(known) if isinstance(known, (list, tuple)) else [known]
+        return sorted(classes, key=lambda cls: cls.__name__ not in self.architectures)

@@ -1,0 +1,54 @@
+"""Build the scheme object of every layer from the layout that was asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import CannotCombine
+from hf_posenc.patching.preconditions.memory import check_parameter_memory
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.build import build
+from hf_posenc.schemes.spec import Layout, Plan
+
+
+def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -> list[Scheme]:
+    """One scheme a layer; the same object in all of them where it may be shared.
+
+    Args:
+        chosen: the scheme of all layers, and those of single layers.
+        geometry: of the model.
+        adapter_name: of the model's adapter, by which a scheme may be undefined.
+
+    Raises:
+        OptionOutOfRange: an option is refused, or parameters take more than half of the memory.
+        SchemeNotDefined: a scheme has no meaning on this model.
+        CannotCombine: layers disagree on what is added to the embeddings.
+    """
+    for one in (chosen.default, *chosen.layers.values()):
+        check_parameter_memory(one, geometry)
+    if chosen.uniform:
+        first = build(chosen.default, geometry, adapter_name)
+        if first.shared:
+            return [first] * geometry.layers
+    for cls, options in chosen.default.parts:
+        if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
+            build(Plan(((cls, options),)), geometry, adapter_name)
+    count = geometry.layers
+    schemes = [build(chosen.plan_of(layer, count), geometry, adapter_name) for layer in range(count)]
+    _check_embeddings(schemes, geometry, uniform=chosen.uniform)
+    return schemes
+
+
+def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: bool) -> None:
+    keeps_table = {(s.replaces_host and not s.keeps_table) for s in schemes}
+    mixed = geometry.table is not None and len(keeps_table) > 1
+    if mixed or (not uniform and any(_adds_to_embeddings(s) for s in schemes)):
+        raise CannotCombine(
+            "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
+            "Use schemes of one kind."
+        )
+
+
+def _adds_to_embeddings(scheme: Scheme) -> bool:
+    return scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is not None

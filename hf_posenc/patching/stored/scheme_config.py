@@ -1,0 +1,139 @@
+"""The scheme config: what a scheme is on disk, as ``position_scheme`` in ``config.json`` and in PEFT sidecars.
+
+It holds names, options and lengths and nothing that could run: names are looked up among the registered schemes, never
+imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from hf_posenc.core.lengths import whole_length
+from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, shown
+from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
+from hf_posenc.patching.stored.scheme_fields import FORMAT, LENGTHS, check_fields, unreadable
+from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
+
+
+@dataclass(frozen=True)
+class SchemeConfig:
+    """A validated scheme config.
+
+    Attributes:
+        layout: the scheme of all layers, and those of single layers.
+        trained_length, target_length: in tokens.
+        host_length: ``max_position_embeddings`` of the unpatched model: the rows of its position table, if it has one.
+    """
+
+    layout: Layout
+    trained_length: int
+    target_length: int
+    host_length: int
+
+    @classmethod
+    def read(cls, value: Any, where: str) -> SchemeConfig:
+        """Validate a scheme config as parsed from JSON.
+
+        Args:
+            value: the parsed JSON.
+            where: the file or model it comes from, for messages.
+
+        Raises:
+            CheckpointMismatch: it is of another format, has unknown or missing keys, or names a scheme, an option or a
+                length that does not exist.
+        """
+        check_fields(value, where)
+        try:
+            layers = value["layers"]
+            if not isinstance(layers, Mapping):
+                raise TypeError(f"layers is no object but {shown(layers)}")
+            layout = Layout(_plan(value["scheme"]), {key: _plan(parts) for key, parts in layers.items()})
+            trained, target, host = (whole_length(name, value[name]) for name in LENGTHS)
+        except UnknownScheme as error:
+            raise CheckpointMismatch(
+                f"The position_scheme of {where} names a scheme that is not registered here ({_first(error)}). "
+                "Install or import the package that registers it, or update hf_posenc."
+            ) from error
+        except (PosEncError, TypeError, ValueError, AttributeError) as error:
+            raise unreadable(where, _first(error)) from error
+        if target < trained:
+            raise unreadable(where, f"its target length {target} is shorter than its trained length {trained}")
+        return cls(layout, trained, target, host)
+
+    @classmethod
+    def of_model(cls, model: nn.Module) -> SchemeConfig | None:
+        """The scheme config of a live model; None where it is not patched."""
+        return cls.read(vars(base_model_of(model)[0].config)[SCHEME_KEY], "this model") if is_patched(model) else None
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any], where: str) -> SchemeConfig | None:
+        """The scheme config inside a model configuration; None where it has none.
+
+        Raises:
+            CheckpointMismatch: as `read` does; or ``rope_parameters`` were changed since the model was patched.
+        """
+        if config.get(SCHEME_KEY) is None:
+            return None
+        found = cls.read(config[SCHEME_KEY], where)
+        _check_rotation(config, where)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that `read` takes."""
+        layers = {key: chosen.to_json() for key, chosen in self.layout.layers.items()}
+        lengths = {name: getattr(self, name) for name in LENGTHS}
+        return {"format": FORMAT, "scheme": self.layout.default.to_json(), "layers": layers, **lengths}
+
+    def __str__(self) -> str:
+        layers = "".join(f", layers {key}: {describe_plan(chosen)}" for key, chosen in self.layout.layers.items())
+        lengths = f"trained {self.trained_length}, target {self.target_length}"
+        return f"{describe_plan(self.layout.default)} ({lengths}{layers})"
+
+
+def describe_plan(chosen: Plan) -> str:
+    """A scheme with its options as messages name it: ``'yarn(beta_fast=16.0)+logn'``."""
+    parts = []
+    for cls, options in chosen.parts:
+        written = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        parts.append(f"{cls.record.name}({written})" if written else cls.record.name)
+    return repr("+".join(parts))
+
+
+def _check_rotation(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a checkpoint whose ``rope_parameters`` are not those that the scheme was chosen for."""
+    before, now = config.get(ROTATION_KEY), config.get(ROPE_KEY)
+    if before is None:  # the model has none, or the checkpoint is of an earlier version
+        return
+    if not isinstance(before, Mapping):
+        raise CheckpointMismatch(
+            f"The {ROTATION_KEY} of {where} is no object but {shown(before)}. Save the patched model again."
+        )
+    for name, value in before.items():
+        found = now.get(name) if isinstance(now, Mapping) else now
+        if found != value:
+            raise CheckpointMismatch(
+                f"The position_scheme of {where} was written for {ROPE_KEY} with {name} {shown(value)}, and "
+                f"the configuration now says {shown(found)}. Put that back, or patch the plain model anew."
+            )
+
+
+def _plan(parts: Any) -> Plan:
+    if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS:
+        raise ValueError(f"scheme must be a list of 1 to {MOST_PARTS} parts, got {shown(parts)}")
+    for part in parts:
+        if (
+            not isinstance(part, Mapping)
+            or set(part) != {"name", "options"}
+            or not isinstance(part["options"], Mapping)
+        ):
+            raise ValueError(f"a part of a scheme has a name and options, got {shown(part)}")
+    return plan([(part["name"], part["options"]) for part in parts])
+
+
+def _first(error: Exception) -> str:
+    return str(error).partition(". ")[0].rstrip(".")

@@ -1,0 +1,69 @@
+"""How `Trainer` is set up by the settings of a run: its `TrainingArguments`, and gradient checkpointing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hf_posenc.training.config import Training
+
+
+def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str, Any]:
+    """`TrainingArguments` of a run."""
+    return {
+        "output_dir": folder,
+        "max_steps": training.steps,
+        "per_device_train_batch_size": training.batch,
+        "per_device_eval_batch_size": training.batch,
+        "gradient_accumulation_steps": training.accumulate,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": round(training.warmup * training.steps),
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "seed": training.seed,
+        "data_seed": training.seed,
+        "bf16": training.bf16,
+        "save_strategy": "steps" if keep else "no",
+        "save_steps": training.save_every,
+        "save_total_limit": 2,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "use_cpu": not torch.accelerator.is_available(),
+    }
+
+
+def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:
+    """`TrainingArguments` of the evaluations; a resumed run has already done the one before its first step."""
+    if windows is None:
+        return {"eval_strategy": "no"}
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": training.eval_every,
+        "eval_on_start": fresh,
+        "prediction_loss_only": True,
+    }
+
+
+@contextmanager
+def gradient_checkpointing(trained: Any, model: Any, training: Training) -> Iterator[None]:
+    """Run the block with gradient checkpointing, if the settings ask for it."""
+    if not training.gradient_checkpointing:
+        yield
+        return
+    if trained is not model:
+        trained.enable_input_require_grads()
+    # Later versions of transformers call it activation's.
+    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+    getattr(model, f"{name}_checkpointing_enable")()
+    try:
+        yield
+    finally:
+        getattr(model, f"{name}_checkpointing_disable")()
