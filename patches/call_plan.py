@@ -6,7 +6,8 @@ are the same in every layer with the same scheme, device and cache state. A `Cal
 
 What belongs to one layer is evaluated in that layer: terms that read its hidden states, projections, extra key channels
 or index, and whatever has a gradient. Whether terms do is observed, not declared (`PerLayer`). Graphs of a compiler or
-of `torch.jit.trace` plan every layer anew: a dictionary lookup would tie them to one length.
+of `torch.jit.trace` plan every layer anew: a dictionary lookup would tie them to one length. The plan, and how it is
+observed what may be shared, are one idea of more than 200 lines.
 """
 
 from __future__ import annotations
