@@ -34,7 +34,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def bytes_told(error: pytest.ExceptionInfo) -> list[int]:
     """The numbers of bytes in a message, in their order."""
-    assert str(error.value).endswith(". Make room, or choose another folder.")
+    assert str(error.value).endswith(". Free some space, or choose another folder.")
     return [int(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?= bytes|, are| are)", str(error.value))]
 
 

@@ -24,7 +24,7 @@ def test_a_new_adapter_is_refused_and_the_model_is_as_it_was() -> None:
     model = patched("llama", "t5")
     before = reading(model)
     cpu_offload(model, "cpu")
-    with pytest.raises(TrainingImpossible, match="Put the adapter on first"):
+    with pytest.raises(TrainingImpossible, match="Add the adapter first"):
         get_peft_model(model, lora())
     assert torch.equal(reading(model), before)
     assert not hasattr(model, "peft_config")
@@ -45,7 +45,7 @@ def test_an_adapter_goes_on_first_or_follows_a_device_map(tmp_path: Path) -> Non
 
     offloaded = patched("llama", "t5")
     cpu_offload(offloaded, "cpu")
-    with pytest.raises(UnsupportedModel, match="Put the adapter on first"):
+    with pytest.raises(UnsupportedModel, match="Add the adapter first"):
         load_peft_adapter(offloaded, tmp_path / "adapter")
 
     mapped = patched("llama", "t5")

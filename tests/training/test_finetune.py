@@ -259,7 +259,7 @@ def test_a_second_adapter_is_refused_and_a_merged_one_goes_on(tokenizer) -> None
 
 
 def test_what_does_not_go_together(tokenizer) -> None:
-    with pytest.raises(TrainingImpossible, match="wants training"):
+    with pytest.raises(TrainingImpossible, match="needs training"):
         run(patch_model(llama(), "t5", factor=FACTOR), tokenizer, method="prompt", length=32)
     with pytest.raises(TrainingImpossible, match="encoder"):
         run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, packing="separate")
