@@ -112,7 +112,7 @@ def test_a_signal_while_fine_tuning(found: Found) -> None:
 def test_no_file_has_room(found: Found, command: str) -> None:
     one = found["full"][command]
     assert one["code"] == 1
-    assert "room" in plain(one["err"]) or "disk" in plain(one["err"])
+    assert "space" in plain(one["err"]) or "disk" in plain(one["err"])
     checkpoints = ["checkpoint-2", "run.json"]  # `Trainer`'s own, passed over because it has no manifest
     assert [name for name in one["left"] if name not in checkpoints] == []
 

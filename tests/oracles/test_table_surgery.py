@@ -188,5 +188,5 @@ def test_ends_and_refusals() -> None:
     with pytest.raises(PositionOutOfTable, match="Position 1024 is past the 1024 positions of scheme 'learned_hier'"):
         hosts.logits(long, hosts.text(1025))
     for name in ("learned_hier", "learned_interp"):
-        with pytest.raises(SchemeNotDefined, match="llama has none"):
+        with pytest.raises(SchemeNotDefined, match="this model has none"):
             patch_model(hosts.llama(), name)
