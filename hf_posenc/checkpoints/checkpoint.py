@@ -19,7 +19,7 @@ from hf_posenc.checkpoints.config import config_content
 from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.core.files.paths import checked_name
-from hf_posenc.errors import CheckpointMismatch, UnsupportedModel
+from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.patching.preconditions.host_config import check_positions
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
@@ -101,13 +101,18 @@ class Checkpoint:
 
         Raises:
             UnsupportedModel: transformers does not know the architecture.
-            CheckpointMismatch: the configuration cannot be built.
+            CheckpointMismatch: there is no configuration, or it cannot be built.
         """
         kind = self.config.get("model_type")
+        if kind is None:
+            raise CheckpointMismatch(
+                f"The checkpoint {shown(self.name)} cannot be loaded: it has no configuration with a model_type. "
+                "Copy or save it again."
+            )
         if kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
-                f"The configuration of {self.name} is of the kind {kind!r}, which transformers does not know. There "
-                f"are adapters for {', '.join(adapter_names())}; choose such a model."
+                f"The configuration of {self.name} has the model_type {shown(kind)}, which transformers does not "
+                f"know. There are adapters for {', '.join(adapter_names())}; choose such a model."
             )
         with explained_errors(self.name):
             return CONFIG_MAPPING[kind].from_dict(dict(self.config))

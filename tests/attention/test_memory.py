@@ -104,6 +104,7 @@ print(json.dumps(grown))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux' /proc")
 def test_peak_memory_doubles_with_the_length() -> None:
     """In a process of its own, so that nobody else's memory is measured. KiB."""

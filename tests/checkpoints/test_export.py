@@ -44,6 +44,7 @@ def test_a_type_that_transformers_does_not_have_yet_is_refused(monkeypatch, tmp_
         export_native(patch_model(tiny_model("llama"), "proportional", factor=4, p=0.5), tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> None:
     """Without this package, at the trained and at the target length; by-length schemes at the trained one only."""
     save_file(TEXTS, tmp_path / "texts.safetensors")

@@ -37,6 +37,7 @@ def test_every_check_of_a_third_party_scheme(check: str, model: str) -> None:
     checks.assert_passes(check, Case(model, Hyperbolic, factor=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
 def test_applicable_checks_are_measured_and_the_model_is_restored(name: str) -> None:
     model = tiny_model(name).train()
@@ -52,6 +53,7 @@ def test_applicable_checks_are_measured_and_the_model_is_restored(name: str) -> 
     assert all(weight.grad is None for weight in model.parameters())
 
 
+@pytest.mark.slow
 def test_large_models_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.checks.run.MAX_PARAMETERS_TO_COPY", 1000)
     seen = {deviation.check for deviation in checks.check_scheme(tiny_model("llama"), "alibi", factor=8)}
@@ -82,6 +84,7 @@ class FailsOnOneQuery(Hyperbolic):
         return super().bias(ctx) if ctx.query_positions[0, 1] >= 0 else None
 
 
+@pytest.mark.slow
 def test_a_check_fails_if_the_scheme_raises() -> None:
     deviations = {one.check: one for one in checks.check_scheme(tiny_model("llama"), FailsOnOneQuery, factor=4)}
     assert {"cache", "cache_reorder", "padded_decoding"} <= {name for name, one in deviations.items() if one.failed}
@@ -89,11 +92,13 @@ def test_a_check_fails_if_the_scheme_raises() -> None:
     assert not deviations["shift"].failed
 
 
+@pytest.mark.slow
 def test_base_models_are_compared_by_hidden_states() -> None:
     deviations = checks.check_scheme(tiny_model("bert").bert, "rope", factor=2)
     assert not [str(deviation) for deviation in deviations if deviation.failed]
 
 
+@pytest.mark.slow
 def test_low_precision_has_its_own_tolerances() -> None:
     deviations = checks.check_scheme(tiny_model("llama").to(torch.bfloat16), "yarn", factor=4)
     assert not [str(deviation) for deviation in deviations if deviation.failed]

@@ -87,6 +87,7 @@ def test_a_request_can_be_forked(scheme: str) -> None:
     assert [result.generated_tokens for result in results.values()] == [alone.generated_tokens] * 3
 
 
+@pytest.mark.slow
 def test_pages_of_another_scheme_are_dropped() -> None:
     """A persistent manager keeps pages of finished requests for later texts with the same prefix."""
     model = tiny_model("llama")

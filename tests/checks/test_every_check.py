@@ -9,12 +9,26 @@ from hf_posenc.checks import CHECKS, Case
 
 from .case_lists import ALL_CASES, ONE_PER_HOOKS
 
-SLOW = [name for name, check in CHECKS.items() if check.slow and name != "torch_compile"]  # see test_compile.py
+# `formula` has a test of its own below, `torch_compile` a file.
+SLOW = [name for name, check in CHECKS.items() if check.slow and name not in ("formula", "torch_compile")]
 SLOWEST = (  # many forward passes, or a compiler
     *("continuous_batching", "torch_export", "memory_leaks", "recompilation", "options", "finite_differences"),
 )
 CHOSEN = [(check, case) for check in SLOW for case in (ONE_PER_HOOKS[::4] if check in SLOWEST else ONE_PER_HOOKS)]
 REST = [(check, case) for check in SLOW for case in ALL_CASES if (check, case) not in CHOSEN]
+
+
+def marked(check: str, case: Case) -> object:
+    """A check of a case, left to the whole suite where it takes seconds."""
+    marks = pytest.mark.slow if check in SLOWEST else ()
+    return pytest.param(check, case, marks=marks, id=f"{check}-{case}")
+
+
+@pytest.mark.always
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+def test_logits_are_those_of_the_formula(case: Case) -> None:
+    """Of every scheme on every model, against the attention of its definition in float64."""
+    checks.assert_passes("formula", case)
 
 
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
@@ -23,7 +37,7 @@ def test_check(check: str, case: Case) -> None:
     checks.assert_passes(check, case)
 
 
-@pytest.mark.parametrize(("check", "case"), CHOSEN, ids=str)
+@pytest.mark.parametrize(("check", "case"), [marked(check, case) for check, case in CHOSEN])
 def test_slow_check(check: str, case: Case) -> None:
     """On one scheme of each combination of hooks, or on every fourth of these."""
     checks.assert_passes(check, case)

@@ -37,6 +37,7 @@ def fresh_process_outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {name: (before[name], fresh_process_output(folder)) for name, folder in folders.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ONE_PER_HOOKS, ids=str)
 def test_saved_equals_loaded_in_a_fresh_process(
     case: Case, fresh_process_outputs: dict[str, tuple[Tensor, Tensor]]

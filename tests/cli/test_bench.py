@@ -14,6 +14,7 @@ from hf_posenc.insight.bench import run as measuring
 TINY = ("--shape", "1,32,2,2", "--lengths", "32,64", "--rounds", "2", "--device", "cpu")
 
 
+@pytest.mark.slow
 def test_json_is_complete(call: Callable) -> None:
     answer = call("bench", *TINY, "--schemes", "yarn,self_extend:group=16,window=8", "--decode", "--json")
     assert answer.code == 0, answer.err
@@ -31,6 +32,7 @@ def test_json_is_complete(call: Callable) -> None:
         assert cell["models"]["patched"]["memory_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need the extra plot")
     answer = call(
@@ -51,6 +53,7 @@ def test_the_starter_is_the_default_and_refusals_end_with_3(call: Callable) -> N
     assert "sinks, prefill, 32 tokens: refused" in answer.out
 
 
+@pytest.mark.slow
 def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = measuring.cell_of, []
 

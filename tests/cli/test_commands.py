@@ -28,6 +28,7 @@ def test_check_exits_with_4_if_a_check_fails(
     assert [row["failed"] for row in answer.data] == [False, code == 4]
 
 
+@pytest.mark.slow
 def test_check_on_a_live_model(call: Callable) -> None:
     answer = call("check", "-m", "starter:llama", "-s", "rerope", "-f", "4", "--json")
     assert answer.code == 0, answer.out

@@ -14,6 +14,8 @@ import torch
 
 from hf_posenc import describe, from_pretrained, load_starter
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

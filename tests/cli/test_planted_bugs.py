@@ -25,6 +25,8 @@ from hf_posenc.schemes import registry
 from hf_posenc.schemes.options import Positive
 from hf_posenc.schemes.rotary.rotary import RoPE
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"unpatch", "second_patch", "effect", "cache", "batch"}  # measured for every bug
 
 

@@ -22,6 +22,8 @@ from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes import registry
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -14,6 +14,8 @@ import pytest
 from hf_posenc import checks, list_schemes
 from hf_posenc.errors import SchemeNotDefined
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_adapter.py"
 CHECKS = ("cache", "formula", "unpatch", "isolation", "saving", "batch")
 """Of checks that differ in what they ask of an adapter: cache, positions, classes, configuration, mask."""

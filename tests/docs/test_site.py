@@ -13,6 +13,8 @@ pytest.importorskip("sphinx", reason="the site is built with the extra docs: pip
 pytest.importorskip("myst_parser", reason="likewise")
 pytest.importorskip("furo", reason="likewise")
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

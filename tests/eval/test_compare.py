@@ -297,6 +297,7 @@ print("end", flush=True)
 KILLED: dict[str, Any] = {**SMALL, "depths": [0.5]}
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(llama, tokenizer, tmp_path) -> None:
     """Killed in the first cell, then after a commit; in the end all is as if never interrupted."""
     llama.save_pretrained(tmp_path / "model")

@@ -17,7 +17,10 @@ from hf_posenc.eval.texts.stdlib_source import module_text
 from .conftest import TRAINED
 
 pytest.importorskip("accelerate", reason="launches are accelerate's")
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals"),
+]
 
 LIMIT = 1200
 """Seconds; a launch takes ten on an idle machine."""

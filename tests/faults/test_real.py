@@ -18,7 +18,10 @@ from .programs import end, environment, start, write_model
 pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork, signals and limits are POSIX's")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="fork, signals and limits are POSIX's"),
+]
 
 HARNESS = Path(__file__).parent / "harness.py"
 # What the GNU allocator has kept of freed memory needs no new address space, so a limit on that may not bite.

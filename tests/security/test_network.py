@@ -14,6 +14,8 @@ pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 3600
 """Seconds; the commands take thirty together on an idle machine."""
 

@@ -16,6 +16,8 @@ from hf_posenc import list_schemes, patch_model, unpatch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import PosEncError
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("llama", "gpt2", "bert")
 TEXT = torch.arange(2, 26)[None]
 WARM = 0.1

@@ -17,6 +17,8 @@ from hf_posenc import patch_model
 
 from .test_cycles import resident
 
+pytestmark = pytest.mark.slow
+
 SHORT = 3_000
 LATE = 10**6
 MEMORY = 0.02  # share by which it may grow after the first tenth

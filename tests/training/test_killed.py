@@ -17,7 +17,7 @@ import pytest
 from hf_posenc.training.resume import MANIFEST, last_complete
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")]
 
 STEPS, EVERY = 6, 2
 LIMIT = 1200

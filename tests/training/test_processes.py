@@ -24,6 +24,8 @@ from safetensors.torch import load_file
 pytest.importorskip("accelerate", reason="launches are accelerate's")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
+pytestmark = pytest.mark.slow
+
 CONFIGURATIONS = Path(__file__).parents[2] / "examples" / "accelerate"
 LIMIT = 1800
 """Seconds; a launch takes twenty on an idle machine."""
