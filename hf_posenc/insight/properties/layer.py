@@ -155,7 +155,7 @@ def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
         yield call
         return
     for chosen, length in length_rotation.runs(call.terms.rows.length_of(call.ctx.query_positions)[0]):
-        yield length_rotation.turned(call, chosen, length)
+        yield length_rotation.rotated_call(call, chosen, length)
 
 
 def _mixed(call: AttentionCall) -> Tensor:
