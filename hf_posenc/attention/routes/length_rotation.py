@@ -1,8 +1,8 @@
 """Length-dependent rotation (dynamic NTK): keys are cached unrotated and rotated for the length of each query.
 
 Queries of one length share a rotation, so a call is split into runs of equal length, for the kernel where it supports
-the call; else each run is an ordinary call. With left padding, samples may have different lengths at the same index; then
-samples are computed one by one.
+the call; else each run is an ordinary call. With left padding, samples may have different lengths at the same index;
+then samples are computed one by one.
 """
 
 from __future__ import annotations
