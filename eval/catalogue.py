@@ -59,7 +59,9 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         return
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
-            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {told()}.")
+            raise BadComparison(
+                f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {listed_tasks()}."
+            )
     from lm_eval.tasks import TaskManager
 
     folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
@@ -78,7 +80,7 @@ def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trus
     """
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-            raise BadComparison(f"There is no task {shown(name)}. All of ours: {told()}.")
+            raise BadComparison(f"There is no task {shown(name)}. All of ours: {listed_tasks()}.")
     files = [name for name in names if is_file(name)]
     outside = include_path if include_path is not None else next(iter(files), None)
     if include_path is not None and not Path(include_path).is_dir():
@@ -102,6 +104,6 @@ def is_file(name: str) -> bool:
     )
 
 
-def told() -> str:
+def listed_tasks() -> str:
     """Our tasks in a sentence."""
     return ", ".join(own_tasks())

@@ -28,6 +28,12 @@ RETIRED = {
     r"(?i)\breread(s|ing)\b": "re-rotation of cached keys",
     r"\bundoing\b": "rollback",
     r"\b(says_nothing|hushed|host_of)\b": "is_causal_only, suppress_output, base_model_of",
+    r"\b_?turned\(": "rotated",
+    r"\btold\(": "a name that says what is returned",
+    r"side_car": "sidecar",
+    r"\bSchemeBlock\b": "Block (of queries) or SchemeConfig (in config.json)",
+    r"\b(SilentRotaryEmbedding|ForgettingLayer|ForgettingCache|GrowingCache)\b": "the name of what it does",
+    r"\b(pair_turning|slowed_by_turns)\b": "pair_with_rotations, slowed_by_rotations",
 }
 
 

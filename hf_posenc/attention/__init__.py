@@ -1,4 +1,4 @@
-"""The attention engine: given queries, keys, values and `Terms`, the cheapest exact way to mix.
+"""The attention engine: compute attention of queries, keys, values and `Terms` by the cheapest exact route.
 
-It knows no scheme and no model.
+It is independent of schemes and models.
 """

@@ -15,20 +15,20 @@ from hf_posenc.core.terms import Terms
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """Everything that decides the result.
+    """The arguments of one attention call.
 
     Attributes:
-        queries: one tensor a region, ``[batch, heads, query, head_dim]``, already rotated and scaled.
-        keys: one a region, ``[batch, kv_heads, key, head_dim]``.
+        queries: one tensor per region, ``[batch, heads, query, head_dim]``, already rotated and scaled.
+        keys: one per region, ``[batch, kv_heads, key, head_dim]``.
         values: ``[batch, kv_heads, key, value_dim]``.
-        terms: what position adds.
-        ctx: where queries and keys stand.
-        mask: None where causality (or nothing) is all there is; else bool (true is visible) or float (added),
+        terms: positional terms of the scheme.
+        ctx: positions of queries and keys.
+        mask: None for causal (or full) attention; else bool (true is visible) or float (added),
             ``[batch or 1, 1 or heads, query or 1, key]``.
         scaling: factor of q · k.
         dropout: probability of dropping an attention weight.
         reread: ``(length, position of the first key, function of columns)`` to all keys rotated for queries of that
-            length, from a cache that keeps them; None where there is none.
+            length, from a cache that stores them; None without such a cache.
         start: index of the first query among the keys; None where the queries are the last of them.
     """
 
@@ -45,22 +45,22 @@ class AttentionCall:
 
     @property
     def query_length(self) -> int:
-        """Rows of this call."""
+        """Number of queries of this call."""
         return self.queries[0].shape[2]
 
     @property
     def key_length(self) -> int:
-        """Keys in reach, cached ones included."""
+        """Number of keys, cached ones included."""
         return self.values.shape[2]
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.queries[0].shape[1]
 
     @property
     def triangle(self) -> bool:
-        """Whether the call is a full square, causal or not, with nothing masked and nothing dropped."""
+        """Whether the call is a full square, causal or not, without mask and dropout."""
         square = self.query_length == self.key_length
         return self.ctx.contiguous and square and self.mask is None and self.dropout == 0.0
 
@@ -71,29 +71,29 @@ class AttentionCall:
 
     @property
     def last_rows(self) -> bool:
-        """Whether the queries are the last of the keys, with nothing masked and nothing dropped."""
+        """Whether the queries are the last of the keys, without mask and dropout."""
         return self.ctx.contiguous and self.mask is None and self.dropout == 0.0 and self.start is None
 
     @property
     def first_row(self) -> int:
-        """Place of the first query among the keys."""
+        """Index of the first query among the keys."""
         return self.key_length - self.query_length if self.start is None else self.start
 
     def order(self, rows: slice) -> Tensor:
-        """Which keys come no later than each of some rows, bool ``[1, 1, rows, key]``.
+        """Which keys are not later than each of some queries, bool ``[1, 1, rows, key]``.
 
-        By place, not by position: positions of a caller's own may start again.
+        By index, not by position: positions given by the caller may restart.
         """
         places = torch.arange(self.key_length, device=self.values.device)
         return (places <= places[self.first_row :][rows][:, None])[None, None]
 
     def mask_of(self, rows: slice) -> Tensor | None:
-        """The mask of some rows; a mask may have one row for all of them."""
+        """The mask of some queries; a mask may have one row for all of them."""
         if self.mask is None or self.mask.shape[2] == 1:
             return self.mask
         return self.mask[:, :, rows]
 
 
 def unseen_ahead(band: Band, causal: bool) -> Band:
-    """The band with causality written into it: no negative distance."""
+    """The band restricted to distances ≥ 0 where attention is causal."""
     return band & Band(0, None) if causal else band

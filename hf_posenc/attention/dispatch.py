@@ -52,10 +52,10 @@ def route(call: AttentionCall) -> str:
 
 
 def prepare(call: AttentionCall) -> Compute:
-    """Choose how to compute a call, and work out what all calls with the same terms, positions, mask and shapes share.
+    """Choose how to compute a call, and precompute what calls with equal terms, positions, mask and shapes share.
 
     Returns:
-        A function from such a call to its mixed values. It holds nothing of the queries, keys and values of ``call``.
+        A function from such a call to its mixed values. It keeps no queries, keys and values of ``call``.
     """
     runs = unpadded.runs(call)
     if runs is not None:
@@ -64,7 +64,7 @@ def prepare(call: AttentionCall) -> Compute:
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``; what they are at padding means nothing."""
+    """Mixed values ``[batch, heads, query, value_dim]``; values at padding are undefined."""
     return prepare(call)(call)
 
 

@@ -1,8 +1,8 @@
-"""Merge LSE partials: kernel calls on rectangles of query-key pairs, combined by log-sum-exp; no pair twice.
+"""Merge LSE partials: kernel calls on rectangles of query-key pairs, combined by log-sum-exp; pairs are disjoint.
 
     o = Σ_p e^(lse_p − lse) o_p,   lse = log Σ_p e^lse_p
 
-The gradient is exact when each part's own backward pass is given the merged output and log-sum-exp (the identity of
+The gradient is exact when the backward pass of each partial is given the merged output and log-sum-exp (the identity of
 ring attention, arXiv:2310.01889).
 """
 
@@ -24,9 +24,9 @@ class Partial:
     """The queries and keys of one kernel call, whose output and log-sum-exp are merged with others.
 
     Attributes:
-        region: whose queries and keys they are.
-        rows: of the queries.
-        keys: of the keys.
+        region: number of the region.
+        rows: its queries.
+        keys: its keys.
         causal: whether it is a square below its own diagonal.
         mask: added to the scores, float32 ``[1, 1, rows, keys]``, a window (see `kernels`), or None.
     """
@@ -39,46 +39,46 @@ class Partial:
 
 
 def attend(
-    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, parts: Sequence[Partial], scale: float
+    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, partials: Sequence[Partial], scale: float
 ) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``; every row needs a part in which it sees a key.
+    """Mixed values ``[batch, heads, query, value_dim]``; every query needs a partial with a visible key.
 
     Args:
-        queries: one a region, ``[batch, heads, query, head_dim]``.
-        keys: one a region, ``[batch, kv_heads, key, head_dim]``.
+        queries: one per region, ``[batch, heads, query, head_dim]``.
+        keys: one per region, ``[batch, kv_heads, key, head_dim]``.
         values: ``[batch, kv_heads, key, head_dim]``.
-        parts: disjoint sets of pairs.
+        partials: disjoint sets of pairs.
         scale: factor of q · k.
     """
-    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask) for p in parts)
+    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask) for p in partials)
     return merged(cuts, scale, len(queries), values, *queries, *keys)
 
 
-@torch.compiler.allow_in_graph  # one operation to a compiler, which cannot read what is written in place
-def merged(cuts: tuple[tuple, ...], scale: float, count: int, values: Tensor, *turned: Tensor) -> Tensor:
-    """The same of the fields of parts: a graph holds no objects of ours."""
-    return Merged.apply(tuple(Partial(*cut) for cut in cuts), scale, count, values, *turned)
+@torch.compiler.allow_in_graph  # one operation to a compiler, which does not support its in-place writes
+def merged(cuts: tuple[tuple, ...], scale: float, count: int, values: Tensor, *rotated: Tensor) -> Tensor:
+    """The same from the fields of the partials, as a graph takes no custom objects."""
+    return Merged.apply(tuple(Partial(*cut) for cut in cuts), scale, count, values, *rotated)
 
 
 def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
-    """Add a part to ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``, float32, in place."""
+    """Add a partial to ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``, float32, in place."""
     # e^(more_lse − total), in a form that makes the merged output one interpolation: a single pass over it.
     out.lerp_(more.float(), (more_lse - lse).sigmoid_()[..., None])
     torch.logaddexp(lse, more_lse, out=lse)
 
 
 class PartialSum:
-    """Running merge of partials; queries that no partial has reached yet are simply set."""
+    """Running merge of partials; the first partial of a query is copied."""
 
     def __init__(self, like: Tensor) -> None:
         batch, heads, rows, dim = like.shape
-        # The kernel's own order in memory: a merge runs straight through it, and so does whoever joins the heads.
+        # The kernel's memory layout: merging and joining the heads then read contiguous memory.
         self.out = like.new_empty(batch, rows, heads, dim, dtype=torch.float32).transpose(1, 2)
         self.lse = like.new_empty(batch, rows, heads, dtype=torch.float32).transpose(1, 2)
         self.reached = bytearray(rows)
 
     def add(self, rows: slice, more: Tensor, more_lse: Tensor) -> None:
-        """Add a part's output ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]``."""
+        """Add the output of a partial, ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]``."""
         reached, out, lse = self.reached[rows], self.out[:, :, rows], self.lse[:, :, rows]
         if any(reached):
             if not all(reached):
@@ -92,40 +92,40 @@ class PartialSum:
 
 
 class Merged(torch.autograd.Function):
-    """Forward merges the parts, backward runs each part's own backward with the merged result."""
+    """Merge partials; the backward pass runs that of each partial with the merged result."""
 
     @staticmethod
     def forward(
-        ctx: Any, parts: tuple[Partial, ...], scale: float, count: int, values: Tensor, *turned: Tensor
+        ctx: Any, partials: tuple[Partial, ...], scale: float, count: int, values: Tensor, *rotated: Tensor
     ) -> Tensor:
-        """Mixed values; keeps what the backward pass reads. ``turned`` are queries and keys of ``count`` regions."""
-        queries, keys = turned[:count], turned[count:]
+        """Mixed values; saves tensors for backward. ``rotated`` are queries and keys of ``count`` regions."""
+        queries, keys = rotated[:count], rotated[count:]
         first = queries[0]
         total = PartialSum(first)
-        for p in parts:
+        for p in partials:
             more, more_lse = by_device.attend(
                 queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
                 causal=p.causal, mask=p.mask, scale=scale,
             )  # fmt: skip
             total.add(p.rows, more, more_lse)
         out, lse = total.out.to(first.dtype), total.lse
-        ctx.save_for_backward(values, out, lse, *turned)
-        ctx.parts, ctx.scale, ctx.count = parts, scale, count
+        ctx.save_for_backward(values, out, lse, *rotated)
+        ctx.partials, ctx.scale, ctx.count = partials, scale, count
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the tensors that `forward` was given."""
-        values, out, lse, *turned = ctx.saved_tensors
+        values, out, lse, *rotated = ctx.saved_tensors
         count = ctx.count
-        d_values, *d_turned = (torch.zeros_like(t) for t in (values, *turned))
-        for p in ctx.parts:
+        d_values, *d_rotated = (torch.zeros_like(t) for t in (values, *rotated))
+        for p in ctx.partials:
             rows, seen = p.rows, p.keys
             dq, dk, dv = by_device.gradient(
-                grad[:, :, rows], turned[p.region][:, :, rows], turned[count + p.region][:, :, seen],
+                grad[:, :, rows], rotated[p.region][:, :, rows], rotated[count + p.region][:, :, seen],
                 values[:, :, seen], out[:, :, rows], lse[:, :, rows], causal=p.causal, mask=p.mask, scale=ctx.scale,
             )  # fmt: skip
-            d_turned[p.region][:, :, rows] += dq
-            d_turned[count + p.region][:, :, seen] += dk
+            d_rotated[p.region][:, :, rows] += dq
+            d_rotated[count + p.region][:, :, seen] += dk
             d_values[:, :, seen] += dv
-        return None, None, None, d_values, *d_turned
+        return None, None, None, d_values, *d_rotated

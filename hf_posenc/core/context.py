@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Projections(Protocol):
-    """A layer's own projections, for schemes that send vectors of their own through them (DeBERTa)."""
+    """A layer's own projections, for schemes that project vectors of their own with them (DeBERTa)."""
 
     def query(self, x: Tensor) -> Tensor:
         """``[n, width]`` to ``[heads, n, head_dim]``."""
@@ -33,19 +33,19 @@ class PositionContext:
         query_positions: ``[batch or 1, query]``, int64.
         key_positions: ``[batch or 1, key]``, int64; keys of padding have some position and are masked.
         causal: whether a query sees only keys at or before it.
-        contiguous: both run in steps of one without gaps or padding, and the queries are the last of the keys; then the
+        contiguous: both are consecutive, without gaps or padding, and the queries are the last of the keys; then the
             call is a plain (rectangular) triangle and the fast routes apply.
         real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
         memo: values shared by all layers of one forward pass.
-        hidden: what the layer's attention reads, ``[batch, query, width]``; None outside a model.
-        carried: what `Scheme.extra_key_channels` stored with every key in reach, ``[batch, kv_heads, key, channels]``,
-            float32.
+        hidden: input of the layer's attention, ``[batch, query, width]``; None outside a model.
+        carried: what `Scheme.extra_key_channels` stored with every key, cached ones included,
+            ``[batch, kv_heads, key, channels]``, float32.
         projections: the layer's own; None outside a model.
         layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
         coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.
-        remapped: whether distances are those of regions; then nothing may be said of a key alone.
-        first: position of the first query, where all samples count from it in steps of one and it is known without
-            waiting for a device; else None.
+        remapped: whether distances are those of regions; then no bias may depend on the key alone.
+        first: position of the first query, where the positions of all samples are consecutive from it and it is known
+            without a device synchronisation; else None.
     """
 
     query_positions: Tensor
@@ -64,22 +64,22 @@ class PositionContext:
 
     @property
     def device(self) -> torch.device:
-        """Where the positions live."""
+        """Device of the positions."""
         return self.query_positions.device
 
     @property
     def steady(self) -> bool:
-        """Whether distances run in steps of one, and as many of them as are known: then rows are shears of a table."""
+        """Whether distances are consecutive and their number is known; then a bias is a skewed view of a table."""
         if not self.contiguous or self.remapped:
             return False
         return not has_dynamic_length(self.query_positions.shape[1], self.key_positions.shape[1])
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
-        """Python numbers as a float32 tensor on the right device, made once a forward pass."""
+        """Python numbers as a float32 tensor on the right device, made once per forward pass."""
         return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))
 
     def exact(self, values: Tensor) -> Tensor:
-        """In float64, or in float32 where the device has no other."""
+        """Cast to float64, or to float32 where the device has no float64."""
         return values.to(torch.float32 if self.device.type == "mps" else torch.float64)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -100,12 +100,12 @@ def check_positions(positions: Tensor, end: int | None, name: str) -> None:
     """Refuse positions past a table's end before an indexing kernel meets them.
 
     Raises:
-        FractionalPosition: they are no whole numbers.
+        FractionalPosition: they are not integers.
         PositionOutOfTable: some position is ``end`` or more.
     """
     if positions.is_floating_point():
         raise FractionalPosition(
-            f"Scheme {name!r} knows whole positions only, and a recipe such as cape moves them in between. "
+            f"Scheme {name!r} has integer positions only, and a recipe such as cape makes them fractional. "
             'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
         )
     if end is None or positions.numel() == 0 or is_traced():
@@ -114,5 +114,5 @@ def check_positions(positions: Tensor, end: int | None, name: str) -> None:
     if highest >= end:
         raise PositionOutOfTable(
             f"Position {highest} is past the {end} positions of scheme {name!r}. "
-            "Shorten the input, or patch the model with a scheme that has no end."
+            "Shorten the input, or patch the model with a scheme without a limit."
         )

@@ -1,4 +1,4 @@
-"""What a scheme may know of a model: shapes, lengths and the host's own rotation. No module, no tensor."""
+"""Shapes, lengths and rotation of a model, as plain values for schemes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rotation:
             every cast of the model, and no buffer can go stale. A tensor where they are learned.
         layout: ``half`` pairs channel m with m + n (Llama, NeoX), ``interleaved`` 2m with 2m + 1 (GPT-J, the papers).
         axes: which coordinate of a token rotates each pair; None where there is one, its position.
-        decay: a_m per token: queries are scaled by e^(−a_m age), keys by e^(a_m age); empty for none.
+        decay: a_m per token: channels are scaled by e^(a_m · decay steps), which are ≤ 0 for queries; empty for none.
         values: whether values are rotated as keys are.
         amplitude: factor of cosines and sines, and so of the rotated channels alone.
     """
@@ -39,7 +39,7 @@ class Rotation:
 
     @property
     def dims(self) -> int:
-        """Rotated channels of a head, its first ones; the others are left alone."""
+        """Rotated channels of a head, its first ones; the others are unchanged."""
         return 2 * len(self.frequencies)
 
 
@@ -53,8 +53,8 @@ class HostRotary:
     """The rotation of an unpatched model.
 
     Attributes:
-        rotation: as its configuration describes it, scaling included. It says how many channels of a head are rotated
-            (``rotation.dims``) and in which layout; schemes follow it in both.
+        rotation: as its configuration describes it, scaling included. It defines how many channels of a head are
+            rotated (``rotation.dims``) and in which layout; schemes use the same.
         base: RoPE's θ.
         logit_scale: factor of every logit by that scaling. Where only a part of each head is rotated, transformers
             scales that part alone, and the rotation has an ``amplitude`` instead.
@@ -76,7 +76,7 @@ class Geometry:
         width: channels of a token between the layers.
         layers: number of attention layers.
         causal: whether tokens attend to earlier ones only.
-        trained_length: tokens of the texts that the weights were trained on.
+        trained_length: tokens of the sequences that the weights were trained on (pre-training context length).
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.

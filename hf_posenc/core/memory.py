@@ -15,16 +15,16 @@ HIDDEN_COPIES, FEED_FORWARD_COPIES = 10, 5
 measured on Llama, where the estimate is 5 % off; biases and GPT-2 take half as much again."""
 
 
-ASSUMED_MEMORY = 16 << 30  # bytes, where the system does not say
+ASSUMED_MEMORY = 16 << 30  # bytes, where the system does not report it
 
 
 def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
-    """Refuse texts whose forward pass does not fit in memory under any scheme; a low estimate.
+    """Refuse sequences whose forward pass does not fit in memory under any scheme; a low estimate.
 
     Args:
         model: computes them without a KV cache.
-        length: tokens of a text.
-        rows: texts in a batch.
+        length: tokens of a sequence.
+        rows: sequences in a batch.
 
     Raises:
         NoMemory: their hidden states alone take more than all memory of the device.
@@ -32,7 +32,7 @@ def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
     needed, available = rows * length * bytes_per_token(model), device_memory(next(model.parameters()).device)
     if needed > available:
         raise NoMemory(
-            f"Texts of {length:,} tokens, {rows} at a time, take some {needed / 2**30:,.1f} GiB of memory at the "
+            f"Sequences of {length:,} tokens, {rows} at a time, take some {needed / 2**30:,.1f} GiB of memory at the "
             f"least, and there are {available / 2**30:,.1f} GiB. Choose shorter lengths or a smaller batch."
         )
 

@@ -29,7 +29,7 @@ def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
         for entry in _entries(group):
             try:
                 accept(entry.name, entry.load())
-            except Exception as error:  # a broken plugin must not take `list` down with it
+            except Exception as error:  # a broken plugin must not break `list`
                 distribution = entry.dist.name if entry.dist else "an unknown distribution"
                 message = (
                     f"The {group} plugin {entry.name!r} of {distribution} cannot be loaded "
@@ -45,7 +45,7 @@ def plugin_failures(group: str) -> str:
 
 
 def forget_entry_points() -> None:
-    """Load entry points anew when they are next asked for."""
+    """Reload entry points at the next request."""
     with _LOCK:
         _LOADED.clear()
         _FAILURES.clear()

@@ -1,4 +1,4 @@
-"""The record of a scheme: what can be said of it without importing its class, or torch."""
+"""The record of a scheme: its metadata, available without importing its class or torch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PROVIDERS = {
 
 @dataclass(frozen=True)
 class SchemeRecord:
-    """What is known of a scheme without loading it.
+    """Metadata of a scheme, known without importing it.
 
     Attributes:
         name: the literature's name, lower case.
         aliases: other names of the scheme.
-        needs: what a model must have for the scheme to be defined there by itself, among `NEEDS`.
+        needs: what a model must have for the scheme to be defined on it without another scheme, among `NEEDS`.
         learned: whether it has trainable parameters with its default options; None where an option has no default, so
-            that only a patch can tell.
+            that it depends on the patch.
         zero_shot: whether a pretrained RoPE model can use it untrained.
         recipe: whether it is a training recipe, which changes positions in training mode only.
-        cache: what the KV cache holds: ``final`` keys, ``copies`` (one a region) or ``raw`` (rotated when read).
+        cache: what the KV cache holds: ``final`` keys, ``copies`` (one per region) or ``raw`` (rotated for each query).
         paper: arXiv id or address.
         title: first line of its module's docstring.
         summary: first sentence of its class's docstring.
@@ -65,14 +65,14 @@ class SchemeRecord:
 
     @property
     def defined_for(self) -> str:
-        """The models on which the scheme is defined by itself, in words: ``decoders with rotation``, or ``any``."""
+        """The models on which the scheme is defined on its own, in words: ``decoders with rotation``, or ``any``."""
         providers = " and ".join(PROVIDERS[need] for need in self.needs if need in PROVIDERS)
         if not self.needs:
             return "any"
         return ("decoders" if "causal" in self.needs else "models") + (f" with {providers}" if providers else "")
 
     def unmet_needs(self, geometry: Geometry) -> tuple[str, ...]:
-        """Which of `needs` a model of this geometry does not meet; a composition may still bring them along."""
+        """Which of `needs` a model of this geometry does not meet; another scheme of a composition may meet them."""
         met = {
             "causal": geometry.causal,
             "rotation": geometry.rotary is not None,

@@ -18,7 +18,7 @@ class Band:
 
     Attributes:
         nearest, farthest: pairs with ``nearest ≤ distance < farthest``, distance being query − key.
-        chunk: what distance counts in: the numbers of chunks of so many tokens.
+        chunk: tokens per unit of distance: positions are counted in chunks of so many tokens.
         rows_from, rows_until: queries with ``rows_from ≤ position < rows_until``.
         keys_until: keys with ``position < keys_until``.
     """
@@ -50,7 +50,7 @@ class Band:
         )
 
     def holds(self, query: Tensor, key: Tensor) -> Tensor:
-        """Which pairs of positions lie in the band, bool; ``query`` and ``key`` broadcast against each other."""
+        """Which pairs of positions are in the band, bool; ``query`` and ``key`` broadcast against each other."""
         distance = query - key if self.chunk == 1 else query // self.chunk - key // self.chunk
         inside = torch.ones_like(distance, dtype=torch.bool)
         if self.nearest is not None:
@@ -82,11 +82,11 @@ class Region:
     Regions that remap and rotate keys alike share one copy of the keys.
 
     Attributes:
-        band: the pairs that belong to it; the bands of a call are disjoint, and pairs outside all of them unseen.
+        band: the pairs that belong to it; the bands of a call are disjoint, and pairs outside all of them masked.
         query_at: position of a query to the position it is rotated by, whole or fractional, any shape.
         key_at: the same of a key.
         rotation: the region's own; None for the scheme's.
-        query_age, key_age: position to what the rotation's decay counts.
+        query_age, key_age: position to the decay steps of its rotation.
     """
 
     band: Band = EVERYTHING
@@ -98,12 +98,12 @@ class Region:
 
     @property
     def remaps(self) -> bool:
-        """Whether some token stands elsewhere than at its position."""
+        """Whether it changes the position of some query or key."""
         return self.query_at is not as_it_is or self.key_at is not as_it_is
 
     @property
     def copy(self) -> tuple[object, ...]:
-        """What decides how its keys are rotated."""
+        """Identity of its rotated keys: regions with equal values share them."""
         return self.key_at, self.key_age, self.rotation
 
 

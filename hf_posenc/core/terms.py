@@ -1,4 +1,4 @@
-"""Terms of a scheme in attention, as values: the engine reads these and never sees a scheme.
+"""Terms of a scheme in attention, as values: the interface between schemes and the attention engine.
 
     score[i, j] = logit_scale · row_scale[i] · (query_scale[i] · q_i · k_j · scaling + Σ bias[i, j])   of visible pairs
     o_i         = Σ_j softmax_j([score[i, ·], sink])_j v_j + value bias
@@ -25,10 +25,10 @@ from hf_posenc.errors import CannotCombine
 
 @dataclass(frozen=True)
 class KeyBias:
-    """A bias that depends on the key alone, up to a constant of the row: causal ALiBi.
+    """A bias that depends on the key alone, up to a constant per query: causal ALiBi.
 
-    Counted from one place it grows with the text, and would take the digits of the scores with it: the engine counts it
-    anew from the rows it meets. Key i must stand where query i does.
+    Relative to a fixed position it grows with the sequence length and costs the scores precision: the engine subtracts
+    its value at the queries of each block. Key i must have the position of query i.
 
     Attributes:
         values: ``[batch or 1, heads, key]``, in float64 where the device has that.
@@ -54,17 +54,17 @@ class ToeplitzBias:
 
 @dataclass(frozen=True)
 class Block:
-    """Some query rows of a call against all its keys, as biases of their content see them.
+    """A block of queries of a call with all its keys: the arguments of content-dependent biases.
 
     Attributes:
         query: ``[batch, heads, n, head_dim]``, float32, rotated and scaled.
         key: ``[batch, kv_heads, key, head_dim]``, float32.
-        scores: q · k · scaling, ``[batch, heads, n, key]``; empty where all biases say that they do not read it.
+        scores: q · k · scaling, ``[batch, heads, n, key]``; empty where no bias reads it (`BlockBias.reads_scores`).
         scaling: factor of q · k.
-        rows: which query rows of the call these are.
-        query_positions: where they stand in their region, ``[batch or 1, n]``.
+        rows: which queries of the call these are.
+        query_positions: their positions in the region, ``[batch or 1, n]``.
         key_positions: likewise, ``[batch or 1, key]``.
-        seen: who sees whom, padding, packing and causality included, bool, broadcasts to ``[batch, 1, n, key]``.
+        seen: which pairs are visible, with padding, packing and causality, bool, broadcasts to ``[batch, 1, n, key]``.
     """
 
     query: Tensor
@@ -84,12 +84,12 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockBias:
-    """A bias that needs the queries and keys themselves, or more of a pair than its distance.
+    """A bias that depends on queries and keys, or on more of a pair than its distance.
 
     Attributes:
-        of_block: a `SchemeBlock` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
-        reads_scores: whether it reads `SchemeBlock.scores`, or what it returns is kept by somebody. A bias that says
-            no to both gets no scores where the engine can do without, and the engine writes into its result.
+        of_block: a `Block` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
+        reads_scores: whether it reads `Block.scores`, or what it returns is stored elsewhere. Otherwise the
+            engine may leave out the scores, and overwrites the result in place.
     """
 
     of_block: Callable[[Block], Tensor]
@@ -101,10 +101,10 @@ Bias = KeyBias | ToeplitzBias | BlockBias
 
 @dataclass(frozen=True)
 class ValueBias:
-    """What position adds to the mixed values: Shaw's second table.
+    """A positional term of the mixed values: Shaw's second table.
 
     Attributes:
-        of_weights: attention weights ``[batch, heads, n, key]`` and their `SchemeBlock` to ``[batch, heads, n,
+        of_weights: attention weights ``[batch, heads, n, key]`` and their `Block` to ``[batch, heads, n,
             head_dim]``.
     """
 
@@ -113,13 +113,13 @@ class ValueBias:
 
 @dataclass(frozen=True)
 class RowRotation:
-    """A rotation that differs by query row; keys are cached raw and rotated as each row reads them.
+    """A rotation that depends on the query; keys are cached raw and rotated for each query.
 
     Attributes:
-        length_of: position of a query ``[…]`` to the length whose rotation its row uses ``[…]``, integers.
+        length_of: position of a query ``[…]`` to the length whose rotation it uses ``[…]``, integers.
         rotation_of: that length to the rotation.
-        frequencies_of: such lengths ``[…]`` to the frequencies of that rotation ``[…, pairs]``, float64, for graphs,
-            which have no numbers; None where there is no graph of it.
+        frequencies_of: such lengths ``[…]`` to the frequencies of that rotation ``[…, pairs]``, float64, for traced
+            graphs, where lengths have no values; None where that is not supported.
     """
 
     length_of: Callable[[Tensor], Tensor]
@@ -129,7 +129,7 @@ class RowRotation:
 
 @dataclass(frozen=True)
 class Terms:
-    """Scheme → engine: everything of one attention call that is position's."""
+    """Scheme → engine: all positional terms of one attention call."""
 
     bias: tuple[Bias, ...] = ()
     values: tuple[ValueBias, ...] = ()
@@ -147,7 +147,7 @@ class Terms:
         return len(self.regions) > 1 or self.regions[0].band != EVERYTHING
 
     def only(self, *names: str) -> bool:
-        """Whether all terms but these are neutral. The scales of queries and of all logits are every route's."""
+        """Whether all terms but these are neutral. Every route supports the scales of queries and of all logits."""
         neutral = {
             "bias": len(self.bias) == 0,  # dynamo cannot negate a tuple
             "values": len(self.values) == 0,
@@ -161,14 +161,14 @@ class Terms:
 
     @property
     def plain(self) -> bool:
-        """Whether the host's own attention function can carry them: scales alone, which multiply the queries."""
+        """Whether the model's own attention function can compute them: scales alone, which multiply the queries."""
         return self.only("row_scale")
 
     def merge(self, other: Terms) -> Terms:
-        """Both at once: biases add, scales multiply, visibility intersects, the rest comes from one side.
+        """Combine both: biases add, scales multiply, visible bands intersect, the rest comes from one side.
 
         Raises:
-            CannotCombine: both sides bring regions, a row rotation, or a sink.
+            CannotCombine: both sides have regions, a row rotation, or a sink.
         """
         self._refuse("remap positions", self.split and other.split)
         self._refuse("rotate by row", self.rows is not None and other.rows is not None)

@@ -1,8 +1,8 @@
-"""Whether a call is computed, or written down as a graph that is to hold for other texts, and for other lengths.
+"""Whether a call is being traced, and must stay valid for other inputs and lengths.
 
-A graph of `torch.compile`, `torch.export` or `torch.jit.trace` is made once and run on texts nobody has seen: what is
-read off the values of one text would be wrong for the next. Where its length is open, too, what is read off that ties
-the graph to the one length, and a compiler makes another for every text.
+A graph of `torch.compile`, `torch.export` or `torch.jit.trace` is made once and run on other inputs: a value read from
+one input would be wrong for the next. Where the length is dynamic, a length read as a number would fix the graph to it,
+and a compiler would recompile for every length.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ def is_traced() -> bool:
 
 
 def transformed() -> bool:
-    """Whether a transform of `torch.func` is at work: it writes nothing down, and sees through no operator of ours."""
+    """Whether a transform of `torch.func` is active: it makes no graph, and cannot differentiate custom operators."""
     return torch._C._are_functorch_transforms_active()
 
 
 def has_dynamic_length(*lengths: int) -> bool:
-    """Whether a graph is to hold for any such length; false outside a graph, and where lengths are fixed.
+    """Whether a traced graph must be valid for any such length; false outside tracing, and for fixed lengths.
 
-    `torch.jit.trace` hands out every length as a tensor, and does not say whether it will ever be another.
+    `torch.jit.trace` gives every length as a tensor, without a way to tell whether it is dynamic.
     """
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import has_static_value  # slow, and loaded by the compiler already

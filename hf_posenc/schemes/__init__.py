@@ -1,1 +1,1 @@
-"""The schemes: one idea, one file. `hf_posenc.schemes.registry` knows them by name and imports what is asked for."""
+"""Positional schemes, one idea per file; `hf_posenc.schemes.registry` finds them by name and imports them on demand."""

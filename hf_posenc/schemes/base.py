@@ -1,6 +1,6 @@
-"""The interface of a scheme: hooks that it overrides where it has something to say, and no others.
+"""The interface of a scheme: hooks that a scheme overrides where it changes something.
 
-Longer than other files, as it is one class: what its hooks take and return is the contract with everything else.
+Longer than other files, as it is one class: what its hooks take and return is the contract with all other packages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ORIGINAL = "original_module"  # of a copy that has its parameters on another dev
 
 
 class Scheme(nn.Module):
-    """A positional scheme: how a transformer gets to know the positions of its tokens.
+    """A positional scheme: how positions enter a transformer.
 
     Constructed from a `Geometry` and keyword options; the options are explicit, typed, and what ``config.json`` stores.
     Learned parameters are ordinary submodules or parameters; tensors that can be computed are never buffers.
@@ -52,7 +52,7 @@ class Scheme(nn.Module):
         recipe: whether it is a training recipe, which changes positions in training mode only.
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
-        idle: hooks of the class that the options of this instance leave out of use.
+        idle: hooks of the class that the options of this instance leave unused.
     """
 
     record: ClassVar[SchemeRecord]
@@ -75,7 +75,7 @@ class Scheme(nn.Module):
 
     @property
     def original(self) -> Scheme:
-        """The scheme itself, or the one of which it is a copy, made for one call on another device."""
+        """This scheme, or the scheme of which it is a copy made for one call on another device."""
         return self.__dict__.get(ORIGINAL, self)
 
     @property
@@ -113,7 +113,7 @@ class Scheme(nn.Module):
         raise NotImplementedError
 
     def row_rotation(self) -> RowRotation | None:
-        """A rotation that depends on the length of the text at each query; keys are then cached unrotated."""
+        """A rotation that depends on the sequence length at each query; keys are then cached unrotated."""
         return None
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
@@ -171,35 +171,35 @@ class Scheme(nn.Module):
 
     @property
     def needs_whole_text(self) -> bool:
-        """Whether a token's position depends on how long its text is, so that a text cannot be continued."""
+        """Whether a token's position depends on its sequence length, so that a sequence cannot be continued."""
         return False
 
     @property
     def randomises(self) -> bool:
-        """Whether positions are drawn anew in evaluation, too."""
+        """Whether positions are drawn at random in evaluation as well."""
         return False
 
     @property
     def keeps_table(self) -> bool:
-        """Whether a host's learned table stays in use although the scheme replaces the host's positions."""
+        """Whether the model's learned table stays in use although the scheme replaces the model's positions."""
         return False
 
-    # -- what the probe may rely on ----------------------------------------------------------------------------------
+    # -- what the effect probe relies on -------------------------------------------------------------------------------
 
     @property
     def unchanged_below(self) -> int:
-        """Position under which outputs are exactly those of the unpatched model; 0 promises nothing."""
+        """Position under which outputs are exactly those of the unpatched model; 0 is no guarantee."""
         return 0
 
     @property
     def longest(self) -> int | None:
-        """Number of positions the scheme is defined for; None where there is no end."""
+        """Number of positions the scheme is defined for; None where there is no limit."""
         return None
 
-    # -- together ----------------------------------------------------------------------------------------------------
+    # -- combined ----------------------------------------------------------------------------------------------------
 
     def terms(self, ctx: PositionContext) -> Terms:
-        """The hooks' answers for one attention call, as one value."""
+        """Combine the results of the hooks for one attention call into one value."""
         bias, values = self.bias(ctx), self.values(ctx)
         return Terms(
             bias=() if bias is None else (bias,),
@@ -215,7 +215,7 @@ class Scheme(nn.Module):
 
     @property
     def schemes(self) -> list[Scheme]:
-        """The parts of a composition; the scheme itself where it is none."""
+        """The schemes of a composition; otherwise this scheme alone."""
         return [self]
 
     def extra_repr(self) -> str:
@@ -223,10 +223,10 @@ class Scheme(nn.Module):
 
 
 def implements(scheme: Scheme, hook: str) -> bool:
-    """Whether the scheme, or a part of it, has its own version of a hook."""
+    """Whether the scheme, or one of its composition, overrides a hook."""
     return any(overrides(part, hook) for part in scheme.schemes)
 
 
 def overrides(scheme: Scheme, hook: str) -> bool:
-    """Whether the scheme's class has its own version of a hook, and its options use it."""
+    """Whether the scheme's class overrides a hook, and its options use it."""
     return hook not in scheme.idle and getattr(type(scheme), hook) is not getattr(Scheme, hook)

@@ -15,12 +15,12 @@ from hf_posenc.schemes.spec import Plan
 
 
 def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
-    """The scheme of a plan for a model: composed, and put on top of the host's rotation where it keeps that.
+    """The scheme of a plan for a model: composed, and placed on top of the model's own rotation where it keeps that.
 
     Raises:
         SchemeNotDefined: a part has no meaning on this model.
-        CannotCombine: two parts would occupy the same place.
-        OptionOutOfRange: the scheme ends before the target length.
+        CannotCombine: two parts use the same hook.
+        OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
     parts = [cls(geometry, **options) for cls, options in chosen.parts]
     if not any(p.replaces_host for p in parts) and geometry.rotary is not None:
@@ -38,7 +38,7 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
 
 
 def reach_of(scheme: Scheme) -> int | None:
-    """Number of positions a scheme can read on its host; None where there is no end."""
+    """Number of positions a scheme supports on its model; None where there is no limit."""
     by_row = (not scheme.replaces_host or scheme.keeps_table) and not implements(scheme, "read_table")
     ends = (scheme.longest, scheme.geometry.table if by_row else None)
     return min((end for end in ends if end is not None), default=None)
@@ -53,7 +53,7 @@ UNMET = {
     'Bring a function of position along, as in "rope+{name}"',
     "table": "it extends a learned position table, and this model has none. Use a model that has one",
 }
-"""What is missing, and what to do, by need; see `hf_posenc.core.record.NEEDS`."""
+"""Reason and remedy of each unmet need; see `hf_posenc.core.record.NEEDS`."""
 
 
 def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:

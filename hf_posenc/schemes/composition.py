@@ -1,4 +1,4 @@
-"""Several schemes as one: composition is arithmetic on their terms, and what only one can have, one must have."""
+"""Compose several schemes into one: terms are merged, and exclusive hooks may come from one scheme only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SINGLE = (
 
 
 class Composition(Scheme):
-    """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; what only one can have, one must have."""
+    """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; exclusive hooks may come from one."""
 
     def __init__(self, parts: Sequence[Scheme]) -> None:
         super().__init__(parts[0].geometry)
@@ -114,7 +114,7 @@ class Composition(Scheme):
         return reduce(Terms.merge, [part.terms(ctx) for part in self.schemes])
 
     def _part(self, hook: str) -> Scheme:
-        """The part that has its own version of a hook, or any."""
+        """The part that overrides a hook, else the first."""
         return next((part for part in self.schemes if overrides(part, hook)), self.schemes[0])
 
     def extra_repr(self) -> str:

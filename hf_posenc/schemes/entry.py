@@ -1,6 +1,6 @@
 """A line of a comparison: a scheme, its options, and what tables call it.
 
-yarn · pi:factor=4 · self_extend:group=8,window=128 · unpatched          (the last is the model as it comes)
+yarn · pi:factor=4 · self_extend:group=8,window=128 · unpatched          (the last is the unpatched model)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Entry:
 
     Attributes:
         label: what tables call it.
-        scheme: a name or a composition; None is the model as it comes.
+        scheme: a name or a composition; None is the unpatched model.
         options: of the scheme, and ``factor`` or ``target_length`` where every length shall have the same.
     """
 
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def lengths(self) -> dict[str, Any]:
-        """The options that say how far the scheme reaches."""
+        """The options that set the lengths of the scheme."""
         return {name: value for name, value in self.options.items() if name in LENGTHS}
 
     @property
@@ -45,7 +45,7 @@ class Entry:
         return {name: value for name, value in self.options.items() if name not in LENGTHS}
 
     def settings(self) -> dict[str, Any]:
-        """What the numbers depend on: aliases are replaced by names, the label is not part of it.
+        """The settings that results depend on: aliases are replaced by names, the label is left out.
 
         Raises:
             PosEncError: the scheme or one of its options is refused.
@@ -87,7 +87,7 @@ def entries_of(given: str | Iterable[Given]) -> list[Entry]:
 
 
 def several(given: Any) -> Iterable[Given]:
-    """What stands in a list of entries.
+    """The elements of a list of entries.
 
     Raises:
         BadComparison: it is none, or something in it is neither words, a pair nor an entry.
@@ -109,8 +109,8 @@ def entry_of(given: tuple[str, dict[str, Any]] | Entry) -> Entry:
     if isinstance(given, Entry):
         return given
     scheme, options = given
-    told = ",".join(f"{name}={json.dumps(value)}" for name, value in options.items())
-    return Entry(f"{scheme}:{told}" if told else scheme, None if scheme == UNPATCHED else scheme, dict(options))
+    words = ",".join(f"{name}={json.dumps(value)}" for name, value in options.items())
+    return Entry(f"{scheme}:{words}" if words else scheme, None if scheme == UNPATCHED else scheme, dict(options))
 
 
 def read_words(text: str) -> list[Entry]:
@@ -127,7 +127,7 @@ def read_words(text: str) -> list[Entry]:
         elif words:
             words[-1].append(part)
         else:
-            raise BadComparison(f"Option {part!r} stands before any scheme. Write for example yarn:beta_fast=16.")
+            raise BadComparison(f"Option {part!r} comes before any scheme. Write for example yarn:beta_fast=16.")
     return [read_word(name, options) for name, *options in words]
 
 
@@ -141,7 +141,7 @@ def read_word(scheme: str, words: Sequence[str]) -> Entry:
                 f"{scheme} has an option {word!r} without a value. Write for example yarn:beta_fast=16."
             )
         if scheme == UNPATCHED:
-            raise BadComparison(f"{UNPATCHED} is the model as it comes and takes no {name!r}. Leave it out.")
+            raise BadComparison(f"{UNPATCHED} is the unmodified model and takes no {name!r}. Leave it out.")
         options[name] = json_or_text(value)
     label = f"{scheme}:{','.join(words)}" if words else scheme
     return Entry(label, None if scheme == UNPATCHED else scheme, options)

@@ -1,4 +1,4 @@
-"""The host's own rotation, as its configuration has it. What remaps, masks and temperatures work on top of."""
+"""The model's own rotation, from its configuration; remaps, masks and temperatures work on top of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hf_posenc.schemes.base import Scheme
 
 
 class HostRotation(Scheme):
-    """Not chosen by name: put under every composition that keeps the positions of a host that rotates."""
+    """Not chosen by name: part of every composition that keeps the rotation of its model."""
 
-    record = SchemeRecord("host", title="The host's own rotation.")
+    record = SchemeRecord("host", title="The model's own rotation.")
     replaces_host = False
 
     def __init__(self, geometry: Geometry, rotary: HostRotary) -> None:

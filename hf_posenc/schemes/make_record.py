@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def record_of(
     cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: str, paper: str
 ) -> SchemeRecord:
-    """The record of a class that is being registered; its functions below it may not exist yet."""
+    """The record of a class that is being registered; functions defined below it may not exist yet."""
     text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
     about = inspect.getdoc(cls) or ""
     return SchemeRecord(
@@ -39,8 +39,8 @@ def record_of(
 def has_parameters(cls: type[Scheme]) -> bool | None:
     """Whether a scheme adds trainable parameters, with its default options, to a model that rotates or has a table.
 
-    It is built for small models, one of each kind; None where none of them will do, as an option has no default. The
-    caller's random generator is left as it was.
+    It is built for small models, one of each kind; None where none can be built, as an option has no default. The
+    caller's random generator is not advanced.
     """
     import torch
 
@@ -54,7 +54,7 @@ def has_parameters(cls: type[Scheme]) -> bool | None:
         with torch.random.fork_rng(devices=[]):
             try:
                 found.add(any(parameter.requires_grad for parameter in cls(geometry).parameters()))
-            except Exception:  # whatever a scheme says of a model that it is not for
+            except Exception:  # whatever a scheme raises for a model that it does not support
                 continue
     return any(found) if found else None
 

@@ -1,4 +1,4 @@
-"""The types of scheme options, and their validation: one declaration in a signature, checked when a scheme is built."""
+"""The types of scheme options, and their validation: declared in signatures, checked when a scheme is built."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LARGEST, SMALLEST = 1e18, 1e-12  # of numbers: beyond them float32 overflows, or
 MOST = 2**31 - 1  # of whole numbers, which count tokens and rows
 LONGEST_LIST = 1 << 16  # values; none has more than one a channel or a layer
 DEEPEST = 4  # lists in lists
-LONGEST_TEXT = 200  # characters; texts name choices and schemes
+LONGEST_TEXT = 200  # characters; strings name choices and schemes
 
 
 def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         checked = model(**named)
     except ValidationError as error:
-        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of several kinds, the one that fits furthest
+        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, the closest match
         name = str(first["loc"][0])
         rule = first["msg"][0].lower() + first["msg"][1:]
         raise _refused(cls, name, rule, named.get(name)) from None
@@ -75,7 +75,7 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def too_much(value: Any, depth: int = 0) -> str:
-    """What no option may be, whatever its own range: a rule in words; empty where ``value`` keeps to it."""
+    """The rule on all options that ``value`` breaks, in words; empty where it breaks none."""
     if isinstance(value, (bool, NoneType)):
         return ""
     if isinstance(value, int):
@@ -84,7 +84,7 @@ def too_much(value: Any, depth: int = 0) -> str:
         within = value == 0 or SMALLEST <= abs(value) <= LARGEST
         return "" if within else f"numbers should be finite, from {SMALLEST:g} to {LARGEST:g} in size or 0"
     if isinstance(value, str):
-        return "" if len(value) <= LONGEST_TEXT else f"texts should have at most {LONGEST_TEXT} characters"
+        return "" if len(value) <= LONGEST_TEXT else f"strings should have at most {LONGEST_TEXT} characters"
     if isinstance(value, (list, tuple)) and depth < DEEPEST:
         if len(value) > LONGEST_LIST:
             return f"lists should have at most {LONGEST_LIST} values"
@@ -100,7 +100,7 @@ def _refused(cls: type[Scheme], name: str, rule: str, value: Any) -> OptionOutOf
 
 
 def written(hint: Any) -> str:
-    """A type hint as a reader wants it: ``"number > 0 or None"``, ``"'dim' or 'rotations'"``."""
+    """A type hint in words: ``"number > 0 or None"``, ``"'dim' or 'rotations'"``."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return " ".join([written(parts[0]), *map(bound, parts[1:])])
@@ -115,7 +115,7 @@ def written(hint: Any) -> str:
 
 
 def bound(limit: Any) -> str:
-    """A range as it is written: ``"> 0"``."""
+    """A limit in words: ``"> 0"``."""
     if isinstance(limit, Gt):
         return f"> {limit.gt}"
     if isinstance(limit, Ge):

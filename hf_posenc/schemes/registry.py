@@ -1,4 +1,4 @@
-"""Schemes by name. Records answer without torch; classes load when they are asked for.
+"""Registry of schemes by name. Records are read without importing torch; classes are imported on demand.
 
 A scheme is registered by its decorator, whose arguments are literals; everything else in its record is read from the
 class. The records of the built-in schemes are shipped as `schemes/records.json` (`python -m hf_posenc.schemes.registry`
@@ -149,7 +149,7 @@ def _accept(name: str, plugin: object) -> None:
     """Register what an entry point names, unless its decorator has: a `Scheme` subclass, under the entry's name."""
     registered = inspect.ismodule(plugin) or (inspect.isclass(plugin) and "record" in vars(plugin))
     if not registered:
-        register_scheme(name)(plugin)  # type: ignore[type-var]  # which is what it finds out
+        register_scheme(name)(plugin)  # type: ignore[type-var]  # validated there
 
 
 def _registered() -> dict[str, SchemeRecord]:

@@ -1,4 +1,4 @@
-"""From what a user writes to a scheme: a name, ``"yarn+logn"``, a list, a class; with options, for a geometry."""
+"""Parse scheme specifications: a name, ``"yarn+logn"``, a list or a class, with options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hf_posenc.schemes.registry import scheme_class
 Part: TypeAlias = "str | type[Scheme] | tuple[str, Mapping[str, Any]]"
 SchemeSpec: TypeAlias = "Part | Sequence[Part]"
 
-MOST_PARTS = 16  # a composition longer than this is damage or an attack
+MOST_PARTS = 16  # a longer composition is a damaged file or an attack
 NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -45,14 +45,14 @@ class Plan:
 
 
 def stored_name(cls: type[Scheme]) -> str:
-    """A scheme's name; of a class that is not registered its own, under which nothing else will ever be loaded."""
+    """A scheme's name; for an unregistered class its import path, which no scheme is registered under."""
     here = f"{cls.__module__}:{cls.__qualname__}"
     return cls.record.name if cls.record.target == here else here
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which plan serves which layer."""
+    """The plan of each layer."""
 
     default: Plan
     layers: dict[str, Plan] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Layout:
         return of_layer(next(named, self.default), layer, layers)
 
     def representatives(self, layers: int) -> list[int]:
-        """The first layer of each plan in use: what has to be probed to know all of them."""
+        """The first layer of each plan in use: which a probe of all plans has to cover."""
         first: dict[str, int] = {}
         for layer in range(layers):
             first.setdefault(repr(self.plan_of(layer, layers)), layer)
@@ -76,7 +76,7 @@ class Layout:
 
 
 def of_layer(whole: Plan, layer: int, layers: int) -> Plan:
-    """A plan as one layer has it: what is only a pattern of layers, like iRoPE, is replaced by its scheme there."""
+    """The plan of one layer: patterns of layers, such as iRoPE, are replaced by their scheme for it."""
     parts: list[tuple[type[Scheme], dict[str, Any]]] = []
     for cls, options in whole.parts:
         pattern = getattr(cls, "layers_of", None)
@@ -159,7 +159,7 @@ def layer_numbers(key: str, count: int) -> range:
 
 
 def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[type[Scheme], Mapping[str, Any]]]:
-    """The scheme classes a specification names, each with the options given beside it.
+    """The scheme classes a specification names, each with the options given with it.
 
     Args:
         spec: as `plan` takes it.

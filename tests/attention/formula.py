@@ -1,6 +1,6 @@
 """Attention from its definition, dense and in float64, and small calls that the engine must answer in the same way.
 
-Nothing here is shared with the engine: positions are turned by complex numbers, pairs are told apart one by one, and
+Nothing here is shared with the engine: positions are rotated by complex numbers, pairs are told apart one by one, and
 the softmax is written out.
 """
 
@@ -30,7 +30,7 @@ from hf_posenc.core.terms import (
 
 REACH = 9  # learned tables end here and are clipped beyond
 WINDOW = 7
-TRAINED = 12  # rows longer than this are turned more slowly
+TRAINED = 12  # rows longer than this are rotated more slowly
 
 
 def mix(
@@ -87,7 +87,7 @@ class Position:
         row_scale: factor of each row, of ``query positions [batch, query]``, ``[batch, heads or 1, query]``.
         sink: whether the learned tensor is a sink.
         to_values: learned tensor and distance to what is added to the values, ``[batch, query, key, dim]``.
-        turned: whether rows are turned by their own length.
+        rotated: whether rows are rotated by their own length.
         learned: shape of the learned tensor for ``heads, head_dim``.
     """
 
@@ -98,7 +98,7 @@ class Position:
     row_scale: Callable[[Tensor], Tensor] | None = None
     sink: bool = False
     to_values: Callable[[Tensor, Tensor], Tensor] | None = None
-    turned: bool = False
+    rotated: bool = False
     learned: Callable[[int, int], tuple[int, ...]] | None = None
     logit_scale: float = 1.0
     causal_only: bool = False
@@ -202,7 +202,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
             lambda ctx, t: Terms(regions=(near, far), logit_scale=1.1), claims=halves, logit_scale=1.1, causal_only=True
         ),
         "window": Position(lambda ctx, t: Terms(visible=band, logit_scale=1.2), hidden=outside, logit_scale=1.2),
-        "rows": Position(of_rows, turned=True, causal_only=True),
+        "rows": Position(of_rows, rotated=True, causal_only=True),
         "content": Position(by_content, content, learned=lambda h, d: (reach, d)),
         "key bias, wave and window": Position(
             mixture, lambda d, q, t: line(d, q, t) + waves(d, q, t), hidden=outside, logit_scale=1.25, causal_only=True
@@ -368,7 +368,7 @@ class Problem:
         claims = [claim(here, there)[:, None] for claim in self.position.claims] or None
         bias = self.position.bias(distance, q[0], learned)
         settings = {"scaling": self.scaling, "logit_scale": self.position.logit_scale, "kept": kept}
-        if not self.position.turned:
+        if not self.position.rotated:
             by_row, to_values = self.position.row_scale, self.position.to_values
             return mix(
                 q, k, v, seen, bias=bias, claims=claims, **settings,
@@ -414,8 +414,8 @@ def turn(x: Tensor, positions: Tensor, length: int) -> Tensor:
     """Channels m and m + n of ``x [batch, heads, position, 2n]`` as one complex number, times e^(i ω_m position)."""
     n = x.shape[-1] // 2
     frequencies = torch.tensor(row_frequencies(length, n), dtype=torch.float64)
-    turned = torch.complex(x[..., :n], x[..., n:]) * torch.exp(1j * positions.double()[:, None] * frequencies)
-    return torch.cat((turned.real, turned.imag), dim=-1)
+    rotated = torch.complex(x[..., :n], x[..., n:]) * torch.exp(1j * positions.double()[:, None] * frequencies)
+    return torch.cat((rotated.real, rotated.imag), dim=-1)
 
 
 def tokens(*rows: Iterable[int]) -> Tensor:

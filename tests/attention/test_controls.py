@@ -16,7 +16,7 @@ from .formula import WINDOW, Problem, two_regions, wave
 LARGE = 1e-2  # a thousand times what the comparisons allow
 
 
-def told(problem: Problem, terms: Terms) -> Problem:
+def with_terms(problem: Problem, terms: Terms) -> Problem:
     """The same problem, but the engine is told something else than the formula."""
     problem.position = replace(problem.position, terms=lambda ctx, learned: terms)
     return problem
@@ -25,7 +25,7 @@ def told(problem: Problem, terms: Terms) -> Problem:
 @pytest.mark.parametrize("causal", [True, False])
 def test_mirrored_distance(causal: bool) -> None:
     problem = Problem("toeplitz", causal=causal)
-    assert told(problem, Terms(bias=(ToeplitzBias(lambda d: wave(-d.float(), 4)),))).gap() > LARGE
+    assert with_terms(problem, Terms(bias=(ToeplitzBias(lambda d: wave(-d.float(), 4)),))).gap() > LARGE
 
 
 @pytest.mark.parametrize("kind", ["toeplitz", "window"])
@@ -38,7 +38,7 @@ def test_dropped_causality(kind: str) -> None:
 def test_detached_table() -> None:
     problem = Problem("learned table", grad=True)
     detached = problem.learned.detach()
-    told(problem, Terms(bias=(ToeplitzBias(lambda d: detached[:, d.clamp(-9, 9) + 9]),), logit_scale=0.8))
+    with_terms(problem, Terms(bias=(ToeplitzBias(lambda d: detached[:, d.clamp(-9, 9) + 9]),), logit_scale=0.8))
     assert problem.gap() <= 1e-5
     with pytest.raises(RuntimeError, match="appears to not have been used"):
         problem.gradient_gaps()
@@ -56,7 +56,7 @@ def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_boundary_off_by_one() -> None:
     problem = Problem("two regions")
     shifted = Terms(regions=two_regions(WINDOW + 1), logit_scale=1.1)
-    assert told(problem, shifted).gap() > LARGE
+    assert with_terms(problem, shifted).gap() > LARGE
 
 
 def test_wrong_key_head() -> None:

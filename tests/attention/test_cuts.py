@@ -182,14 +182,14 @@ def test_runs_against_the_formula_in_steps() -> None:
     for i in (0, 63, 64, 199):
         angles = torch.tensor(rotations.rotation_of(i // 64 * 64 + 64).frequencies, dtype=torch.float64)
 
-        def turned(x: Tensor, at: Tensor, angles: Tensor = angles) -> Tensor:
+        def rotated(x: Tensor, at: Tensor, angles: Tensor = angles) -> Tensor:
             whole = torch.complex(x[..., :4].double(), x[..., 4:].double()) * torch.exp(
                 1j * at.double()[:, None] * angles
             )
             return torch.cat((whole.real, whole.imag), dim=-1)
 
         row = mix(
-            [turned(q[:, :, i : i + 1], places[i : i + 1])], [turned(k, places)], v.double(),
+            [rotated(q[:, :, i : i + 1], places[i : i + 1])], [rotated(k, places)], v.double(),
             (places <= i)[None, None, None], scaling=8**-0.5,
         )  # fmt: skip
         assert float((mixed[:, :, i : i + 1] - row).abs().max()) <= LIMIT

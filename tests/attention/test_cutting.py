@@ -201,12 +201,12 @@ def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatc
 def test_rectangles_cover_every_pair_once() -> None:
     for queries, keys in ((5000, 5000), (1300, 6000), (600, 600), (1, 5000)):
         seen = torch.zeros(queries, keys, dtype=torch.uint8)
-        for block, rectangles in toeplitz_bias._pieces(queries, keys, True):
+        for block, rectangles in toeplitz_bias._blocks(queries, keys, True):
             assert all(block.start <= rows.start < rows.stop <= block.stop for rows, _ in rectangles)
             for rows, columns in rectangles:
                 seen[rows, columns] += 1
         visible = torch.ones(queries, keys, dtype=torch.bool).tril_(keys - queries)
         assert bool((seen[visible] == 1).all())
         assert int(seen.max()) == 1
-    starts = [block.start for block, _ in toeplitz_bias._pieces(5000, 5000, True)]
+    starts = [block.start for block, _ in toeplitz_bias._blocks(5000, 5000, True)]
     assert all(later > earlier for earlier, later in pairwise(starts))

@@ -92,21 +92,21 @@ def test_a_bias_of_the_key_that_is_learned(queries: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("decay", [(), (0.1, 0.02)], ids=["turned", "shrunk"])
+@pytest.mark.parametrize("decay", [(), (0.1, 0.02)], ids=["rotated", "shrunk"])
 @pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
 def test_the_rotation(layout: Layout, decay: tuple[float, ...], learned: bool) -> None:
     draw = torch.Generator().manual_seed(0)
     x, frequencies = exact(torch.randn(2, 3, 4, 6, generator=draw), torch.tensor([0.8, 0.2]))
     places = torch.tensor([[0, 1, 2, 3], [5, 7, 8, 9]])
 
-    def turned(x: Tensor, frequencies: Tensor) -> Tensor:
+    def rotated(x: Tensor, frequencies: Tensor) -> Tensor:
         of = frequencies if learned else tuple(frequencies.tolist())
         rotation = Rotation(of, layout, decay=decay)
         return rotate(x, rotation, table(rotation, places, -places.double() if decay else None))
 
     if not learned:
         frequencies = frequencies.detach()
-    assert gradcheck(turned, (x, frequencies), **LIMITS)
+    assert gradcheck(rotated, (x, frequencies), **LIMITS)
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])

@@ -145,7 +145,7 @@ def test_configuration_file(data: bytes) -> None:
 
 @many
 @given(bitten(json.dumps(SCHEME).encode()))
-def test_side_car_file(data: bytes) -> None:
+def test_sidecar_file(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_bytes(data)
         only_ours(lambda: read_sidecar(Path(folder)))
@@ -153,7 +153,7 @@ def test_side_car_file(data: bytes) -> None:
 
 @many
 @given(mutated(SCHEME | {"parameters_sha256": "0" * 64}))
-def test_side_car(value: Any) -> None:
+def test_sidecar(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / SIDECAR).write_text(json.dumps(value), encoding="utf-8")
         (Path(folder) / PARAMETERS).write_bytes(save({}))
@@ -260,7 +260,7 @@ def test_task_file(data: bytes) -> None:
 
 @many
 @given(bitten(save({"posenc.slopes": torch.ones(4)})))
-def test_parameters_beside_a_side_car(data: bytes) -> None:
+def test_parameters_beside_a_sidecar(data: bytes) -> None:
     """Damaged before the digest was made, so that the reader of tensors meets it."""
     with tempfile.TemporaryDirectory() as folder:
         message = SCHEME | {"parameters_sha256": hashlib.sha256(data).hexdigest()}
@@ -284,7 +284,7 @@ def read_both(folder: Path) -> None:
     read_position_parameters(folder)
 
 
-def test_every_flipped_bit_of_a_side_car(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_sidecar(tmp_path: Path) -> None:
     """The first 4,096 bits of both files: 100 % are noticed."""
     model = hf_posenc.patch_model(tiny_model("llama"), "kerple")
     write_sidecar(model, tmp_path)

@@ -78,7 +78,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("change", EDITS)
-def test_an_edited_side_car_is_noticed(change: str, adapter, make_model) -> None:
+def test_an_edited_sidecar_is_noticed(change: str, adapter, make_model) -> None:
     """Each would be a block in good order: only its digest tells."""
     folder = adapter()
     edit(folder / SIDECAR, lambda content: None)  # another spacing of the same

@@ -20,8 +20,8 @@ def by_complex(x: Tensor, rotation: Rotation, positions: Tensor) -> Tensor:
     for m, frequency in enumerate(rotation.frequencies):
         one, two = (m, m + n) if rotation.layout == "half" else (2 * m, 2 * m + 1)
         angle = positions.double()[:, None, :] * frequency
-        turned = torch.complex(out[..., one], out[..., two]) * torch.exp(1j * angle)
-        out[..., one], out[..., two] = turned.real, turned.imag
+        rotated = torch.complex(out[..., one], out[..., two]) * torch.exp(1j * angle)
+        out[..., one], out[..., two] = rotated.real, rotated.imag
     return out
 
 
@@ -34,15 +34,15 @@ def test_complex_numbers(layout: Layout, head_dim: int, dtype: torch.dtype) -> N
     x = torch.randn(2, 5, 3, head_dim, generator=draw).to(dtype).transpose(1, 2)
     rotation = Rotation(FREQUENCIES, layout)
     positions = torch.tensor([[0, 1, 2, 3, 100_000], [7, 7, 8, 9, 10]]) / 2
-    turned = rotate(x, rotation, table(rotation, positions))
-    assert turned.dtype == dtype
+    rotated = rotate(x, rotation, table(rotation, positions))
+    assert rotated.dtype == dtype
     limit = 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps * float(x.abs().max())
-    assert float((turned.double() - by_complex(x, rotation, positions)).abs().max()) <= limit
-    assert torch.equal(turned[..., 6:], x[..., 6:])
+    assert float((rotated.double() - by_complex(x, rotation, positions)).abs().max()) <= limit
+    assert torch.equal(rotated[..., 6:], x[..., 6:])
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_the_gradient_is_turned_back(layout: Layout) -> None:
+def test_the_gradient_is_rotated_back(layout: Layout) -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(1, 2, 5, 10, generator=draw, requires_grad=True)
     rotation, positions = Rotation(FREQUENCIES, layout), torch.arange(5)[None]

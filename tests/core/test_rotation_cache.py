@@ -53,7 +53,7 @@ def test_what_is_kept_is_bounded() -> None:
     for _ in range(2):
         tables.rows("use", 0, LARGEST + 1, CPU, make)
     assert len(make.made) == 2
-    assert tables.runs == {}
+    assert tables.spans == {}
 
 
 def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:

@@ -206,11 +206,11 @@ def test_scores_depend_on_both_differences_alone() -> None:
     q, k = vectors(2, HEAD_DIM)[:, :, :1], vectors(2, HEAD_DIM)[:, :, 1:]
 
     def score(query: tuple[int, int], key: tuple[int, int]) -> Tensor:
-        turned = [
+        rotated = [
             rotate(x, scheme.rotation(), table(scheme.rotation(), torch.tensor([[place]])))
             for x, place in ((q, query), (k, key))
         ]
-        return (turned[0] * turned[1]).sum(-1)
+        return (rotated[0] * rotated[1]).sum(-1)
 
     assert torch.allclose(score((5, 3), (1, 7)), score((104, 23), (100, 27)), atol=1e-5)
     assert not torch.allclose(score((5, 3), (1, 7)), score((5, 4), (1, 7)), atol=1e-2)  # control

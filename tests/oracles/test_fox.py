@@ -73,12 +73,12 @@ def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any
     host = build()
     heard = content.listening(host)
     layers = [lambda q, k, one=one: definition(one, heard[-1], sign) for one in schemes]
-    turning = {"frequencies": rope(HEAD_DIM)} if "with_rope" in options else {}
-    expected = formula(host, ids, content.with_layers(text, layers, **turning))
+    rotation = {"frequencies": rope(HEAD_DIM)} if "with_rope" in options else {}
+    expected = formula(host, ids, content.with_layers(text, layers, **rotation))
     assert len(heard) == 2
     assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
     other = [lambda q, k, one=one: definition(one, heard[-1], -sign) for one in schemes]  # control: the negated gate
-    assert (formula(host, ids, content.with_layers(text, other, **turning)) - expected).abs().max() > 1e-2
+    assert (formula(host, ids, content.with_layers(text, other, **rotation)) - expected).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("model", hosts.HOSTS)

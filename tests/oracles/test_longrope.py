@@ -175,8 +175,8 @@ def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
     patched = patch_model(hosts.bert(), "longrope", factor=FACTOR, attention_factor=1.0, **factors)
     mine = factors["short_factor" if length <= TRAINED else "long_factor"]
     ids, free = hosts.text(length), naive.both_ways(length)
-    turning = naive.rope(hosts.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
-    expected = naive.bert(hosts.bert(), ids, replace(free, frequencies=turning))
+    frequencies = naive.rope(hosts.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
+    expected = naive.bert(hosts.bert(), ids, replace(free, frequencies=frequencies))
     assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
 
 

@@ -86,8 +86,8 @@ def test_interleaved_equals_gptj(rotary_dim: int) -> None:
     """By the number of channels or the fraction of them."""
     q = torch.randn(1, 2, 20, HEAD_DIM, generator=torch.Generator().manual_seed(0))
     sin, cos = gptj.create_sinusoidal_positions(20, rotary_dim)[None].chunk(2, dim=-1)
-    turned = gptj.apply_rotary_pos_emb(q[..., :rotary_dim].transpose(1, 2), sin, cos).transpose(1, 2)
-    theirs = torch.cat((turned, q[..., rotary_dim:]), dim=-1)
+    rotated = gptj.apply_rotary_pos_emb(q[..., :rotary_dim].transpose(1, 2), sin, cos).transpose(1, 2)
+    theirs = torch.cat((rotated, q[..., rotary_dim:]), dim=-1)
     geometry, positions = hosts.geometry(), torch.arange(20)[None]
     for scheme in (
         RoPE(geometry, rotary_dim=rotary_dim, layout="interleaved"),

@@ -106,8 +106,8 @@ def theirs(kind: str, size: Size, length: int | None = None, **numbers: Any) -> 
 def apart(one: Tensor, two: Tensor) -> float:
     """Largest relative difference; zeros must be the same zeros."""
     assert torch.equal(one == 0, two == 0)
-    turning = two != 0
-    return float((one[turning] / two[turning] - 1).abs().max()) if turning.any() else 0.0
+    rotating = two != 0
+    return float((one[rotating] / two[rotating] - 1).abs().max()) if rotating.any() else 0.0
 
 
 def larger_base(size: Size, stretch: float) -> Tensor:

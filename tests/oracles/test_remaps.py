@@ -322,11 +322,11 @@ def test_a_window_may_keep_sinks_in_sight(model: str) -> None:
     free = (naive.both_ways if model == "bert" else naive.causal)(len(ids))
     near = free.distance.abs() < 9
     first = (torch.arange(len(ids)) < 3)[None, :] & (free.distance >= 9)
-    turning = naive.rope(hosts.HEAD_DIM)
-    expected = formula(build(), ids, replace(free, seen=free.seen & (near | first), frequencies=turning))
+    frequencies = naive.rope(hosts.HEAD_DIM)
+    expected = formula(build(), ids, replace(free, seen=free.seen & (near | first), frequencies=frequencies))
     patched = patch_model(build(), "rope+window", size=9, sinks=3, factor=4)
     assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
-    alone = formula(build(), ids, replace(free, seen=free.seen & near, frequencies=turning))
+    alone = formula(build(), ids, replace(free, seen=free.seen & near, frequencies=frequencies))
     assert (alone - expected).abs().max() > 0.1  # control
 
 

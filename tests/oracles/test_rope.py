@@ -23,7 +23,7 @@ LAYOUTS: list[Layout] = ["half", "interleaved"]
 HALF_OF_INTERLEAVED = [*range(0, DIMS, 2), *range(1, DIMS, 2)]
 
 
-def turned(x: Tensor, positions: Tensor, layout: Layout, dims: int = DIMS) -> Tensor:
+def rotated(x: Tensor, positions: Tensor, layout: Layout, dims: int = DIMS) -> Tensor:
     rotation = Rotation(geometric(10_000.0, dims), layout)
     return rotate(x, rotation, table(rotation, positions))
 
@@ -41,7 +41,7 @@ def test_block_diagonal_matrix(layout: Layout) -> None:
     matrix = torch.stack([torch.block_diag(*of_position) for of_position in turns])
     pairs = x.double() if layout == "interleaved" else x.double()[..., torch.tensor(HALF_OF_INTERLEAVED).argsort()]
     by_matrix = torch.einsum("pab,...pb->...pa", matrix, pairs)
-    ours = turned(x, positions, layout)
+    ours = rotated(x, positions, layout)
     ours = ours if layout == "interleaved" else ours[..., torch.tensor(HALF_OF_INTERLEAVED).argsort()]
     assert (ours - by_matrix).abs().max() < 1e-6
 
@@ -50,14 +50,14 @@ def test_complex_form() -> None:
     x, positions = vectors(1), torch.arange(24)[None]
     angles = positions[0, :, None] * torch.tensor(geometric(10_000.0, DIMS), dtype=torch.float64)
     expected = as_complex(x) * torch.polar(torch.ones_like(angles), angles)
-    assert (as_complex(turned(x, positions, "half")) - expected).abs().max() < 1e-6
+    assert (as_complex(rotated(x, positions, "half")) - expected).abs().max() < 1e-6
 
 
 def test_layouts_are_a_permutation_apart() -> None:
     x, positions = vectors(2), torch.arange(24)[None]
-    permuted = turned(x[..., HALF_OF_INTERLEAVED], positions, "half")
-    assert torch.equal(permuted, turned(x, positions, "interleaved")[..., HALF_OF_INTERLEAVED])
-    assert (turned(x, positions, "half") - turned(x, positions, "interleaved")).abs().max() > 0.5  # control
+    permuted = rotated(x[..., HALF_OF_INTERLEAVED], positions, "half")
+    assert torch.equal(permuted, rotated(x, positions, "interleaved")[..., HALF_OF_INTERLEAVED])
+    assert (rotated(x, positions, "half") - rotated(x, positions, "interleaved")).abs().max() > 0.5  # control
 
 
 def test_equals_llama_and_roformer() -> None:
@@ -66,12 +66,12 @@ def test_equals_llama_and_roformer() -> None:
     config = hosts.llama().config
     cos, sin = LlamaRotaryEmbedding(config)(q, positions)
     for ours, theirs in zip((q, k), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
-        assert (turned(ours, positions, "half") - theirs).abs().max() < 1e-5  # their angles are float32
+        assert (rotated(ours, positions, "half") - theirs).abs().max() < 1e-5  # their angles are float32
     sinusoidal = RoFormerSinusoidalPositionalEmbedding(24, DIMS)
     sinusoidal.weight.data = sinusoidal.create_weight()
     q2, k2 = RoFormerSelfAttention.apply_rotary_position_embeddings(sinusoidal.weight[None, None], q, k)
-    assert (turned(q, positions, "interleaved") - q2).abs().max() < 1e-6
-    assert (turned(k, positions, "interleaved") - k2).abs().max() < 1e-6
+    assert (rotated(q, positions, "interleaved") - q2).abs().max() < 1e-6
+    assert (rotated(k, positions, "interleaved") - k2).abs().max() < 1e-6
 
 
 @given(st.integers(0, 100_000), st.integers(0, 300), st.sampled_from(LAYOUTS), st.integers(0, 2**31))
@@ -80,7 +80,7 @@ def test_scores_depend_on_the_distance_alone(start: int, distance: int, layout: 
 
     def score(at: int) -> Tensor:
         here, there = torch.tensor([[at + distance]]), torch.tensor([[at]])
-        return (turned(q, here, layout) * turned(k, there, layout)).sum(-1)
+        return (rotated(q, here, layout) * rotated(k, there, layout)).sum(-1)
 
     assert (score(start) - score(0)).abs().max() < 2e-5  # scores of size about 4, float32 products
 
@@ -88,14 +88,14 @@ def test_scores_depend_on_the_distance_alone(start: int, distance: int, layout: 
 @given(st.integers(0, 2**20), st.sampled_from(LAYOUTS))
 def test_rotation_keeps_lengths(position: int, layout: Layout) -> None:
     x = vectors(5, 1)
-    moved = turned(x, torch.tensor([[position]]), layout)
+    moved = rotated(x, torch.tensor([[position]]), layout)
     assert (moved.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max() < 1e-6
 
 
 def test_position_zero_and_channels_behind_the_rotated_ones_stay() -> None:
     x = vectors(6)
-    assert torch.equal(turned(x, torch.zeros(1, 24, dtype=torch.long), "half"), x)
-    part = turned(x, torch.arange(24)[None], "half", dims=8)
+    assert torch.equal(rotated(x, torch.zeros(1, 24, dtype=torch.long), "half"), x)
+    part = rotated(x, torch.arange(24)[None], "half", dims=8)
     assert torch.equal(part[..., 8:], x[..., 8:])
     assert not torch.equal(part[..., :8], x[..., :8])
 

@@ -40,10 +40,10 @@ def vectors(length: int = 24, seed: int = 0) -> Tensor:
 
 
 def by_matrix(x: Tensor, rotation: Rotation, places: Tensor) -> Tensor:
-    turned = x.clone()
+    rotated = x.clone()
     for p, place in enumerate(places):
-        turned[..., p, : rotation.dims] = x[..., p, : rotation.dims] @ rotation_matrix(rotation, place).T
-    return turned
+        rotated[..., p, : rotation.dims] = x[..., p, : rotation.dims] @ rotation_matrix(rotation, place).T
+    return rotated
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS, ids=lambda r: f"{r.layout}-{r.dims}")
@@ -88,8 +88,10 @@ def test_forms_equal_llama_and_roformer() -> None:
         assert (rotate_complex(ours, half, places) - theirs).abs().max() < 1e-5  # their angles are float32
     sinusoidal = RoFormerSinusoidalPositionalEmbedding(24, HEAD_DIM)
     sinusoidal.weight.data = sinusoidal.create_weight()
-    turned = RoFormerSelfAttention.apply_rotary_position_embeddings(sinusoidal.weight[None, None], q.float(), k.float())
-    for ours, theirs in zip((q, k), turned, strict=True):
+    rotated = RoFormerSelfAttention.apply_rotary_position_embeddings(
+        sinusoidal.weight[None, None], q.float(), k.float()
+    )
+    for ours, theirs in zip((q, k), rotated, strict=True):
         assert (rotate_complex(ours, replace(half, layout="interleaved"), places) - theirs).abs().max() < 1e-5
 
 
@@ -197,8 +199,8 @@ def test_rotary_dim_rotates_the_first_channels() -> None:
     scheme = RoPE(hosts.geometry(), rotary_dim=6)
     assert scheme.rotation().frequencies == pytest.approx([10_000 ** (-2 * m / 6) for m in range(3)])
     x = vectors().float()
-    turned = rotate(x, scheme.rotation(), table(scheme.rotation(), torch.arange(24)[None]))
-    assert torch.equal(turned[..., 6:], x[..., 6:])
+    rotated = rotate(x, scheme.rotation(), table(scheme.rotation(), torch.arange(24)[None]))
+    assert torch.equal(rotated[..., 6:], x[..., 6:])
 
 
 @pytest.mark.parametrize("dims", [3, HEAD_DIM + 2])

@@ -98,13 +98,13 @@ def test_far_out(position: int) -> None:
 
 @pytest.mark.parametrize("width", [7, 64])
 def test_custom_frequencies(width: int) -> None:
-    """One's own schedule: the geometric one by hand is the geometric one; a single clock hand turns as told."""
-    hands = (width + 1) // 2
-    by_hand = [10_000.0 ** (-2 * m / width) for m in range(hands)]
+    """One's own schedule: the geometric one by hand is equal; a single pair rotates by the given frequency."""
+    pairs = (width + 1) // 2
+    by_hand = [10_000.0 ** (-2 * m / width) for m in range(pairs)]
     assert torch.equal(codes(range(50), width, schedule="custom", frequencies=by_hand), codes(range(50), width))
-    turning = codes([0, 1, 2, 3], width, schedule="custom", frequencies=[math.pi / 2] * hands)
-    assert turning[:, 0].tolist() == pytest.approx([0, 1, 0, -1], abs=1e-6)
-    assert turning[:, 1].tolist() == pytest.approx([1, 0, -1, 0], abs=1e-6)
+    rotating = codes([0, 1, 2, 3], width, schedule="custom", frequencies=[math.pi / 2] * pairs)
+    assert rotating[:, 0].tolist() == pytest.approx([0, 1, 0, -1], abs=1e-6)
+    assert rotating[:, 1].tolist() == pytest.approx([1, 0, -1, 0], abs=1e-6)
     up = codes([5], width, schedule="custom", frequencies=by_hand, reverse=True)
     down = codes([5], width, schedule="custom", frequencies=by_hand[::-1])
     assert torch.equal(up, down)

@@ -96,8 +96,8 @@ def test_equals_xlnet(causal: bool, clamp_len: int, queries: int, keys: int) -> 
     assert (weights.permute(2, 3, 0, 1) - ours).abs().max() < 1e-5
     mirrored = model.relative_positional_encoding(queries, keys, bsz=1).flip(0)  # control: the other sign of distance
     with torch.no_grad():
-        turned = torch.einsum("ibh,hnd->ibnd", mirrored, layer.r)
-        _, others = layer.rel_attn_core(*first, turned, attn_mask=hidden, output_attentions=True)
+        rotated = torch.einsum("ibh,hnd->ibnd", mirrored, layer.r)
+        _, others = layer.rel_attn_core(*first, rotated, attn_mask=hidden, output_attentions=True)
     assert (others.permute(2, 3, 0, 1) - ours).abs().max() > 0.05
 
 

@@ -116,7 +116,7 @@ def test_without_us(cls: Any, folders: dict[str, Path]) -> None:
         cls.from_pretrained(folders["patched"])
 
 
-def test_an_adapter_without_its_side_car(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_an_adapter_without_its_sidecar(folders: dict[str, Path], tmp_path: Path) -> None:
     """Its guard says that it was trained under a scheme: it is refused on any base, and not loaded without one."""
     peft = pytest.importorskip("peft")
     model = hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2)

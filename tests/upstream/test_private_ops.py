@@ -31,7 +31,7 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
     flash_cpu.available.cache_clear()
 
 
-def told(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
+def logits_and_gradients(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits of a text, and gradients of its loss."""
     torch.manual_seed(0)  # what a scheme has to learn starts at random
     with pair.patched() as model:
@@ -44,11 +44,11 @@ def told(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
 @pytest.mark.parametrize(("kind", "scheme"), PAIRS, ids=lambda name: name)
 def test_equal_without_them(kind: str, scheme: str, switched_off: pytest.MonkeyPatch) -> None:
     pair = longest_case(kind, scheme)
-    with_it, gradients = told(pair)
+    with_it, gradients = logits_and_gradients(pair)
     switched_off.setenv("HF_POSENC_NO_PRIVATE_OPS", "1")
     flash_cpu.available.cache_clear()
     assert not flash_cpu.available()
-    without, others = told(pair)
+    without, others = logits_and_gradients(pair)
     assert (with_it - without).abs().max() <= LIMIT * max(1.0, with_it.abs().max().item())
     assert gradients.keys() == others.keys()
     largest = max(gradient.abs().max().item() for gradient in gradients.values())
@@ -63,5 +63,5 @@ def test_they_are_used_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     own = flash_cpu.forward
     monkeypatch.setattr(flash_cpu, "forward", lambda *args, **kwargs: seen.append(1) or own(*args, **kwargs))
-    told(longest_case("llama", "alibi"))
+    logits_and_gradients(longest_case("llama", "alibi"))
     assert seen

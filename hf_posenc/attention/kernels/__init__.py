@@ -1,1 +1,1 @@
-"""Attention kernels, one file each, and which of them a device has."""
+"""Attention kernels, one file each, and their choice by device."""

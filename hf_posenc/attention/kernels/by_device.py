@@ -1,8 +1,8 @@
-"""The kernels that hand out the log-sum-exp of every row, so that the parts of a call can be merged: one a device.
+"""Kernels that return the log-sum-exp of every query, which merging partial results needs: one per device.
 
-Each has `usable`, `attend` and `gradient` with the same meaning. What is added to a score is a float32 mask on the CPU;
-a CUDA kernel takes no such mask, and has windows instead: a number n, beside causality, stands for a row's own key and
-the n − 1 before it.
+Each has `usable`, `attend` and `gradient` with the same meaning. On the CPU a float32 mask is added to the scores; a
+CUDA kernel takes no such mask but a window: a number n, with causality, stands for a query's own key and the n − 1
+before it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
 
-    Causality is that of a square. Send no row that sees nothing: what comes back for it differs by kernel.
+    Causality is that of a square. Every query needs a visible key: the result for others differs by kernel.
     """
     kernel = BY_DEVICE[query.device.type]
     return kernel.attend(query, key, value, causal=causal, scale=scale, **_added(mask))
@@ -49,13 +49,13 @@ def gradient(
     mask: Added,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge this call was one part of."""
+    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge that includes this call."""
     kernel = BY_DEVICE[query.device.type]
     return kernel.gradient(grad, query, key, value, out, lse, causal=causal, scale=scale, **_added(mask))
 
 
 def has_windows(device: torch.device) -> bool:
-    """Whether the kernel of a device knows windows (and no mask)."""
+    """Whether the kernel of a device takes windows (and no mask)."""
     return BY_DEVICE.get(device.type) is flash_cuda
 
 

@@ -1,9 +1,9 @@
-"""FlashAttention's own package, for users who chose it as their backend: its linear biases and its windows.
+"""The package flash-attn, for users who chose it as their backend: linear biases and windows.
 
     score[i, j] = q_i · k_j · scaling − m_h |i − j|,     −left ≤ j − i ≤ right
 
-Everything else that position may ask of attention it cannot compute, and says so. Slopes are constants to it: they get
-no gradient. Version 2 of the package has slopes; windows all have.
+All other terms are refused. Slopes are constants without gradient. Slopes need version 2 of the package; windows need
+no particular version.
 
 Dao 2023, "FlashAttention-2", arXiv:2307.08691; `flash_attn.flash_attn_func`.
 """
@@ -29,7 +29,7 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``.
 
     Args:
-        call: its own ``mask`` is not read.
+        call: its own ``mask`` is not used.
         real: which keys are no padding, ``[batch, key]``; None where all are real.
 
     Raises:
@@ -54,7 +54,7 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
 
 
 def unable(call: AttentionCall, real: Tensor | None) -> str | None:
-    """What of a call the package cannot compute; None if it can."""
+    """Reason why the package cannot compute a call; None if it can."""
     terms = call.terms
     slopes = [None if isinstance(bias, BlockBias) else bias.slopes for bias in terms.bias]
     learned = torch.is_grad_enabled() and any(s is not None and s.requires_grad for s in slopes)
@@ -71,7 +71,7 @@ def unable(call: AttentionCall, real: Tensor | None) -> str | None:
 
 
 def in_order(call: AttentionCall) -> bool:
-    """Whether the keys count on by one and the queries are the last of them, whatever a cache dropped before those."""
+    """Whether key positions are consecutive and the queries are the last of them; earlier keys may be evicted."""
     if call.ctx.contiguous:
         return True
     keys, queries = call.ctx.key_positions, call.ctx.query_positions
@@ -88,7 +88,7 @@ def slopes_of(call: AttentionCall) -> Tensor | None:
 
 
 def window_of(band: Band) -> tuple[int, int]:
-    """Keys to the left and to the right of a row's own that it sees; −1 is no bound."""
+    """Visible keys to the left and to the right of a query's own; −1 is no bound."""
     if band == EVERYTHING:
         return -1, -1
     left = -1 if band.farthest is None else band.farthest - 1
@@ -105,7 +105,7 @@ def function(name: str) -> Any:
 
 
 def unpadded(query: Tensor, key: Tensor, value: Tensor, real: Tensor, settings: dict[str, Any]) -> Tensor:
-    """Real tokens only, one text behind the other; rows of padding are zeros. ``[batch, query, heads, value_dim]``."""
+    """Attend to unpadded tokens only; outputs at padding are zeros. ``[batch, query, heads, value_dim]``."""
     key, value, real = key[:, : real.shape[1]], value[:, : real.shape[1]], real.bool()
     rows = real[:, real.shape[1] - query.shape[1] :]
     (ends_q, most_q), (ends_k, most_k) = ends(rows), ends(real)
@@ -117,6 +117,6 @@ def unpadded(query: Tensor, key: Tensor, value: Tensor, real: Tensor, settings: 
 
 
 def ends(real: Tensor) -> tuple[Tensor, int]:
-    """Where each text of a batch ends when only real tokens are kept, int32 from 0 on; and the longest."""
+    """Cumulative lengths of the sequences without padding, int32 from 0 on; and the longest length."""
     lengths = real.sum(-1, dtype=torch.int32)
     return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())

@@ -1,8 +1,8 @@
 """The CPU flash kernel, which takes a float32 mask together with causality.
 
-The mask may be broadcast or overlap itself, and is not copied: `scaled_dot_product_attention` refuses all that. The
-operator behind it is private, so it is looked up once, can be switched off by the environment variable
-``HF_POSENC_NO_PRIVATE_OPS=1``, and every caller has a public way with the same result.
+The mask may be broadcast or a view with overlapping memory, and is not copied; `scaled_dot_product_attention` does not
+allow this. The operator is private, so it is looked up once, can be switched off by the environment variable
+``HF_POSENC_NO_PRIVATE_OPS=1``, and every caller has a public fallback with the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_
 
 @lru_cache(maxsize=1)
 def available() -> bool:
-    """Whether the operator is there and does on a small example what this package needs of it."""
+    """Whether the operator exists and gives outputs of the expected shapes on a small example."""
     if os.environ.get("HF_POSENC_NO_PRIVATE_OPS") == "1" or forward is None or backward is None:
         return False
     q = torch.ones(1, 2, 2, 8)
@@ -34,7 +34,7 @@ def available() -> bool:
 def shares_key_heads() -> bool:
     """Whether the operator takes fewer key heads than query heads; that of torch 2.8 reads past the keys instead.
 
-    The keys of the example stand in a larger tensor, so that reading past them is harmless, and gives another result.
+    The keys of the example are a view of a larger tensor, so that reading past them is safe, and changes the result.
     """
     query = torch.arange(64.0).view(1, 4, 2, 8) / 64
     shared = query[:, :2]
@@ -45,11 +45,11 @@ def shares_key_heads() -> bool:
         return False
 
 
-SHARES_KEY_HEADS = shares_key_heads()  # asked once, on import: a graph cannot branch on the numbers of a tensor
+SHARES_KEY_HEADS = shares_key_heads()  # evaluated on import: a graph cannot branch on the values of a tensor
 
 
 def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether these tensors can go through the operator, which takes a float32 mask beside any dtype but float64."""
+    """Whether these tensors can go through the operator, which takes a float32 mask with any dtype but float64."""
     fits = query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype != torch.float64
     return query.device.type == "cpu" and fits and available()
 
@@ -59,7 +59,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
 
-    Causality is aligned at the upper left. A row that sees nothing comes back as zeros with log-sum-exp 0: send none.
+    Causality is aligned at the upper left. Every query needs a visible key: others give zeros with log-sum-exp 0.
     """
     if not SHARES_KEY_HEADS:
         key, value = repeated(query, key, value)
@@ -78,9 +78,9 @@ def gradient(
     mask: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge this call was one part of."""
+    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge that includes this call."""
     groups = query.shape[1] // key.shape[1]
-    key, value = repeated(query, key, value)  # the kernel's backward wants a key head for every query head
+    key, value = repeated(query, key, value)  # the kernel's backward pass needs a key head for every query head
     same = (t.contiguous() for t in (grad, query, key, value, out, lse))
     dq, dk, dv = backward(*same, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]
     if groups > 1:

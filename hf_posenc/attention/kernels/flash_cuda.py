@@ -1,11 +1,11 @@
-"""The CUDA kernels behind `scaled_dot_product_attention`, asked for their log-sum-exp and for a window.
+"""The CUDA kernels of `scaled_dot_product_attention`, called for their log-sum-exp and with a window.
 
     float16, bfloat16    flash attention
-    float32              memory-efficient attention, which wants a key head for every query head
+    float32              memory-efficient attention, which needs a key head for every query head
 
 Both operators are private. Before the first call of a kind (dtype, head dimension, device) each is compared with the
-formula on a small example, forward and backward; where it differs or fails that is said once, and callers take their
-public way. ``HF_POSENC_NO_PRIVATE_OPS=1`` switches them off.
+formula on a small example, forward and backward; where it differs or fails, a warning is issued once, and callers use
+their public fallback. ``HF_POSENC_NO_PRIVATE_OPS=1`` switches them off.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and dim == value.shape[-1]
         and dim % 8 == 0
         and dim <= WIDEST
-        # Torch 2.13 knows the shapes of this operator's gradients wrongly, and cannot trace it.
+        # Torch 2.13 has wrong shapes for this operator's gradients, and cannot trace it.
         and not (query.dtype == torch.float32 and is_traced() and torch.is_grad_enabled())
         and sound(query.dtype, dim, str(query.device))
     )
@@ -48,23 +48,23 @@ def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def sound(dtype: torch.dtype, dim: int, device: str) -> bool:
-    """Whether the operator for this kind of tensor is there and gives what the formula gives."""
+    """Whether the operator for this kind of tensor exists and agrees with the formula."""
     return os.environ.get("HF_POSENC_NO_PRIVATE_OPS") != "1" and _checked(dtype, dim, device)
 
 
 @lru_cache(maxsize=64)
 def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
     try:
-        off = max(_deviations(dtype, dim, device))
+        deviation = max(_deviations(dtype, dim, device))
     except (RuntimeError, TypeError) as error:
         return _give_up(dtype, dim, device, str(error).split("\n")[0])
-    return off <= ALLOWED[dtype] or _give_up(dtype, dim, device, f"it is off by {off:.1e} on a small example")
+    return deviation <= ALLOWED[dtype] or _give_up(dtype, dim, device, f"it is off by {deviation:.1e} on an example")
 
 
 def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
     warnings.warn(
         f"PyTorch's fused attention kernel for {dtype} with {dim} channels a head on {device} is not used for merged "
-        f"regions: {reason}. A slower way with the same result is taken.",
+        f"regions: {reason}. A slower route with the same result is used.",
         stacklevel=2,
     )
     return False
@@ -87,7 +87,7 @@ def attend(
         key: ``[batch, kv_heads, key, dim]``; ``value`` likewise.
         causal: a square below its own diagonal.
         scale: factor of q · k.
-        window: number of keys a row of a causal square sees, its own among them.
+        window: number of keys visible to a query of a causal square, its own included.
         mask: these kernels take none.
     """
     rows, keys = query.shape[2], key.shape[2]
@@ -102,7 +102,7 @@ def attend(
         q, k, v, None, None, None, None, None, 0.0, FROM_TOP_LEFT if causal else 0, True,
         scale=scale, **_size(window),
     )  # fmt: skip
-    return out.transpose(1, 2), lse[..., :rows]  # it comes in whole tiles of rows
+    return out.transpose(1, 2), lse[..., :rows]  # padded to whole tiles of rows
 
 
 def gradient(
@@ -118,11 +118,11 @@ def gradient(
     window: int | None = None,
     mask: None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge this call was one part of."""
+    """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge that includes this call."""
     rows, keys, kv_heads = query.shape[2], key.shape[2], key.shape[1]
     if query.dtype != torch.float32:
         g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, key, value, out))
-        # The state of a dropout there is none of.
+        # The generator state of dropout, which is not used.
         seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in (2, 0))
         found = flash_backward(  # type: ignore[misc]
             g, q, k, v, o, lse.contiguous(), None, None, rows, keys, 0.0, causal, seed, offset,
@@ -130,7 +130,7 @@ def gradient(
         )  # fmt: skip
         return tuple(x.transpose(1, 2) for x in found)  # type: ignore[return-value]
     g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *one_for_each(query, key, value), out))
-    whole = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # rows that are not there weigh nothing
+    whole = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # padding rows have weight 0
     none = torch.zeros((), dtype=torch.long, device=query.device)
     dq, dk, dv, _ = efficient_backward(  # type: ignore[misc]
         g, q, k, v, None, o.contiguous(), None, None, rows, keys, whole.contiguous(), 0.0, none, none,
@@ -157,7 +157,7 @@ def _size(window: int | None) -> dict[str, int]:
 
 
 def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
-    """How far output, log-sum-exp and gradients are from the formula, of the largest entry each, in three calls."""
+    """Deviations of output, log-sum-exp, gradients from the formula in three calls, relative to the largest entry."""
     draw = torch.Generator().manual_seed(0)
     found = []
     for rows, causal, window in ((150, True, 37), (150, True, None), (70, False, None)):
@@ -166,13 +166,13 @@ def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
         settings = {"causal": causal, "scale": 1.5 / math.sqrt(dim), "window": window}
         out, lse = attend(q, k, v, **settings)  # type: ignore[arg-type]
         ours = (out, lse, *gradient(g, q, k, v, out, lse, **settings))  # type: ignore[arg-type]
-        found += [_off(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
+        found += [_deviation(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
     return found
 
 
-def _off(one: Tensor, two: Tensor) -> float:
-    gap = (one.double() - two).abs().max() / two.abs().max()
-    return float(gap) if bool(gap.isfinite()) else math.inf
+def _deviation(one: Tensor, two: Tensor) -> float:
+    deviation = (one.double() - two).abs().max() / two.abs().max()
+    return float(deviation) if bool(deviation.isfinite()) else math.inf
 
 
 def _formula(

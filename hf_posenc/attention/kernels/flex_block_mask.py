@@ -1,8 +1,8 @@
-"""Who sees whom, tile by tile, for flex attention: from the ends of each tile's positions, never from all pairs.
+"""Block masks of flex attention, computed from the smallest and largest position of each tile, not from all pairs.
 
-In a tile of queries q₀ … q₁ and keys k₀ … k₁ distances run from q₀ − k₁ to q₁ − k₀. A band holds none of them, all of
-them, or the tile is asked pair by pair inside the kernel. A tile is 128 · 128 pairs, so a million tokens' worth of
-tiles are 61 million flags, made once a forward pass.
+In a tile of queries q₀ … q₁ and keys k₀ … k₁ distances run from q₀ − k₁ to q₁ − k₀. A band contains none of them, all
+of them, or the kernel evaluates the mask for each pair of the tile. A tile has 128 · 128 pairs, so a million tokens
+have 61 million flags, made once per forward pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Tiles:
     """Flags ``[batch or 1, heads or 1, query tiles, key tiles]``, bool.
 
     Attributes:
-        some: at least one pair of the tile may be seen.
+        some: at least one pair of the tile may be visible.
         every: all its pairs are.
     """
 
@@ -31,7 +31,7 @@ class Tiles:
     every: Tensor
 
     def __and__(self, other: Tiles) -> Tiles:
-        """Of pairs that both see."""
+        """Tiles of the pairs that are visible in both."""
         return Tiles(self.some & other.some, self.every & other.every)
 
 
@@ -63,7 +63,7 @@ def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE
 
 
 def of_tensor(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
-    """Tiles of a mask that somebody has already made pair by pair, bool ``[batch or 1, heads or 1, query, key]``."""
+    """Tiles of a dense mask, bool ``[batch or 1, heads or 1, query, key]``."""
     whole = torch.nn.functional.pad(mask, (0, -mask.shape[3] % size[1], 0, -mask.shape[2] % size[0]))
     pairs = whole.unflatten(3, (-1, size[1])).unflatten(2, (-1, size[0]))  # batch, heads, tile, row, tile, key
     return Tiles(pairs.any(5).any(3), pairs.all(5).all(3))
@@ -80,17 +80,17 @@ def of_block_mask(mask: BlockMask) -> Tiles:
 
 
 def block_mask(tiles: Tiles, pair: object, lengths: tuple[int, int], size: tuple[int, int] = SIZE) -> BlockMask:
-    """What flex attention reads.
+    """Make the block mask of flex attention.
 
     Args:
         tiles: which to visit.
-        pair: ``(batch, head, query index, key index)`` to whether a pair is seen; asked in tiles that are not full.
+        pair: ``(batch, head, query index, key index)`` to whether a pair is visible; called in tiles not full.
         lengths: of queries and keys.
         size: rows and keys of a tile.
     """
     every = tiles.every.clone()
     for axis, length, step in ((2, lengths[0], size[0]), (3, lengths[1], size[1])):
-        if length % step:  # what lies behind the end is in no set
+        if length % step:  # positions past the end are masked
             every.select(axis, -1).fill_(False)
     partial, full = (ordered(chosen) for chosen in (tiles.some & ~every, every))
     return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=pair, seq_lengths=lengths)  # type: ignore[arg-type]
@@ -113,6 +113,6 @@ def dense(count: Tensor, indices: Tensor, width: int) -> Tensor:
 
 
 def ordered(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """How many flags a row has, and their places first, both int32."""
-    places = torch.argsort(flags.to(torch.int8), dim=-1, descending=True, stable=True)
-    return flags.sum(-1, dtype=torch.int32), places.to(torch.int32).contiguous()
+    """Number of flags of a row, and indices with those of the flags first, both int32."""
+    indices = torch.argsort(flags.to(torch.int8), dim=-1, descending=True, stable=True)
+    return flags.sum(-1, dtype=torch.int32), indices.to(torch.int32).contiguous()

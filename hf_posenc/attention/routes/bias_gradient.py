@@ -1,9 +1,9 @@
-"""The backward pass of a bias that is trained: its own gradient is that of the scores, which no kernel gives away.
+"""Backward pass of a trained bias: its gradient is that of the scores, which no kernel returns.
 
     w = exp(q · k · scale + bias − lse)        d_scores = w (g · v − Σ g · o) = d_bias
 
-A head and a block of rows at a time, in memory that is used again: what is read has just been written and is still in
-the processor's cache, which makes this about as fast as the kernel's own backward pass.
+One head and one block of queries at a time, in reused buffers that stay in the processor's cache, which makes this
+about as fast as the kernel's own backward pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 ROWS = 128  # of 64, 128, 256 the fastest
-SILENT = -80.0  # exponents below make weights under 2e-35; those that underflow take the exponential ten times as long
+LOWEST_EXPONENT = -80.0  # smaller weights than 2e-35 are set to 0: underflow makes the exponential ten times slower
 
 Fill = Callable[[int, int, slice, slice, Tensor], object]
 Take = Callable[[int, int, slice, slice, Tensor], object]
@@ -26,7 +26,7 @@ class Gradients:
     Args:
         tensors: query, key, value, output, log-sum-exp and gradient of the output, heads in the second place.
         scale: factor of q · k.
-        flipped: whether rows of a block, and the numbers that count them, run from the last query to the first.
+        flipped: whether queries are numbered from the last to the first.
     """
 
     def __init__(self, tensors: tuple[Tensor, ...], scale: float, *, flipped: bool = False) -> None:
@@ -40,9 +40,9 @@ class Gradients:
         """Gradients of query, key and value.
 
         Args:
-            blocks: rows and the keys they see; every row once.
-            fill: of sample, head, rows and keys: writes the bias ``[rows, keys]``, −∞ where nothing is seen.
-            take: likewise: is given the gradient of that bias, with as many columns of zeros behind it as it has rows.
+            blocks: queries and their visible keys; every query once.
+            fill: of sample, head, rows and keys: writes the bias ``[rows, keys]``, −∞ where masked.
+            take: likewise: receives the gradient of that bias, followed by as many columns of zeros as it has rows.
         """
         sizes = [(rows.stop - rows.start, keys.stop - keys.start) for rows, keys in blocks]
         weights = self.lse.new_empty(max(n * m for n, m in sizes))
@@ -65,14 +65,14 @@ class Gradients:
     ) -> None:
         key, value = self.key[shared].float().contiguous(), self.value[shared].float().contiguous()
         rows_of = (self.query[mine].float() * self.scale, self.grad[mine].float(), self.lse[mine], self.share[mine])
-        query, grad, lse, share = (self._turned(t).contiguous() for t in rows_of)
+        query, grad, lse, share = (self._ordered(t).contiguous() for t in rows_of)
         d_query, d_key, d_value = torch.empty_like(query), self.d_key[shared], self.d_value[shared]
         for rows, keys in blocks:
             n, m = rows.stop - rows.start, keys.stop - keys.start
             w, padded = weights[: n * m].view(n, m), scores[: n * (m + n)].view(n, m + n)
             k, v, q, g = key[keys], value[keys], query[rows], grad[rows]
             fill(*mine, rows, keys, w)
-            torch.threshold_(w.sub_(lse[rows, None]).addmm_(q, k.T), SILENT, -torch.inf).exp_()
+            torch.threshold_(w.sub_(lse[rows, None]).addmm_(q, k.T), LOWEST_EXPONENT, -torch.inf).exp_()
             padded[:, m:] = 0
             d_scores = padded[:, :m]
             torch.mm(g, v.T, out=d_scores).sub_(share[rows, None]).mul_(w)
@@ -80,7 +80,7 @@ class Gradients:
             d_key[keys].addmm_(d_scores.T, q)
             d_value[keys].addmm_(w.T, g)
             take(*mine, rows, keys, padded)
-        self.d_query[mine] = self._turned(d_query.mul_(self.scale)).to(self.query.dtype)
+        self.d_query[mine] = self._ordered(d_query.mul_(self.scale)).to(self.query.dtype)
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _ordered(self, x: Tensor) -> Tensor:
         return x.flip(0) if self.flipped else x

@@ -1,6 +1,6 @@
-"""Biases of content without gradient: a block of rows at a time they are built, and handed to the kernel as its mask.
+"""Content-dependent biases without gradient: computed block by block, and passed to the kernel as mask.
 
-The kernel does what the general route does in eight passes over the scores; and rows stop at their last key.
+The kernel replaces eight passes of the general route over the scores, and blocks end at their last visible key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS = 128  # of 64, 128, 256 the fastest
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU, behind a cache or not, without gradients, with a bias of content and nothing but biases."""
+    """Prefill on the CPU, with or without a cache, without gradients, with a content bias and no terms but biases."""
     return (
         call.last_rows
         and not torch.is_grad_enabled()
@@ -45,7 +45,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor:
-    """All biases of some rows, and −∞ for what comes after each, ``[batch or 1, heads, rows, seen]``, float32."""
+    """All biases of some queries, and −∞ for later keys, ``[batch or 1, heads, rows, seen]``, float32."""
     region, causal = call.terms.regions[0], call.ctx.causal
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, seen])
     n = rows.stop - rows.start
@@ -56,12 +56,12 @@ def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor
     read = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
     scores = products(query, keys) * call.scaling if read else query.new_empty(0)
     block = Block(query, keys, scores, call.scaling, rows, here, there, visible)
-    places = slice(call.first_row + rows.start, call.first_row + rows.stop)
-    bias = biased(None, block, call.terms.bias, places)
+    indices = slice(call.first_row + rows.start, call.first_row + rows.stop)
+    bias = biased(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:
         bias = bias * call.terms.logit_scale
     elif read and len(call.terms.bias) == 1:
         bias = bias.clone()
-    if causal and n > 1:  # only the last square has a future
+    if causal and n > 1:  # only the last square has later keys
         bias[..., -n:].masked_fill_(~visible[..., -n:], -torch.inf)
     return bias

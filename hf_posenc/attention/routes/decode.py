@@ -1,8 +1,8 @@
-"""Route of a decode query: one kernel call a region, under any mask. A mask for one query costs nothing.
+"""Route of a decode query: one kernel call per region, under any mask; a mask for one query is cheap.
 
     o = Σ_r e^(lse_r − lse) o_r,   lse = log(Σ_r e^lse_r + e^sink)
 
-Padding, gaps left by eviction, windows and sums of biases all become that mask.
+Padding, evicted keys, windows and sums of biases all become that mask.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HIDDEN = torch.finfo(torch.float32).min
 
 
 def accepts(call: AttentionCall) -> bool:
-    """One new token on the CPU, wherever the others stand, with biases of keys and distances."""
+    """One new token on the CPU, at any positions, with biases of keys and distances."""
     terms = call.terms
     return (
         call.query_length == 1
@@ -60,20 +60,20 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _columns(seen: Tensor) -> slice:
-    """From the first to the last key that some sample sees; empty where none does."""
+    """From the first to the last key visible in some sample; empty where there is none."""
     anyone = seen.flatten(0, -2).any(0).nonzero()
     return slice(int(anyone[0]), int(anyone[-1]) + 1) if len(anyone) else slice(0, 0)
 
 
 def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
-    """Biases and what is hidden, float32, broadcasts to ``[batch, heads, 1, columns]``; None where there is neither."""
+    """Biases and masked keys, float32, broadcasts to ``[batch, heads, 1, columns]``; None where there is neither."""
     total: Tensor | float = added[..., columns].float() if isinstance(added, Tensor) else added
-    place = slice(call.first_row, call.first_row + 1)
+    index = slice(call.first_row, call.first_row + 1)
     here, there = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
     distance = here[:, :, None] - there[:, None, columns]
     for bias in call.terms.bias:
         if isinstance(bias, KeyBias):
-            total = total + counted_from(bias.values, place)[..., columns] * call.terms.logit_scale
+            total = total + counted_from(bias.values, index)[..., columns] * call.terms.logit_scale
         elif isinstance(bias, ToeplitzBias):
             total = total + bias.of_distance(distance).transpose(0, 1).float() * call.terms.logit_scale
     seen = seen[..., columns]

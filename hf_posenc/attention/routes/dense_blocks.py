@@ -1,9 +1,9 @@
-"""The general route: a block of query rows at a time, scores in float32. Exact for every combination of terms.
+"""The general route: one block of queries at a time, scores in float32. Exact for every combination of terms.
 
     o_i = Σ_j softmax_j(logit_scale · row_scale_i · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
 
-Memory is O(rows · keys · heads) for one block, and in training each block is computed again in the backward pass
-instead of being kept. With one block of all rows it is the reference that returns the attention weights.
+Memory is O(rows · keys · heads) for one block, and in training each block is recomputed in the backward pass
+instead of being stored. With one block of all queries it is the reference that returns the attention weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def attend_by_blocks(call: AttentionCall) -> Tensor:
     mixed = []
     for start in starts:
         rows = slice(start, min(start + ROWS, call.query_length))
-        if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be all that has a gradient
+        if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be the only tensor with a gradient
             mixed.append(checkpoint(mix_rows, call, keys, values, rows, use_reentrant=False))
         else:
             mixed.append(mix_rows(call, keys, values, rows))
@@ -53,17 +53,17 @@ def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def upcast(call: AttentionCall) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Keys and values in float32 at least: once a call, not once a block."""
+    """Keys and values in at least float32, once per call instead of once per block."""
     return tuple(map(wide, call.keys)), wide(call.values)
 
 
 def wide(x: Tensor) -> Tensor:
-    """The tensor in float32, or in float64 if it is that."""
+    """The tensor in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> Tensor:
-    """Mixed values of some rows, in the dtype of the call."""
+    """Mixed values of some queries, in the dtype of the call."""
     return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
 
 
@@ -74,15 +74,15 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
     seen, added = visibility(call, rows)
     if terms.split:
         seen = seen & reduce(or_, claims)
-    places = slice(call.first_row + rows.start, call.first_row + rows.stop)
+    indices = slice(call.first_row + rows.start, call.first_row + rows.stop)
     blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
-    logits = biased(blocks[0].scores, blocks[0], terms.bias, places)
+    logits = biased(blocks[0].scores, blocks[0], terms.bias, indices)
     for block, mine in zip(blocks[1:], claims[1:], strict=True):
-        logits = torch.where(mine, biased(block.scores, block, terms.bias, places), logits)
+        logits = torch.where(mine, biased(block.scores, block, terms.bias, indices), logits)
     logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
-    # A row that sees nothing stays finite.
+    # Keeps queries without a visible key finite.
     logits = (logits + added).masked_fill(~seen, torch.finfo(logits.dtype).min)
     weights = softmax_with_sink(logits, terms.sink)
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
@@ -93,42 +93,42 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
 
 
 def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:
-    """The rows in one region, where queries and keys were turned and stand as that has it."""
+    """The block of some queries in one region, with its rotated queries and keys and its positions."""
     region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
     scores = products(query, keys[number]) * call.scaling
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
 
 
-def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], places: slice) -> Tensor:
-    """Logits (None for nothing) of a block whose rows stand at ``places`` among the keys, with all biases,
+def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indices: slice) -> Tensor:
+    """Add all biases to the logits (or None) of a block whose queries have the indices ``indices`` among the keys,
     ``[batch, heads, n, key]``."""
     for bias in biases:
         if isinstance(bias, KeyBias):
-            added = counted_from(bias.values, places)[..., : block.key.shape[2]]
+            added = counted_from(bias.values, indices)[..., : block.key.shape[2]]
         elif isinstance(bias, ToeplitzBias):
             added = bias.of_distance(block.distance).transpose(0, 1)
         else:
             added = bias.of_block(single(block))
-        added = added.to(block.query.dtype)  # a scheme of somebody else may compute in float64
+        added = added.to(block.query.dtype)  # a third-party scheme may compute in float64
         logits = added if logits is None else logits + added
     return logits  # type: ignore[return-value]
 
 
 def single(block: Block) -> Block:
-    """What biases of content are promised: float32, in a model of float64, too."""
+    """The block in float32, which content biases expect in float64 models, too."""
     if block.query.dtype != torch.float64:
         return block
     return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
 
 
 def held(band: Band, call: AttentionCall, rows: slice) -> Tensor:
-    """Which pairs of some rows lie in a band, bool ``[batch or 1, 1, rows, key]``."""
+    """Which pairs of some queries are in a band, bool ``[batch or 1, 1, rows, key]``."""
     return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
 
 
 def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """Who sees whom, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds for those who do."""
+    """Visible pairs, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds to their logits."""
     seen = held(call.terms.visible, call, rows)
     mask = call.mask_of(rows)
     if mask is None:
@@ -141,7 +141,7 @@ def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float
 
 
 def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
-    """Weights over the keys; a sink ``[heads]`` is one more key that takes its share and gives nothing."""
+    """Weights over the keys; a sink ``[heads]`` is the logit of one more key without value."""
     if sink is None:
         return torch.softmax(logits, dim=-1)
     column = sink.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:3], 1)
@@ -152,7 +152,7 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     """Σ_j w_ij v_j for grouped heads: ``[batch, heads, rows, value_dim]``."""
     batch, heads, rows, keys = weights.shape
     groups = values.shape[1]
-    if has_dynamic_length(rows, keys):  # strides of heads put together would tie the graph to its length
+    if has_dynamic_length(rows, keys):  # strides of merged heads would fix the length of the graph
         return (weights.unflatten(1, (groups, -1)) @ values[:, :, None]).flatten(1, 2)
     grouped = weights.reshape(batch, groups, heads // groups * rows, keys)
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])

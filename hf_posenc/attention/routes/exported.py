@@ -1,6 +1,6 @@
-"""Graphs that hold for texts of any length: all rows in one piece, as a loop over blocks would fix how many there are.
+"""Route of graphs for any length: all queries at once, as a loop over blocks would fix their number.
 
-The scores of a call are held. A graph of one length (``dynamic=False``) goes by blocks and holds those of one block.
+All scores of a call are in memory. A graph of one length (``dynamic=False``) goes by blocks, with those of one block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hf_posenc.core.tracing import has_dynamic_length
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Calls written down for any number of queries or keys."""
+    """Calls traced for any number of queries or keys."""
     return has_dynamic_length(call.query_length, call.key_length)
 
 

@@ -1,10 +1,10 @@
-"""Rows of any length in a graph: what turning queries and keys adds to their scores, as a bias of content.
+"""Length-dependent rotation in graphs of any length: the effect of rotation on the scores, as a content bias.
 
     score[i, j] = Σ_m a_m cos(θ_m) + b_m sin(θ_m)        θ_m = (i − j) ω_m(L_i)
                 = q_i · k_j + Σ_m a_m (cos(θ_m) − 1) + b_m sin(θ_m)
 
-a_m and b_m are the inner and the outer product of pair m of a raw query and of a raw key. A graph cannot cut its rows
-into runs of one length, which are values of its positions; here every row has frequencies of its own.
+a_m and b_m are the inner and the outer product of pair m of a raw query and of a raw key. A graph cannot group
+its queries by length, which depends on the values of positions; here every query has its own frequencies.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hf_posenc.errors import NotTraceable
 
 
 def with_bias(call: AttentionCall) -> AttentionCall:
-    """The same call, its row rotation written as a bias.
+    """The same call with its row rotation expressed as a bias.
 
     Raises:
-        NotTraceable: the rotation says nothing of lengths that are in a tensor.
+        NotTraceable: the rotation has no `frequencies_of` for lengths in a tensor.
     """
     rows: RowRotation = call.terms.rows  # type: ignore[assignment]
     if rows.frequencies_of is None:
@@ -39,16 +39,16 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     frequencies = rows.frequencies_of(lengths)
     if call.ctx.device.type == "mps":
         frequencies = frequencies.float()
-    bias = BlockBias(partial(turning, rows.rotation_of(1), frequencies), reads_scores=False)
+    bias = BlockBias(partial(rotation_bias, rows.rotation_of(1), frequencies), reads_scores=False)
     return replace(call, terms=replace(call.terms, rows=None, bias=(bias, *call.terms.bias)), reread=None)
 
 
-def turning(rotation: Rotation, frequencies: Tensor, block: Block) -> Tensor:
-    """What the rotation adds to the scores of a block, ``[batch, heads, n, key]``, float32.
+def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tensor:
+    """Difference that the rotation makes to the scores of a block, ``[batch, heads, n, key]``, float32.
 
     Args:
-        rotation: says which channels are a pair.
-        frequencies: of all rows of the call, ``[batch or 1, query, pairs]``.
+        rotation: defines which channels are a pair.
+        frequencies: of all queries of the call, ``[batch or 1, query, pairs]``.
         block: raw queries and keys.
     """
     first_of, second_of = halves(rotation)

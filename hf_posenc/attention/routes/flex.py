@@ -1,9 +1,9 @@
-"""PyTorch's flex attention: biases are looked up pair by pair inside the kernel, so that nothing is stored for a pair.
+"""PyTorch's flex attention: biases are looked up for each pair inside the kernel, without O(query · key) memory.
 
     score[i, j] = q_i · k_j · scaling + (c_j − c_i) + t[i − j]
 
-It is the route of structured biases on CUDA, and of everything for users who chose it as their backend; there the mask
-comes from transformers as a `BlockMask`, and a band is put on top of it. Regions are calls merged by log-sum-exp.
+It is the route of structured biases on CUDA, and of all calls for users who chose it as their backend; there the mask
+comes from transformers as a `BlockMask`, and is combined with a band. Regions are calls merged by log-sum-exp.
 Learned tables and key biases get their gradients on CUDA; on the CPU flex has no backward pass. The file has more than
 200 lines because its self check runs its own route on a small example.
 """
@@ -42,7 +42,7 @@ Mask = BlockMask | Tensor | None
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Biases and bands on CUDA, under a mask of yes and no or none."""
+    """Biases and bands on CUDA, under a boolean mask or none."""
     return (
         call.values.device.type == "cuda"
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
@@ -60,8 +60,8 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``.
 
     Args:
-        call: its own ``mask`` is not read.
-        mask: who sees whom, as transformers made it, or bool ``[batch or 1, 1, query or 1, key]``; None where causality
+        call: its own ``mask`` is not used.
+        mask: visible pairs, a `BlockMask` or bool ``[batch or 1, 1, query or 1, key]``; None where causality
             (or nothing) is all there is.
 
     Raises:
@@ -73,7 +73,7 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
         return _region(call, 0, mask)
     parts = [_region(call, number, mask, with_lse=True) for number in range(len(regions))]
     total = torch.stack([lse for _, lse in parts]).logsumexp(0)
-    # Where a row has no key at all, every part is zero, and so must the answer be.
+    # A query without visible keys is zero in every partial, and in the result.
     shares = [(lse - total).exp().nan_to_num(0.0)[..., None] for _, lse in parts]
     return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)  # type: ignore[union-attr]
 
@@ -92,7 +92,7 @@ def refuse(call: AttentionCall) -> None:
 
 
 def unable(call: AttentionCall) -> str | None:
-    """What of a call flex attention cannot compute; None if it can."""
+    """Reason why flex attention cannot compute a call; None if it can."""
     reasons: dict[str, Callable[[], bool]] = {
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
         "what position adds to the values": lambda: len(call.terms.values) > 0,
@@ -205,7 +205,7 @@ def number(value: int, device: torch.device) -> Tensor:
 
 
 def places(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
-    """Where queries and keys stand in a region, ``[batch, query]`` and ``[batch, key]``, and how far apart at most."""
+    """Positions of queries and keys of a region, ``[batch, query]`` and ``[batch, key]``, and largest distance."""
     batch = call.values.shape[0]
     here = region.query_at(call.ctx.query_positions).expand(batch, -1)
     there = region.key_at(call.ctx.key_positions).expand(batch, -1)
@@ -217,8 +217,8 @@ def places(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
 def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
     """All key biases of a call, ``[batch, heads, key]``, as the sum of two float32 tensors; None where it has none.
 
-    Counted from one place it grows with the text. The difference of two near keys keeps its digits all the same: what
-    the first tensor rounds off is in the second.
+    Relative to a fixed position it grows with the sequence length. The second tensor holds the rounding error of the
+    first, so that the difference of two near keys stays exact.
     """
     biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)]
     if not biases:
@@ -230,7 +230,7 @@ def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
 
 
 def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
-    """The caller's mask with a window and a band on top of it; made once a forward pass and shared by the layers."""
+    """The caller's mask with a window and a band on top of it; made once per forward pass and shared by the layers."""
     bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
     if isinstance(mask, BlockMask) and not bands:
         return mask
@@ -244,7 +244,7 @@ def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMa
     size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else flex_block_mask.SIZE
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
     held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
-    by_place = mask is None and call.ctx.causal  # not by position: a caller's own may start again
+    by_place = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
     first = number(call.first_row, device)
     if isinstance(mask, BlockMask):
         held.append(flex_block_mask.of_block_mask(mask))
@@ -282,7 +282,7 @@ def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Ten
 
 @torch.compiler.assume_constant_result
 def sound(dtype: torch.dtype, dim: int, device: str, tracing: bool) -> bool:
-    """Whether compiled flex attention gives what the formula gives, on a small example of this kind.
+    """Whether compiled flex attention agrees with the formula on a small example of this kind.
 
     While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
     """
@@ -313,7 +313,7 @@ def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
 
 
 def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
-    """How far output and gradients of a small call are from those of the general route, of the largest entry."""
+    """Deviation of output and gradients of a small call from the general route, relative to the largest entry."""
     draw, length = torch.Generator().manual_seed(0), 200
     shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
     q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)

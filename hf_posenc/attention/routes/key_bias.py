@@ -1,10 +1,9 @@
 """Bias of the key alone: one stride-0 mask row and the causal flag, in one kernel call for a block of queries.
 
-    score[i, j] = q_i · k_j · scaling + c_j − c_s        s = the first row of the block
+    score[i, j] = q_i · k_j · scaling + c_j − c_s        s = the first query of the block
 
-The constant of a block changes nothing but the digits that are left for the scores. It is the first row's, so that no
-row's rounding knows what comes after it. The mask is float32 whatever the queries are: in bfloat16 its steps would be
-larger than the differences it carries.
+The constant of a block changes only the rounding of the scores. It is that of the first query, so that rounding does
+not depend on later tokens. The mask is float32 for queries of any dtype: bfloat16 would round its differences away.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ROWS = {True: 64, False: 1024}
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Causal prefill or decoding on the CPU, behind a cache or not, with key biases and nothing else."""
+    """Causal prefill or decoding on the CPU, with or without a cache, with key biases and no other terms."""
     terms = call.terms
     return (
         call.last_rows
@@ -81,7 +80,7 @@ def _values(call: AttentionCall) -> Tensor:
 
 
 def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Partial]]]:
-    """Rows, the bias counted from the first of them, ``[batch or 1, heads, 1, key]``, and what they consist of."""
+    """Blocks of queries, the bias relative to their first one, ``[batch or 1, heads, 1, key]``, and their partials."""
     keys = values.shape[2]
     step = ROWS[keys <= SHORT]
     for start in range(0, queries, step):
@@ -97,7 +96,7 @@ class LearnedKeys(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
-        """Mixed values; keeps what the backward pass reads."""
+        """Mixed values; saves the tensors of the backward pass."""
         total = merge.PartialSum(query)
         for _, _, block in _blocks(values, query.shape[2]):
             for p in block:
@@ -121,7 +120,7 @@ class LearnedKeys(torch.autograd.Function):
             for start in range(block.start, block.stop, LEARNED_ROWS):
                 rows = slice(start, min(start + LEARNED_ROWS, block.stop))
                 blocks.append((rows, slice(0, rows.stop + ahead)))
-                masks[start] = mask  # the log-sum-exp is counted from where the forward pass counted
+                masks[start] = mask  # the log-sum-exp is relative to the same query as in the forward pass
 
         def fill(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
             bias.copy_(masks[rows.start][sample % len(values), head, :, seen].expand_as(bias))
@@ -136,6 +135,6 @@ class LearnedKeys(torch.autograd.Function):
         return *gradients, d_values, None
 
 
-def counted_from(values: Tensor, places: slice) -> Tensor:
-    """``values [batch, heads, key]`` minus those of some rows' own places, ``[batch, heads, row, key]``, float32."""
-    return (values[:, :, None, :] - values[:, :, places, None]).float()
+def counted_from(values: Tensor, indices: slice) -> Tensor:
+    """``values [batch, heads, key]`` minus those of some queries, ``[batch, heads, row, key]``, float32."""
+    return (values[:, :, None, :] - values[:, :, indices, None]).float()

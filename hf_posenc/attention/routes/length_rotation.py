@@ -1,8 +1,8 @@
 """Length-dependent rotation (dynamic NTK): keys are cached unrotated and rotated for the length of each query.
 
-Rows of one length share a rotation, so a call is cut into runs of such rows, for the kernel where that can do it; else
-each run is an ordinary call. Rows of different samples may have different lengths at the same place (left padding);
-then samples go one by one.
+Queries of one length share a rotation, so a call is split into runs of equal length, for the kernel where it supports
+the call; else each run is an ordinary call. With left padding, samples may have different lengths at the same index;
+then samples are computed one by one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 
-Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and the length of each of its rows
+Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and the length at each of its queries
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Whenever the terms rotate by row."""
+    """All calls whose terms have a row rotation."""
     return call.terms.rows is not None
 
 
@@ -48,7 +48,7 @@ def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def takes_kernel(call: AttentionCall) -> bool:
-    """Whether nothing but the rotation is asked for, of tokens without gaps that start at one position."""
+    """Whether the rotation is the only term, and positions are contiguous with the same start in all samples."""
     return (
         call.last_rows
         and call.terms.only("rows")
@@ -58,7 +58,7 @@ def takes_kernel(call: AttentionCall) -> bool:
 
 
 def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
-    """Samples together where their rows have the same lengths, else one by one."""
+    """Compute samples together where their queries have the same lengths, else one by one."""
     lengths = call.terms.rows.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
         return compute(call, lengths[0])
@@ -67,10 +67,10 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
 
 
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Rows of equal length as rectangles and squares, in the kernel."""
+    """Compute runs of equal length as rectangles and squares, in the kernel."""
     scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
     if call.reread is not None and call.query_length == 1 and not torch.is_grad_enabled():
-        row = turned(call, *parts[0])
+        row = rotated_call(call, *parts[0])
         return flash_cpu.attend(
             row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
         )[:1]  # fmt: skip
@@ -81,7 +81,7 @@ def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
 
 
 def by_blocks(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Each run of rows as an ordinary call."""
+    """Compute each run of queries as an ordinary call."""
     return by_run(call, lengths, lambda run: (dense_blocks.attend_by_blocks(run),))
 
 
@@ -93,11 +93,11 @@ def with_weights(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
 def by_run(
     call: AttentionCall, lengths: Tensor, compute: Callable[[AttentionCall], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
-    """One call for each run of rows of equal length, joined along the rows."""
+    """Compute one call for each run of queries of equal length, and concatenate."""
     training = torch.is_grad_enabled() and call.queries[0].requires_grad
     parts = []
     for rows, length in runs(lengths):
-        step = lambda rows=rows, length=length: compute(turned(call, rows, length))  # noqa: E731
+        step = lambda rows=rows, length=length: compute(rotated_call(call, rows, length))  # noqa: E731
         parts.append(checkpoint(step, use_reentrant=False) if training else step())
     return tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
 
@@ -111,8 +111,8 @@ def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
         start += count
 
 
-def turned(call: AttentionCall, rows: slice, length: int) -> AttentionCall:
-    """The call of some rows only, queries and keys rotated as those rows have it."""
+def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall:
+    """The call of some queries, with queries and keys rotated for their length."""
     by_row: RowRotation = call.terms.rows  # type: ignore[assignment]
     rotation = by_row.rotation_of(length)
     here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions

@@ -1,9 +1,9 @@
 """Length-dependent rotation (dynamic NTK) on the kernel: group queries of equal length and run one group at a time.
 
-    run of n rows after m keys:  m keys that all rows see, and a causal square of n
+    run of n rows after m keys:  m keys visible to all of them, and a causal square of n
 
-Keys are rotated for a run and discarded; the backward pass rotates them again. So memory is that of one copy of the
-keys, however many runs there are.
+Keys are rotated for a run and discarded; the backward pass rotates them again. Memory is that of one copy of the keys
+for any number of runs.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import RowRotation
 
-STEP = 64  # positions between two whose angles are worked out in float64
+STEP = 64  # positions between two angles computed in float64
 
 
 @dataclass(frozen=True)
 class Runs:
-    """How the rows of a call without gaps turn.
+    """The rotations of the queries of a contiguous call.
 
     Attributes:
         rotations: of every length.
-        runs: rows of one length, and that length.
+        runs: slices of queries of one length, and that length.
         first: position of the first key.
-        ahead: keys before the first row.
-        keys: all of them.
-        causal: whether a row sees none after itself.
+        ahead: number of keys before the first query.
+        keys: number of keys.
+        causal: whether later keys are masked.
     """
 
     rotations: RowRotation
@@ -59,7 +59,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Run:
-    """Some rows, how they and their keys turn, and the pieces of keys, causal or not, that they meet."""
+    """Queries of one length, the rotation of them and their keys, and the chunks of keys, causal or not."""
 
     rows: slice
     seen: int
@@ -68,13 +68,13 @@ class Run:
     of_keys: Table
     pieces: tuple[tuple[slice, bool], ...]
 
-    def turned(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The run's queries and keys in turn."""
+    def rotated(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The rotated queries and keys of the run."""
         q, k = query[:, :, self.rows], key[:, :, : self.seen]
         return rotate(q, self.rotation, self.of_queries), rotate(k, self.rotation, self.of_keys)
 
-    def turned_back(self, dq: Tensor, dk: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of them before they turned: the inverse rotation."""
+    def inverse_rotated(self, dq: Tensor, dk: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the raw queries and keys: the inverse rotation."""
         (own, partner), (keys_own, keys_partner) = self.of_queries, self.of_keys
         return rotate(dq, self.rotation, (own, -partner)), rotate(dk, self.rotation, (keys_own, -keys_partner))
 
@@ -82,7 +82,7 @@ class Run:
 def steady_table(rotation: Rotation, first: int, length: int) -> Table:
     """`table` at positions ``first, first + 1, …``, by the addition theorem from one angle in ``STEP``.
 
-    Errors are those of three float32 roundings; a run has thousands of angles and is read by one layer only.
+    Errors are those of three float32 roundings; a run has thousands of angles, used by one layer only.
     """
     own, partner = (t[..., None, :] for t in table(rotation, torch.arange(first, first + length, STEP)[None]))
     step, step_partner = (t[:, :, None] for t in table(rotation, torch.arange(STEP)[None]))
@@ -94,14 +94,14 @@ def steady_table(rotation: Rotation, first: int, length: int) -> Table:
 
 
 class RotatedRuns(torch.autograd.Function):
-    """Forward turns and mixes run by run; backward does so again, with the merged result."""
+    """Rotate and mix run by run; the backward pass does so again, with the merged result."""
 
     @staticmethod
     def forward(ctx: Any, runs: Runs, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Mixed values ``[batch, heads, query, value_dim]`` of raw queries and keys."""
         total = PartialSum(query)
         for run in runs:
-            q, k = run.turned(query, key)
+            q, k = run.rotated(query, key)
             for seen, causal in run.pieces:
                 more, lse = flash_cpu.attend(
                     q, k[:, :, seen], value[:, :, seen], causal=causal, mask=None, scale=scale
@@ -119,7 +119,7 @@ class RotatedRuns(torch.autograd.Function):
         d_query, d_key, d_value = (torch.zeros_like(t) for t in (query, key, value))
         for run in ctx.runs:
             rows = run.rows
-            q, k = run.turned(query, key)
+            q, k = run.rotated(query, key)
             d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
             for seen, causal in run.pieces:
                 dq, dk, dv = flash_cpu.gradient(
@@ -129,7 +129,7 @@ class RotatedRuns(torch.autograd.Function):
                 d_q += dq
                 d_k[:, :, seen] += dk
                 d_value[:, :, seen] += dv
-            d_q, d_k = run.turned_back(d_q, d_k)
+            d_q, d_k = run.inverse_rotated(d_q, d_k)
             d_query[:, :, rows] += d_q
             d_key[:, :, : run.seen] += d_k
         return None, None, d_query, d_key, d_value

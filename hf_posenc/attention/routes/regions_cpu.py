@@ -1,11 +1,11 @@
 """Regions of query-key pairs with remapped positions: cut each into rectangles for the kernel, and merge them.
 
-    distance    near band: blocks of rows along the diagonal; far: {i − j ≥ w} is itself a causal square
-    first keys  a column for the rows that are far enough
+    distance    near band: blocks of queries along the diagonal; far: {i − j ≥ w} is itself a causal square
+    first keys  a column for the queries that are far enough
     chunks      the own chunk is a causal square, earlier ones are rectangles
     rows        a causal square with a rectangle before it
 
-A decode query sees one run of keys in each region. More than 200 lines: one cut for each kind of band.
+A decode query has one slice of keys in each region. More than 200 lines: one function for each kind of band.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hf_posenc.attention.merge import Partial
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.tracing import is_traced
 
-BLOCK = 256  # rows that share the unmasked middle of a band: the kernel's blocks grow with them
-EDGE = 64  # rows that share a mask at its edges
+BLOCK = 256  # queries that share the unmasked middle of a band, and set the block size of the kernel
+EDGE = 64  # queries that share a mask at its edges
 
 Cut = Callable[[int, Band, int, int, torch.device], Iterator[Partial]]
 
 
 def accepts(call: AttentionCall) -> bool:
-    """A decoder's call on the CPU without gaps, with regions of kinds that can be cut and nothing else."""
+    """A decoder's call on the CPU without gaps, with regions of kinds that can be split and no other terms."""
     return (
         call.ctx.contiguous
         and call.mask is None
@@ -50,7 +50,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
-    """The function that computes calls with these regions; they are cut here, once for all layers."""
+    """The function that computes calls with these regions; they are split here, once for all layers."""
     scale = call.terms.logit_scale
     if call.last_row and call.key_length > 1 and not torch.is_grad_enabled():
         return partial(_decode, tuple(decode_keys(call)), scale)
@@ -84,7 +84,7 @@ def _decode(seen: tuple[tuple[int, slice], ...], logit_scale: float, call: Atten
 
 
 def decode_keys(call: AttentionCall) -> Iterator[tuple[int, slice]]:
-    """Each region in which a decode query sees a key, and the run of keys it sees there."""
+    """Each region with a key visible to a decode query, and the slice of these keys."""
     start = start_of(call)
     for number, region in enumerate(call.terms.regions):
         seen = keys_of_row(region.band, start, call.key_length - 1)
@@ -93,7 +93,7 @@ def decode_keys(call: AttentionCall) -> Iterator[tuple[int, slice]]:
 
 
 def cut_of(band: Band) -> Cut | None:
-    """How a region of this kind is cut; None where it is of no kind of which that is known."""
+    """The function that splits regions of this kind; None where there is none."""
     bounded = band.nearest is not None or band.farthest is not None
     by_row = band.rows_from is not None or band.rows_until is not None
     if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
@@ -108,12 +108,12 @@ def cut_of(band: Band) -> Cut | None:
 
 
 def by_distance(region: Region) -> bool:
-    """Whether it does not matter where a text begins."""
+    """Whether the region is independent of the first position of a sequence."""
     return region.band == Band(region.band.nearest, region.band.farthest)
 
 
 def one_start(call: AttentionCall) -> bool:
-    """Whether it is known where the text begins, and the same in all rows of the batch."""
+    """Whether the first position is known and the same in all rows of the batch."""
     if is_traced():
         return False
     first = call.ctx.key_positions[:, 0]
@@ -128,12 +128,12 @@ def start_of(call: AttentionCall) -> int:
 
 
 def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """A band beside the diagonal, cut into what whole blocks of rows see, and its two edges in smaller blocks.
+    """A band next to the diagonal, split into keys visible to whole blocks of queries, and edges in smaller blocks.
 
-    A mask costs a sixth of the time, and small blocks a fifth, but every pair it hides is computed for nothing.
+    A mask costs a sixth of the time, and small blocks a fifth, but every masked pair is wasted computation.
     """
     nearest, done = max(0, band.nearest or 0), 0
-    if nearest == 0:  # nothing is out of reach of the first rows, and the kernel's own causality needs no mask
+    if nearest == 0:  # all keys are visible to the first queries, and the kernel's own causality needs no mask
         done = length if band.farthest is None else min(length, band.farthest)
         yield Partial(number, slice(0, done), slice(0, done), causal=True)
     edge = Edge(number, Band(nearest, band.farthest), device)
@@ -143,7 +143,7 @@ def along_diagonal(number: int, band: Band, start: int, length: int, device: tor
         high = first - nearest + 1
         if high - low >= BLOCK:
             yield Partial(number, slice(first, end), slice(low, high))
-        else:  # too little is seen by all of them: one slice for each smaller block
+        else:  # too few keys are visible to all of them: one slice for each smaller block
             low, high = 0, 0
         for here in range(first, end, EDGE):
             rows = slice(here, min(here + EDGE, end))
@@ -152,9 +152,9 @@ def along_diagonal(number: int, band: Band, start: int, length: int, device: tor
 
 
 class Edge:
-    """What a block of rows sees of some keys, under a mask; equal masks are made once.
+    """Partials of blocks of queries under a mask; equal masks are made once.
 
-    What a mask hides is lowest, not minus infinity: a row that sees none of the keys weighs nothing in the merge.
+    Masked entries are the lowest float, not −∞: a query without visible keys then has weight 0 in the merge.
     """
 
     def __init__(self, number: int, band: Band, device: torch.device) -> None:
@@ -162,7 +162,7 @@ class Edge:
         self.masks: dict[tuple[int, int, int], Tensor] = {}
 
     def parts(self, rows: slice, low: int, high: int) -> Iterator[Partial]:
-        """At most one: those keys from ``low`` to ``high`` that any of the rows sees."""
+        """At most one partial: the keys from ``low`` to ``high`` visible to any of the queries."""
         near, far = self.band.nearest or 0, self.band.farthest
         low = low if far is None else max(low, rows.start - far + 1)
         high = min(high, rows.stop - near)
@@ -170,7 +170,7 @@ class Edge:
             yield Partial(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
 
     def mask(self, rows: slice, low: int, high: int) -> Tensor:
-        """Zero where a row sees a key; float32, as the kernel adds it."""
+        """0 where a key is visible; float32, as the kernel adds it."""
         place = (rows.stop - rows.start, low - rows.start, high - rows.start)
         if place not in self.masks:
             i = torch.arange(rows.stop - rows.start, device=self.device)[:, None]
@@ -190,18 +190,18 @@ def far_square(number: int, band: Band, start: int, length: int, device: torch.d
 
 
 def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """The first keys, for all rows from some distance on."""
+    """The first keys, for all queries from some distance on."""
     nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
     if keys <= 0 or length <= nearest:
         return
-    full = min(nearest + keys, length)  # from here on a row is far enough from all of them
+    full = min(nearest + keys, length)  # from here on a query is far enough from all of them
     yield Partial(number, slice(nearest, full), slice(0, full - nearest), causal=True)
     if full < length:
         yield Partial(number, slice(full, length), slice(0, keys))
 
 
 def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """Chunk by chunk of the rows: the keys of the chunks that lie within the band before it, and its own square."""
+    """Chunk by chunk of the queries: the keys of the earlier chunks within the band, and its own square."""
     chunk, nearest = band.chunk, max(0, band.nearest or 0)
     for c in range(start // chunk, (start + length - 1) // chunk + 1):
         rows = slice(max(0, c * chunk - start), min(length, (c + 1) * chunk - start))
@@ -214,7 +214,7 @@ def by_chunks(number: int, band: Band, start: int, length: int, device: torch.de
 
 
 def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """A range of rows with all keys up to them."""
+    """A range of queries with all keys up to them."""
     first = max(0, (band.rows_from or 0) - start)
     last = length if band.rows_until is None else min(length, band.rows_until - start)
     if first >= last:
@@ -225,7 +225,7 @@ def by_rows(number: int, band: Band, start: int, length: int, device: torch.devi
 
 
 def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
-    """What a square's parts have to do with its rows from ``first`` on, which are counted from there."""
+    """Restrict the partials of a square to its queries from ``first`` on, renumbered from there."""
     for part in cuts:
         skipped = max(0, first - part.rows.start)
         rows = slice(part.rows.start + skipped - first, part.rows.stop - first)
@@ -240,7 +240,7 @@ def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
 
 
 def keys_of_row(band: Band, start: int, row: int) -> slice:
-    """The run of keys that one row, at index ``row``, sees in a region."""
+    """The slice of keys visible in a region to one query, at index ``row``."""
     low, high, place = 0, row + 1, start + row
     if (band.rows_from is not None and place < band.rows_from) or (
         band.rows_until is not None and place >= band.rows_until

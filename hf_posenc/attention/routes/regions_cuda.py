@@ -1,6 +1,6 @@
 """Regions on CUDA: torch's own kernels on causal squares and rectangles, merged by log-sum-exp.
 
-A band beside the diagonal needs no mask there: counted from its nearest key it is a causal square with a window.
+A band next to the diagonal needs no mask: shifted by its nearest distance it is a causal square with a window.
 
     nearest ≤ i − j < farthest   =   rows nearest …, keys … length − nearest, causal, window farthest − nearest
 """
@@ -20,7 +20,7 @@ from hf_posenc.core.regions import Band
 
 
 def accepts(call: AttentionCall) -> bool:
-    """What the route of regions takes on the CPU, where the kernels have windows; a lone window too."""
+    """The calls of the CPU route, on devices whose kernels have windows; also a window alone."""
     return (
         by_device.has_windows(call.values.device)
         and (call.triangle or call.last_row)
@@ -40,19 +40,19 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def bands_of(call: AttentionCall) -> list[Band]:
-    """One a region: the window where that is all there is."""
+    """One band per region; the window where there are no regions."""
     if call.terms.split:
         return [region.band for region in call.terms.regions]
     return [call.terms.visible]
 
 
 def by_window(band: Band) -> bool:
-    """Whether a window is of distances alone and hides no row's own key."""
+    """Whether a window depends on distance alone and includes a query's own key."""
     return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
 
 
 def square(call: AttentionCall) -> Iterator[Partial]:
-    """The parts of a prefill."""
+    """The partials of a prefill."""
     start = regions_cpu.start_of(call)
     for number, band in enumerate(bands_of(call)):
         if band == Band(band.nearest, band.farthest):
@@ -63,7 +63,7 @@ def square(call: AttentionCall) -> Iterator[Partial]:
 
 
 def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
-    """A band beside the diagonal, or all pairs from some distance on."""
+    """A band next to the diagonal, or all pairs from some distance on."""
     nearest = max(0, band.nearest or 0)
     if length <= nearest or (band.farthest is not None and band.farthest <= nearest):
         return
@@ -73,7 +73,7 @@ def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
 
 
 def last_row(call: AttentionCall) -> Iterator[Partial]:
-    """The run of keys that a decoding row sees in each region."""
+    """The slice of keys visible to a decode query in each region."""
     start = regions_cpu.start_of(call)
     for number, band in enumerate(bands_of(call)):
         seen = regions_cpu.keys_of_row(band, start, call.key_length - 1)

@@ -1,6 +1,6 @@
-"""A window: each query sees the keys within a band of distances, and only those are touched.
+"""Sliding window: each query attends to the keys within a band of distances, and only those are read.
 
-Blocks of query rows meet the slice of keys that any of their rows can see, under one small mask.
+One kernel call for each block of queries and the slice of their visible keys, under one small mask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 
 
 def accepts(call: AttentionCall) -> bool:
-    """A window over a full square, or over a decoding row, and nothing else."""
+    """A window over a full square, or over a decode query, and no other terms."""
     terms = call.terms
     return (call.triangle or call.last_row) and terms.only("visible") and terms.visible != EVERYTHING
 
@@ -44,13 +44,13 @@ def attend(call: AttentionCall) -> Tensor:
 def blocks_of_band(
     band: Band, queries: int, keys: int, device: torch.device
 ) -> Iterator[tuple[slice, slice, Tensor | None]]:
-    """Rows, the keys any of them sees, and who sees whom, bool ``[rows, keys]``; None for a causal square.
+    """Blocks of queries, their keys, and the visible pairs, bool ``[rows, keys]``; None for a causal square.
 
-    The queries are the last of the keys. Every row of a band that holds distance 0 sees itself, so none is empty.
+    The queries are the last of the keys. A band with distance 0 includes a query's own key, so no row is empty.
     """
     ahead, done = keys - queries, 0
     if band.nearest == 0 and ahead == 0:
-        # Nothing is out of reach of the first rows, and the kernel's own causality is faster than a mask.
+        # The window covers all keys of the first queries, and the kernel's own causality is faster than a mask.
         done = keys if band.farthest is None else min(keys, band.farthest)
         yield slice(0, done), slice(0, done), None
     mask, before = None, None

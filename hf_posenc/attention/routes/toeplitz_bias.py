@@ -1,4 +1,4 @@
-"""A bias of the distance alone: a 1-D table, read by the kernel as a matrix that is never built.
+"""A bias of the distance alone: a 1-D table, passed to the kernel as a strided view, never as a matrix.
 
     score[i, j] = q_i · k_j · scaling + t[i − j]
 
@@ -34,7 +34,7 @@ TOGETHER, LONG = 1024, 4096
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU, behind a cache or not, with distance biases and nothing else."""
+    """Prefill on the CPU, with or without a cache, with distance biases and no other terms."""
     terms = call.terms
     return (
         call.last_rows
@@ -50,7 +50,7 @@ def attend(call: AttentionCall) -> Tensor:
     query, key, value = call.queries[0], call.keys[0], call.values
     scale = call.scaling * call.terms.logit_scale
     length = call.key_length
-    farthest_ahead = call.query_length - 1  # row 0 stands that far before the last key
+    farthest_ahead = call.query_length - 1  # distance of query 0 to the last key
 
     def table() -> Tensor:
         distance = torch.arange(length - 1, -farthest_ahead - 1, -1, device=query.device)  # it falls: u
@@ -58,7 +58,7 @@ def attend(call: AttentionCall) -> Tensor:
 
     if torch.is_grad_enabled():
         return Tabled.apply(query, key, value, table(), call.ctx.causal, scale)
-    # Layers whose biases are the same method of a scheme share its table; other functions are each layer's own.
+    # Layers whose biases are the same method of a scheme share its table; other functions have one per layer.
     functions = tuple(b.of_distance for b in call.terms.bias if isinstance(b, ToeplitzBias))
     use = ("table", functions, call.query_length, length, call.terms.logit_scale)
     kept = call.ctx.once(use, table) if all(isinstance(f, MethodType) for f in functions) else table()
@@ -96,7 +96,7 @@ class Hankel:
         return self.table.as_strided(shape, (heads * width, width, 1, 1), self.queries - rows.stop + keys.start)
 
 
-def _pieces(queries: int, keys: int, causal: bool) -> Iterator[tuple[slice, list[Rectangle]]]:
+def _blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[slice, list[Rectangle]]]:
     """Blocks of rows, and the rectangles each consists of; the last may add to rows that others have set."""
     if not causal:
         # Nothing can be skipped, and one call does it all.
@@ -117,7 +117,7 @@ def _forward(
     """Output and log-sum-exp."""
     hankel = Hankel.of(table, query.shape[2], key.shape[2], causal=causal)
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    for block, rectangles in _pieces(hankel.queries, hankel.keys, causal):
+    for block, rectangles in _blocks(hankel.queries, hankel.keys, causal):
         merging = rectangles[-1][1].start < rectangles[0][1].start
         # Parts are merged in float32: where they stand, if that is what the output is.
         mixed = out[:, :, block].float() if merging else out[:, :, block]
@@ -143,7 +143,7 @@ class Tabled(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, causal: bool, scale: float
     ) -> Tensor:
-        """Mixed values; keeps what the backward pass reads."""
+        """Mixed values; saves the tensors of the backward pass."""
         out, lse = _forward(query, key, value, table, causal, scale)
         ctx.save_for_backward(query, key, value, table, out, lse)
         ctx.causal, ctx.scale = causal, scale
@@ -164,7 +164,7 @@ def _by_kernel(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale:
     """Gradients of query, key and value under a fixed table."""
     query, key, value, out, lse, grad = tensors
     d_query, d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value))
-    for _, rectangles in _pieces(hankel.queries, hankel.keys, causal):
+    for _, rectangles in _blocks(hankel.queries, hankel.keys, causal):
         for rows, seen in rectangles:
             g, q, o, total = (t[:, :, rows].flip(2) for t in (grad, query, out, lse))
             dq, dk, dv = flash_cpu.gradient(
@@ -200,7 +200,7 @@ def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale
 def anti_diagonals(padded: Tensor) -> Tensor:
     """Sums over r + c = const of a matrix ``[…, n, m]`` with n columns of zeros behind it, ``[…, n + m − 1]``.
 
-    One element less a row, and the rows are sheared: what stood on an anti-diagonal stands in a column.
+    With one element less per row, the rows are skewed: an anti-diagonal becomes a column.
     """
     n, wide = padded.shape[-2:]
     return padded.flatten(-2)[..., : n * (wide - 1)].unflatten(-1, (n, wide - 1)).sum(-2)

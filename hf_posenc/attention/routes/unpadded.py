@@ -1,7 +1,7 @@
-"""Remove padding: where a mask hides padding only, attend to the real tokens of each sequence in a call of its own.
+"""Remove padding: where a mask hides padding only, attend to the unpadded tokens of each sequence in a separate call.
 
-What a mask means is read off it once a forward pass and compared with it pair by pair. Wherever it says more (packed
-texts, gaps, a prefix that sees itself), the call is left as it is.
+The lengths are inferred from the mask once per forward pass, and compared with every entry of it. Where the mask hides
+more than padding (packed sequences, gaps, a bidirectional prefix), the call is left unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = 1024  # of a mask are compared at once
 
 @dataclass(frozen=True)
 class Run:
-    """Real tokens of one sample: their rows in the call, and their keys."""
+    """Unpadded tokens of one sample: their queries in the call, and their keys."""
 
     rows: slice
     keys: slice
@@ -32,7 +32,7 @@ def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[Attent
     """Mixed values ``[batch, heads, query, value_dim]``, zeros at padding.
 
     Args:
-        found: the real tokens of each sample, from `runs`.
+        found: the unpadded tokens of each sample, from `runs`.
         call: of all samples.
         compute: mixes a call without padding.
     """
@@ -47,13 +47,13 @@ def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[Attent
 
 
 def runs(call: AttentionCall) -> list[Run] | None:
-    """Each sample's real tokens, if these are all that the mask tells, and the call can be cut."""
+    """The unpadded tokens of each sample, if the mask hides padding only and the call can be split; else None."""
     mask, terms = call.mask, call.terms
     if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or is_traced():
         return None
     if terms.values or terms.rows is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
         return None
-    # The mask is kept with the answer, so that no other one can have its number.
+    # The mask is kept with the result, so that its id cannot be reused.
     key = ("padding", id(mask), call.query_length, call.key_length)
     return call.ctx.once(key, lambda: (mask, _read(call, mask)))[1]
 
@@ -75,14 +75,14 @@ def _read(call: AttentionCall, mask: Tensor) -> list[Run] | None:
 
 
 def _run(call: AttentionCall, b: int, seen: Tensor) -> Run | None:
-    """The real tokens of one sample, whose rows see ``seen [query or 1, key]``."""
+    """The unpadded tokens of one sample with the visible pairs ``seen [query or 1, key]``."""
     queries, keys, real = call.query_length, call.key_length, call.ctx.real_keys
     last = seen[-1].nonzero()[:, 0]
     if len(last) == 0:
         return None
     first, end = int(last[0]), int(last[-1]) + 1
     if real is None:
-        ahead = end - queries  # what a static cache has behind the last query is not written yet
+        ahead = end - queries  # keys after the last query are unwritten slots of a static cache
         if first != 0 or ahead < 0 or (end < keys and not call.ctx.causal):
             return None
     else:
@@ -93,29 +93,29 @@ def _run(call: AttentionCall, b: int, seen: Tensor) -> Run | None:
     rows = slice(max(0, first - ahead), end - ahead)
     if rows.start >= rows.stop or not _in_order(call, b, slice(first, end), slice(rows.start + ahead, end), rows):
         return None
-    places = torch.arange(keys, device=seen.device)
-    inside = (places >= first) & (places < end)
+    indices = torch.arange(keys, device=seen.device)
+    inside = (indices >= first) & (indices < end)
     for start in range(rows.start, rows.stop, ROWS):
         some = slice(start, min(start + ROWS, rows.stop))
         meant = inside[None]
         if call.ctx.causal:
-            meant = meant & (places <= places[some.start + ahead : some.stop + ahead, None])
+            meant = meant & (indices <= indices[some.start + ahead : some.stop + ahead, None])
         if not torch.equal(seen.expand(queries, -1)[some], meant.expand(some.stop - some.start, -1)):
             return None
     return Run(rows, slice(first, end))
 
 
-def _in_order(call: AttentionCall, b: int, keys: slice, places: slice, rows: slice) -> bool:
-    """Whether a sample's keys count on by one, and its queries stand where they do."""
+def _in_order(call: AttentionCall, b: int, keys: slice, indices: slice, rows: slice) -> bool:
+    """Whether a sample's key positions are consecutive, and its queries have the same positions."""
     there = call.ctx.key_positions.expand(len(call.values), -1)[b]
     here = call.ctx.query_positions.expand(len(call.values), -1)[b, rows]
     if there.is_floating_point() or len(there) < keys.stop:
         return False
-    return torch.equal(here, there[places]) and bool((there[keys].diff() == 1).all())
+    return torch.equal(here, there[indices]) and bool((there[keys].diff() == 1).all())
 
 
 def sample(call: AttentionCall, samples: slice, run: Run) -> AttentionCall:
-    """The real tokens of some samples that have them at the same places, as a call without a mask."""
+    """The unpadded tokens of some samples that have them at the same indices, as a call without a mask."""
 
     def of_batch(x: Tensor) -> Tensor:
         return x[samples] if len(x) > 1 else x

@@ -1,4 +1,4 @@
-"""Rotating channels by position: angles in float64, tables in float32, the rotation in at least float32.
+"""Rotate channels by position: angles in float64, tables in float32, the rotation in at least float32.
 
 A float32 angle at position 10⁶ is wrong by 1e-2 rad and a bfloat16 one is meaningless; positions are integers and
 frequencies Python floats until here.
@@ -15,40 +15,40 @@ from hf_posenc.core.tracing import is_traced
 Table = tuple[Tensor, Tensor]
 
 AT_ONCE = 65_536  # positions whose float64 angles are held at a time
-ROWS = 256  # positions turned at a time where no gradient is asked for: what they need stays in a core's cache
+ROWS = 256  # positions rotated at a time without gradient: their working set fits the cache of a CPU core
 
 
-def cos_sin(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
+def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
     """Cosine and sine of every pair's angle, float32, each ``[batch or 1, position, pairs]``.
 
     Args:
-        rotation: what turns.
-        places: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
-        ages: ``[batch or 1, position]``: pair m is scaled by e^(decay_m age); negative ages shrink.
+        rotation: frequencies, axes, decay and amplitude.
+        positions: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
+        decay_steps: ``[batch or 1, position]``: pair m is scaled by e^(decay_m · decay_steps); negative steps shrink.
     """
-    if not is_traced() and places.shape[1] > AT_ONCE and not rotation.learned:
-        some = (slice(start, start + AT_ONCE) for start in range(0, places.shape[1], AT_ONCE))
-        parts = [cos_sin(rotation, places[:, s], None if ages is None else ages[:, s]) for s in some]
-        return torch.cat([cos for cos, _ in parts], dim=1), torch.cat([sin for _, sin in parts], dim=1)
-    exact = torch.float32 if places.device.type == "mps" else torch.float64  # Metal has no float64
-    frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=places.device)
-    turning = places[..., None] if rotation.axes is None else places[..., list(rotation.axes)]
-    angles = turning.to(exact) * frequencies
-    if rotation.amplitude == 1 and (ages is None or not rotation.decay):
+    if not is_traced() and positions.shape[1] > AT_ONCE and not rotation.learned:
+        some = (slice(start, start + AT_ONCE) for start in range(0, positions.shape[1], AT_ONCE))
+        chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in some]
+        return torch.cat([cos for cos, _ in chunks], dim=1), torch.cat([sin for _, sin in chunks], dim=1)
+    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # Metal has no float64
+    frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=positions.device)
+    coordinates = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
+    angles = coordinates.to(exact) * frequencies
+    if rotation.amplitude == 1 and (decay_steps is None or not rotation.decay):
         return angles.cos().float(), angles.sin().float()
     size: float | Tensor = rotation.amplitude
-    if ages is not None and rotation.decay:
-        decay = torch.tensor(rotation.decay, dtype=exact, device=places.device)
-        size = size * (ages.to(exact)[..., None] * decay).exp()
+    if decay_steps is not None and rotation.decay:
+        decay = torch.tensor(rotation.decay, dtype=exact, device=positions.device)
+        size = size * (decay_steps.to(exact)[..., None] * decay).exp()
     return (angles.cos() * size).float(), (angles.sin() * size).float()
 
 
-def table(rotation: Rotation, places: Tensor, ages: Tensor | None = None) -> Table:
-    """What every channel, and what its partner, is multiplied by: each ``[batch or 1, 1, position, dims]``, float32.
+def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
+    """Factors of every channel and of its partner: each ``[batch or 1, 1, position, dims]``, float32.
 
     Of a pair (a, b), a becomes a cos − b sin and b becomes b cos + a sin. Arguments are those of `cos_sin`.
     """
-    cos, sin = cos_sin(rotation, places, ages)
+    cos, sin = cos_sin(rotation, positions, decay_steps)
     if rotation.layout == "half":
         own, partner = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
     else:
@@ -61,7 +61,7 @@ def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
 
     Args:
         x: queries, keys or values.
-        rotation: says which channels are a pair.
+        rotation: defines which channels are a pair.
         cos_sin: `table` of the positions of ``x``.
     """
     length = x.shape[2]

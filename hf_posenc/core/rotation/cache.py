@@ -1,7 +1,7 @@
-"""Cache of cosines and sines between forward passes.
+"""Cache of cosine and sine tables between forward passes.
 
-Decoding asks for one row of a table at a time, evaluation for the same rows again and again. What is kept is the last
-run of positions of each use a scheme makes of a table, and a little ahead of it: O(1) tables, however long the text.
+Decoding needs one row of a table at a time, evaluation the same rows again and again. Kept is the latest span of
+positions of each use that a scheme makes of a table, and a few positions ahead of it: O(1) tables at any length.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ LARGEST = 65_536  # rows worth keeping: 32 MiB for heads of 64
 
 
 @dataclass(frozen=True)
-class Run:
+class Span:
     """The table of positions ``first … end``."""
 
     first: int
     end: int
-    turn: Table
+    table: Table
 
     def rows(self, first: int, count: int) -> Table | None:
-        """The table of some positions, a view; None if they are not all here."""
+        """The table of some positions, a view; None if the span lacks some."""
         if first < self.first or first + count > self.end:
             return None
         rows = slice(first - self.first, first - self.first + count)
-        return self.turn[0][:, :, rows], self.turn[1][:, :, rows]
+        return self.table[0][:, :, rows], self.table[1][:, :, rows]
 
 
 class CosSinCache:
-    """The runs of one scheme, by use. A run is replaced, never changed: threads may share them."""
+    """The spans of one scheme, by use. A span is replaced, never modified, so that threads can share it."""
 
     def __init__(self) -> None:
-        self.runs: dict[Hashable, Run] = {}
+        self.spans: dict[Hashable, Span] = {}
 
     def rows(
         self, use: Hashable, first: int, count: int, device: torch.device, make: Callable[[Tensor], Table]
@@ -46,17 +46,17 @@ class CosSinCache:
         """The table of positions ``first … first + count``, each ``[1, 1, count, dims]``.
 
         Args:
-            use: what the table is for; the same use always has the same ``make``.
+            use: key of the table; the same use always has the same ``make``.
             make: positions ``[1, n]``, int64, to their table.
         """
-        run = self.runs.get((use, device))
-        known = None if run is None else run.rows(first, count)
+        span = self.spans.get((use, device))
+        known = None if span is None else span.rows(first, count)
         if known is not None:
             return known
         # A table made in inference mode could not be used in training afterwards.
         with torch.inference_mode(False), torch.no_grad():
             end = first + count + (AHEAD if count == 1 else 0)
-            run = Run(first, end, make(torch.arange(first, end, device=device)[None]))
+            span = Span(first, end, make(torch.arange(first, end, device=device)[None]))
         if end - first <= LARGEST:
-            self.runs[use, device] = run
-        return run.rows(first, count)  # type: ignore[return-value]
+            self.spans[use, device] = span
+        return span.rows(first, count)  # type: ignore[return-value]

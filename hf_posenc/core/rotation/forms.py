@@ -1,12 +1,12 @@
-"""RoPE in its other forms, for reading, testing and converting weights.
+"""Equivalent forms of RoPE, for reference, tests and the conversion of weights.
 
 Attention itself uses `hf_posenc.core.rotation.apply`.
 
     matrix    R(p) = diag(Rot(p ω_0), Rot(p ω_1), …)        Rot(α) = [[cos α, −sin α], [sin α, cos α]]
     complex   z_m = x_a + i x_b for the channels (a, b) of pair m;   z_m ← z_m e^(i p ω_m)
 
-Layouts differ in which channels make a pair: ``half`` has (m, m + n), ``interleaved`` (2m, 2m + 1). Rotating in one is
-rotating in the other with the channels permuted, and permuting channels of q and k is permuting rows of W_q and W_k.
+Layouts differ in which channels make a pair: ``half`` has (m, m + n), ``interleaved`` (2m, 2m + 1). Rotation in one
+is rotation in the other with permuted channels, and permuting channels of q and k is permuting rows of W_q and W_k.
 
 Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.2 and equation 34.
 """
@@ -25,43 +25,43 @@ def pairs(layout: Layout, dims: int) -> Tensor:
     return channels.view(2, -1).T if layout == "half" else channels.view(-1, 2)
 
 
-def angles(rotation: Rotation, places: Tensor) -> Tensor:
-    """Angle of every pair, float64, ``[…, pairs]``, at ``places […]``, or ``[…, axes]`` for a rotation with axes."""
+def angles(rotation: Rotation, positions: Tensor) -> Tensor:
+    """Angle of every pair, float64, ``[…, pairs]``, at ``positions […]``, or ``[…, axes]`` for a rotation with axes."""
     frequencies = torch.as_tensor(rotation.frequencies, dtype=torch.float64)
-    turning = places[..., None] if rotation.axes is None else places[..., list(rotation.axes)]
-    return turning.double() * frequencies
+    coordinates = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
+    return coordinates.double() * frequencies
 
 
-def rotation_matrix(rotation: Rotation, place: int | float | Tensor) -> Tensor:
+def rotation_matrix(rotation: Rotation, position: int | float | Tensor) -> Tensor:
     """R(p), ``[dims, dims]``, float64: block-diagonal, up to the order of the channels in the ``half`` layout.
 
     Args:
-        rotation: what turns; channels behind its ``dims`` are not part of the matrix.
-        place: one position, or the coordinates ``[axes]`` of one token.
+        rotation: its frequencies and layout; channels after its ``dims`` are not part of the matrix.
+        position: one position, or the coordinates ``[axes]`` of one token.
     """
-    turn = angles(rotation, torch.as_tensor(place))
+    angle = angles(rotation, torch.as_tensor(position))
     first, second = pairs(rotation.layout, rotation.dims).unbind(-1)
     matrix = torch.zeros(rotation.dims, rotation.dims, dtype=torch.float64)
-    matrix[first, first] = matrix[second, second] = turn.cos()
-    matrix[first, second], matrix[second, first] = -turn.sin(), turn.sin()
+    matrix[first, first] = matrix[second, second] = angle.cos()
+    matrix[first, second], matrix[second, first] = -angle.sin(), angle.sin()
     return matrix
 
 
-def rotate_complex(x: Tensor, rotation: Rotation, places: Tensor) -> Tensor:
-    """``x [..., position, head_dim]`` turned as complex numbers, float64, at ``places`` as in `angles`."""
+def rotate_complex(x: Tensor, rotation: Rotation, positions: Tensor) -> Tensor:
+    """``x [..., position, head_dim]`` rotated as complex numbers, float64, at ``positions`` as in `angles`."""
     channels = pairs(rotation.layout, rotation.dims)
-    turn = angles(rotation, places)
-    turned = torch.view_as_complex(x.double()[..., channels].contiguous()) * torch.polar(torch.ones_like(turn), turn)
+    angle = angles(rotation, positions)
+    rotated = torch.view_as_complex(x.double()[..., channels].contiguous()) * torch.polar(torch.ones_like(angle), angle)
     out = x.double().clone()
-    out[..., channels] = torch.view_as_real(turned)
+    out[..., channels] = torch.view_as_real(rotated)
     return out
 
 
 def weight_rows(to: Layout, *, heads: int, head_dim: int, rotary_dim: int | None = None) -> Tensor:
     """Order of the rows of W_q (or W_k, or their biases) that converts a checkpoint to another layout of pairs.
 
-    ``weight[weight_rows("half", heads=heads, head_dim=d)]`` is for `Rotation` ``"half"`` what ``weight`` was for
-    ``"interleaved"``; ``"interleaved"`` is the way back. Scores are the same.
+    ``weight[weight_rows("half", heads=heads, head_dim=d)]`` has the same scores under `Rotation` ``"half"`` as
+    ``weight`` under ``"interleaved"``; ``"interleaved"`` converts back.
 
     Args:
         to: the layout wanted; the weights are in the other one.

@@ -1,6 +1,6 @@
 """Naive decoding of schemes that move keys to other positions, as in published code.
 
-Keys are cached as they were projected, and at every step all of them are turned to where the regions have them: O(keys)
+Keys are cached as they were projected, and at every step all are rotated to the positions of their regions: O(keys)
 rotations for one token. Other schemes have no such form; their keys are cached as they are read, naively too.
 """
 
@@ -45,7 +45,7 @@ class Rerotating(PatchedAttention):
 
 
 def at_keys(ctx: PositionContext) -> PositionContext:
-    """The context in which all keys are turned; layers share its tables."""
+    """The context in which all keys are rotated; layers share its tables."""
     memo: dict[Hashable, object] = ctx.once("all keys", dict)
     return replace(ctx, query_positions=ctx.key_positions, memo=memo, first=None)
 

@@ -1,4 +1,4 @@
-"""The code of every position, as numbers: what is added to the token, read from a table, or turned by.
+"""The code of every position, as numbers: what is added to the token, read from a table, or rotated by.
 
 code(p) ∈ Rⁿ                    a vector a position; of a rotation, R(p) applied to the hand (1, 0) of every pair
 hand m of code(p)               two channels whose length no position changes: one clock hand
@@ -41,13 +41,13 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
         return added.expand(1, -1, -1)[0].float()
     if target.reads_table and target.table is not None:
         return target.scheme.read_table(target.table, positions)[0].float()
-    turning = list(rotations(target, length).values())
-    if not turning:
+    rotating = list(rotations(target, length).values())
+    if not rotating:
         raise OptionOutOfRange(
             f"Scheme {target.label!r} gives positions no code of their own, only pairs of them. "
             'Look at another plot: "bias", "scores" or "distances".'
         )
-    rotation = turning[0]
+    rotation = rotating[0]
     places = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
     return rotate(first_hands(rotation, length), rotation, table(rotation, places))[0, 0].float()
 
@@ -74,8 +74,8 @@ def hands(code: Tensor) -> Tensor | None:
     return None
 
 
-def turned(target: Target, length: int, start: int = 0) -> Tensor | None:
-    """How far each hand has turned since position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
+def rotated(target: Target, length: int, start: int = 0) -> Tensor | None:
+    """How far each hand has rotated since position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
     first, now = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
     if first is None or now is None:
         return None

@@ -88,7 +88,7 @@ class Pairs:
             return merged_regions(self.call, of_block)
         runs = length_rotation.runs(by_row.length_of(self.call.ctx.query_positions)[0])
         return torch.cat(
-            [merged_regions(length_rotation.turned(self.call, run, n), of_block) for run, n in runs], dim=2
+            [merged_regions(length_rotation.rotated_call(self.call, run, n), of_block) for run, n in runs], dim=2
         )
 
     def _biased(self, block: Block, places: slice) -> Tensor:

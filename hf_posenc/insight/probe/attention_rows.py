@@ -58,7 +58,7 @@ def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, 
     lengths = call.terms.rows.length_of(call.ctx.query_positions[0, block])
     for run, length in length_rotation.runs(lengths):
         rows = slice(block.start + run.start, block.start + run.stop)
-        yield length_rotation.turned(call, rows, length), slice(0, rows.stop - rows.start)
+        yield length_rotation.rotated_call(call, rows, length), slice(0, rows.stop - rows.start)
 
 
 def weigh(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:

@@ -121,7 +121,7 @@ def bias_at(target: Target, places: Tensor) -> float:
 
 
 def key_sizes(target: Target) -> tuple[float, float]:
-    """Largest length of a turned key over its own, near the start and a million tokens on."""
+    """Largest length of a rotated key over its own, near the start and a million tokens on."""
     layer = target.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)
     own = layer.key(content).norm(dim=-1)

@@ -82,7 +82,7 @@ class Layer:
             last: only so many rows, the last ones.
             normed: whether embeddings with their codes are divided by their root mean square first.
         """
-        queries, cached, values, ctx = self._turned(query, key, positions, normed=normed)
+        queries, cached, values, ctx = self._rotated(query, key, positions, normed=normed)
         if last is not None:
             queries = tuple(one[:, :, -last:] for one in queries)
             ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
@@ -94,7 +94,7 @@ class Layer:
     def cached_channels(self) -> int:
         """Numbers that a cache holds of a token's key, a head: its copies, and what is carried beside."""
         x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
-        _, cached, _, ctx = self._turned(x, x, torch.arange(2)[None])
+        _, cached, _, ctx = self._rotated(x, x, torch.arange(2)[None])
         return sum(copy.shape[-1] for copy in cached) + (0 if ctx.carried is None else ctx.carried.shape[-1])
 
     @torch.no_grad()
@@ -108,7 +108,7 @@ class Layer:
         call = self.call(query, key, positions, last=last)
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
 
-    def _turned(
+    def _rotated(
         self, query: Tensor, key: Tensor, positions: Tensor, *, normed: bool = False
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
         """Queries, the copies of the keys to cache, values and where all of them stand."""
@@ -155,7 +155,7 @@ def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
         yield call
         return
     for chosen, length in length_rotation.runs(call.terms.rows.length_of(call.ctx.query_positions)[0]):
-        yield length_rotation.turned(call, chosen, length)
+        yield length_rotation.rotated_call(call, chosen, length)
 
 
 def _mixed(call: AttentionCall) -> Tensor:

@@ -1,11 +1,12 @@
-"""Binary positions: the digits of a token's number, one channel each, added to its embedding.
+"""Binary positions: the binary digits of the position, one per channel, added to the token embedding.
 
     x_p[b] ← x_p[b] + α bit_b(p),  bit_b(p) = ⌊p / 2^b⌋ mod 2          252 is 11111100, highest digit first
 
-Bounded and different for every position below 2^width, but it jumps: 6 and 7 differ in one channel, 7 and 8 in four,
-and no linear map moves it on by one. Sinusoids are its smooth relative: digit b turns over every 2^b tokens.
+Bounded and different for every position below 2^width, but discontinuous: 6 and 7 differ in one channel, 7 and 8 in
+four, and no linear map advances the code by one position. Sinusoids are a smooth analogue: digit b changes every 2^b
+tokens.
 
-Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many a textbook. Nothing is
+Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many textbooks. Nothing is
 learned; for models trained with it.
 """
 
@@ -34,8 +35,8 @@ ALL_DIGITS = MAX_LENGTH.bit_length()
 class Binary(Scheme):
     """The binary digits of the position in the first ``width`` channels, lowest first; zeros in the others.
 
-    By default there are digits for the longest text there may be, as far as the model is wide. ``values="pm1"`` writes
-    −1 for 0.
+    By default there are digits for the longest sequence allowed, limited by the width of the model. ``values="pm1"``
+    writes −1 for 0.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class Binary(Scheme):
             PositionOutOfTable: a position has more digits than there are channels for.
         """
         check_positions(positions, self.longest, self.record.name)
-        place = torch.arange(min(self.digits, ALL_DIGITS), device=positions.device)
-        code = (positions[..., None] >> place) & 1
-        code = nn.functional.pad(code, (0, self.digits - len(place)))
+        digit = torch.arange(min(self.digits, ALL_DIGITS), device=positions.device)
+        code = (positions[..., None] >> digit) & 1
+        code = nn.functional.pad(code, (0, self.digits - len(digit)))
         code = code.flip(-1) if self.msb_first else code
         code = 2 * code - 1 if self.signed else code
         return nn.functional.pad(self.alpha * code.float(), (0, self.geometry.width - self.digits))
 
     @property
     def longest(self) -> int | None:
-        """2^width; no end where that is beyond every text."""
+        """2^width; None where that exceeds the longest sequence allowed."""
         return 2**self.digits if self.digits < ALL_DIGITS else None

@@ -1,8 +1,8 @@
-"""The vector along which a code of one number a position is added: the one home of the option ``direction``.
+"""The option ``direction``: the vector along which a scalar position code is added to the embedding.
 
-``ones`` adds the number to every channel, as the textbooks have it. LayerNorm subtracts what all channels have in
-common, so that GPT-2 and BERT never see it; Llama's RMSNorm does. ``random`` has fixed signs instead of ones, as long
-and not constant; ``learned`` starts from N(0, 1) and is trained.
+``ones`` adds the number to every channel, as in the textbooks. LayerNorm subtracts the mean over channels, so the code
+has no effect in GPT-2 and BERT; Llama's RMSNorm keeps it. ``random`` has fixed random signs instead of ones, of the
+same norm but not constant; ``learned`` starts from N(0, 1) and is trained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEED = 0
 
 
 class Along(nn.Module):
-    """Numbers to vectors: each times one direction of a model's width."""
+    """Multiply each number by one direction vector of the model's width."""
 
     def __init__(self, direction: Direction, width: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Along(nn.Module):
         self.vector = nn.Parameter(torch.empty(width)) if direction == "learned" else None
 
     def reset_parameters(self) -> None:
-        """Draw a learned direction anew, N(0, 1)."""
+        """Redraw a learned direction, N(0, 1)."""
         if self.vector is not None:
             nn.init.normal_(self.vector)
 
@@ -39,6 +39,6 @@ class Along(nn.Module):
 
 
 def signs(width: int) -> tuple[float, ...]:
-    """The same ±1 on every machine and Python: the one stream of numbers whose values Python promises to keep."""
+    """Random signs that are the same on every machine: Python guarantees the values of `random.Random.random`."""
     stream = random.Random(SEED)
     return tuple(1.0 if stream.random() < 0.5 else -1.0 for _ in range(width))

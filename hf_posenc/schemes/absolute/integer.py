@@ -1,12 +1,12 @@
-"""Integer positions: the number of a token itself, added to its embedding.
+"""Integer positions: the position itself, added to the token embedding.
 
     x_p ← x_p + α (p + s) u          u = direction, s = start: 0 or 1
 
-The simplest code there is, and why nobody stays with it: it has no bound, so that it drowns the words as p grows, and
-on LayerNorm hosts (GPT-2, BERT) the textbooks' u = (1, …, 1) is subtracted again before anyone reads it. Of
-bfloat16's integers only those up to 256 are told apart.
+The simplest code, with known defects: it is unbounded, so that it dominates the token embeddings as p grows, and in
+models with LayerNorm (GPT-2, BERT) the textbooks' u = (1, …, 1) is subtracted again before attention. bfloat16
+represents integers exactly only up to 256.
 
-Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many a textbook. Nothing is
+Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many textbooks. Nothing is
 learned unless ``direction="learned"``; for models trained with it.
 """
 
@@ -38,7 +38,7 @@ class Integer(Scheme):
         self.along = Along(direction, geometry.width)
 
     def reset_parameters(self) -> None:
-        """Draw a learned direction anew."""
+        """Redraw a learned direction."""
         self.along.reset_parameters()
 
     def embed(self, positions: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Integer(Scheme):
 
     @property
     def may_vanish(self) -> bool:
-        """A constant vector, which LayerNorm takes away."""
+        """Whether the code is constant over channels, which LayerNorm removes."""
         return self.along.constant
 
 

@@ -1,11 +1,11 @@
-"""Learned positions: one trained vector a position, added to the token embedding.
+"""Learned positions: one trained vector per position, added to the token embedding.
 
     x_p ← x_p + E[p]          E: rows × width
 
-GPT-2 and BERT have such a table and keep it; Llama gets a fresh one, as does any host when ``num_positions`` is given.
-A table says nothing of positions past its last row, so those are refused. The table is learned; a fresh one means
-nothing before it is trained. ``std`` is of a fresh table's rows (0.02, as in both hosts); beside a table that is kept
-it is refused.
+GPT-2 and BERT have such a table and keep it; Llama gets a new one, as does any model when ``num_positions`` is given.
+A table has no values for positions past its last row, so those are refused. The table is learned; a new one needs
+training. ``std`` is the standard deviation of a new table (0.02, as in GPT-2 and BERT); it is refused where the model's
+own table is kept.
 
 Gehring, Auli, Grangier, Yarats, Dauphin 2017, arXiv:1705.03122, section 3.1; as in GPT-2 and BERT.
 """
@@ -26,7 +26,7 @@ STD = 0.02
 
 @register_scheme("learned", aliases=("absolute", "ape"), paper="1705.03122")
 class Learned(Scheme):
-    """A table of ``num_positions`` rows (default: the host's own table, or else the target length), N(0, ``std``²)."""
+    """A table of ``num_positions`` rows (default: the model's own table, or else the target length), N(0, ``std``²)."""
 
     def __init__(
         self, geometry: Geometry, *, num_positions: PositiveInt | None = None, std: Positive | None = None
@@ -36,8 +36,8 @@ class Learned(Scheme):
         if num_positions is None and geometry.table is not None:
             if std is not None:
                 raise OptionOutOfRange(
-                    f"The model's own table of {geometry.table} rows is kept, so std={std} would draw nothing. "
-                    "Leave std out, or ask for a fresh table with num_positions=…."
+                    f"The model's own table of {geometry.table} rows is kept, so std={std} would have no effect. "
+                    "Leave std out, or ask for a new table with num_positions=…."
                 )
             self.rows, self.table = geometry.table, None
         else:
@@ -45,12 +45,12 @@ class Learned(Scheme):
             self.table = nn.Embedding(self.rows, geometry.width)
 
     def reset_parameters(self) -> None:
-        """Draw the scheme's own table anew."""
+        """Redraw the scheme's own table."""
         if self.table is not None:
             nn.init.normal_(self.table.weight, std=self.std)
 
     def embed(self, positions: Tensor) -> Tensor | None:
-        """Rows of the scheme's own table, ``[batch or 1, query, width]``; None where the host's serves.
+        """Rows of the scheme's own table, ``[batch or 1, query, width]``; None where the model's own is used.
 
         Raises:
             PositionOutOfTable: a position is past the last row.
@@ -62,15 +62,15 @@ class Learned(Scheme):
 
     @property
     def keeps_table(self) -> bool:
-        """Whether the host's own table serves."""
+        """Whether the model's own table is used."""
         return self.table is None
 
     @property
     def unchanged_below(self) -> int:
-        """All rows of a host's table that is kept."""
+        """Number of rows of the model's table where that is kept."""
         return self.rows if self.keeps_table else 0
 
     @property
     def longest(self) -> int:
-        """The rows of the table."""
+        """Number of rows of the table."""
         return self.rows

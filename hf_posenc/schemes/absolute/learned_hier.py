@@ -1,12 +1,12 @@
-"""Hierarchical positions: a learned table of n rows, read as two digits of base n, reaches n² positions.
+"""Hierarchical positions: read a learned table of n rows by two digits of base n, which gives n² positions.
 
     p = a n + b          q_p = α u_a + (1 − α) u_b          u = (E − α E_0) / (1 − α)
 
-    which is             q_p = E_b + α / (1 − α) (E_a − E_0)
+which is             q_p = E_b + α / (1 − α) (E_a − E_0)
 
-With the u so chosen the first n positions (a = 0) are the table's own rows. α ≠ 1/2 tells (a, b) from (b, a); α → 0
-repeats the table. Nothing is learned anew, and what is trained is the host's own table; zero-shot use works modestly, a
-short fine-tuning does the rest.
+With this choice of u the first n positions (a = 0) are the rows of the table. α ≠ 1/2 distinguishes (a, b) from (b, a);
+α → 0 repeats the table. No parameter is added: what is trained is the model's own table. Zero-shot use works modestly;
+fine-tune briefly.
 
 Su 2020, kexue.fm/archives/7947.
 """
@@ -25,13 +25,13 @@ from hf_posenc.schemes.registry import register_scheme
 
 
 def trained_rows(geometry: Geometry) -> int:
-    """Rows of the host's table that training has seen."""
+    """Rows of the model's table that were trained."""
     return min(geometry.table or geometry.trained_length, geometry.trained_length)
 
 
 @register_scheme("learned_hier", aliases=("hierarchical", "su2020"), paper="https://kexue.fm/archives/7947")
 class LearnedHier(Scheme):
-    """The host's own table of n rows stretched to n² positions; the first n are as they were."""
+    """The model's own table of n rows extended to n² positions; the first n are unchanged."""
 
     needs_table = True
 
@@ -53,12 +53,12 @@ class LearnedHier(Scheme):
 
     @property
     def keeps_table(self) -> bool:
-        """The host's table is what is read."""
+        """Always: the codes are computed from the model's table."""
         return True
 
     @property
     def unchanged_below(self) -> int:
-        """The rows of the table."""
+        """Number of rows of the table."""
         return self.rows
 
     @property

@@ -1,9 +1,10 @@
-"""Interpolated positions: a learned table of n rows, read in finer steps, reaches further. PI for tables.
+"""Interpolated learned positions: read a table of n rows at fractional positions (position interpolation for tables).
 
     q_p = (1 − t) E_⌊r⌋ + t E_⌊r⌋₊₁          r = p (n − 1) / (L − 1),  t = r − ⌊r⌋,  L = target length
 
-The first and the last row stay where they are. ``mode="tile"`` repeats the table instead (q_p = E_{p mod n}), as
-Longformer was initialised; ``"nearest"`` takes the nearest row. What is trained is the host's own table; fine-tune.
+The first and the last row keep the first and the last position. ``mode="tile"`` repeats the table instead
+(q_p = E_{p mod n}), as Longformer was initialised; ``"nearest"`` takes the nearest row. What is trained is the model's
+own table; fine-tune.
 
 Chen et al. 2023, arXiv:2306.15595, section 3.2, for rotations; of tables: Dosovitskiy et al. 2020, "ViT",
 arXiv:2010.11929, section 3.2; tiles: Beltagy, Peters, Cohan 2020, "Longformer", arXiv:2004.05150, section 5.
@@ -30,7 +31,7 @@ Mode = Literal["linear", "tile", "nearest"]
 
 @register_scheme("learned_interp", aliases=("table_pi",), paper="2306.15595")
 class LearnedInterp(Scheme):
-    """The host's own table read between its rows, up to the target length; or repeated."""
+    """The model's own table, interpolated between its rows up to the target length, or repeated."""
 
     needs_table = True
 
@@ -41,7 +42,7 @@ class LearnedInterp(Scheme):
         if mode == "nearest" and self.steps % (2 * gcd(self.last, self.steps)) == 0:
             raise OptionOutOfRange(
                 f"mode 'nearest' has ties: at length {geometry.target_length} a position lies halfway between two of "
-                f'{self.rows} rows, and no source says which it takes. Use mode="linear", or another target length.'
+                f'{self.rows} rows, and no source defines which to take. Use mode="linear", or another target length.'
             )
 
     def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class LearnedInterp(Scheme):
         check_positions(positions, self.longest, self.record.name)
         if self.mode == "tile":
             return embedding(positions % self.rows, table)
-        # In whole numbers: where r is one, the row is read as it stands, at any length.
+        # In integers: where r is an integer, the row is taken unchanged, at any length.
         row = positions * self.last // self.steps
         rest = (positions * self.last - row * self.steps) / self.steps
         if self.mode == "nearest":
@@ -63,15 +64,15 @@ class LearnedInterp(Scheme):
 
     @property
     def keeps_table(self) -> bool:
-        """The host's table is what is read."""
+        """Always: the codes are computed from the model's table."""
         return True
 
     @property
     def unchanged_below(self) -> int:
-        """The rows of the table where they are repeated, or not stretched."""
+        """Number of rows of the table where they are repeated, or not interpolated."""
         return 0 if self.mode != "tile" and self.steps > self.last else self.rows
 
     @property
     def longest(self) -> int | None:
-        """The target length; no end where the table is repeated."""
+        """The target length; None where the table is repeated."""
         return None if self.mode == "tile" else self.geometry.target_length

@@ -1,12 +1,12 @@
-"""Positions between 0 and 1: how far along its text a token stands, added to its embedding.
+"""Normalised positions: the position divided by the sequence length, between 0 and 1, added to the token embedding.
 
-    x_p ← x_p + α p / (N − 1) u          u = direction, N = length of the text, or a fixed number
+    x_p ← x_p + α p / (N − 1) u          u = direction, N = sequence length, or a fixed number
 
-Bounded, but a step means something else in every text: 1/2 in one of three tokens, 1/3 in one of four, and each new
-token changes the codes of all before it. A text can then not be continued from a cache: generate with
-``use_cache=False``, or fix ``n``; positions from n on then lie beyond 1.
+Bounded, but one step differs between sequences: 1/2 in one of three tokens, 1/3 in one of four, and each new token
+changes the codes of all before it. A sequence can then not be continued from a cache: generate with
+``use_cache=False``, or fix ``n``; positions from n on are then greater than 1.
 
-Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many a textbook. Nothing is
+Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many textbooks. Nothing is
 learned unless ``direction="learned"``; for models trained with it.
 """
 
@@ -31,9 +31,9 @@ from hf_posenc.schemes.registry import register_scheme
     paper="https://kazemnejad.com/blog/transformer_architecture_positional_encoding/",
 )
 class Norm01(Scheme):
-    """The share of the text read so far, times ``alpha``, along one ``direction``.
+    """The position relative to the sequence length, times ``alpha``, along one ``direction``.
 
-    ``n`` is the length of each text (``"current"``) or a fixed number.
+    ``n`` is the length of each sequence (``"current"``) or a fixed number.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Norm01(Scheme):
         self.along = Along(direction, geometry.width)
 
     def reset_parameters(self) -> None:
-        """Draw a learned direction anew."""
+        """Redraw a learned direction."""
         self.along.reset_parameters()
 
     def embed(self, positions: Tensor) -> Tensor:
@@ -65,5 +65,5 @@ class Norm01(Scheme):
 
     @property
     def may_vanish(self) -> bool:
-        """A constant vector, which LayerNorm takes away."""
+        """Whether the code is constant over channels, which LayerNorm removes."""
         return self.along.constant

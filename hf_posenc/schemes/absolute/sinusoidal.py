@@ -1,9 +1,9 @@
-"""Sinusoidal positions: a clock with one hand per pair of channels, added to the token embedding.
+"""Sinusoidal positions: a sine and a cosine per frequency, added to the token embedding.
 
     x_p[2m] ← x_p[2m] + c sin(p ω_m),  x_p[2m+1] ← x_p[2m+1] + c cos(p ω_m)          ω_m = base^(−2m / D), c = scale
 
-Moving on by k turns every hand by an angle that does not depend on p, so relative position is a linear map of the code.
-The sine alone has no such map: its norm and its products depend on where it stands.
+A shift by k rotates every pair of channels by an angle that does not depend on p, so relative position is a linear map
+of the code. The sine alone has no such map: its norm and its inner products depend on the position.
 
 Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 3.5. Nothing is learned, unless c is; for
 models trained with it.
@@ -34,7 +34,7 @@ class Sinusoidal(Scheme):
 
     ``schedule="linear"`` spaces the frequencies evenly from 1 to 1 / base, ``"custom"`` takes ``frequencies``, one for
     each two channels; ``kind`` leaves zeros in place of the sines or the cosines; ``layout="concat"`` puts all sines
-    before all cosines; ``reverse`` puts the last hand first; ``scale="learned"`` starts from 1 / √width. Of an odd
+    before all cosines; ``reverse`` puts the last frequency first; ``scale="learned"`` starts from 1 / √width. Of an odd
     width the sines have one channel more.
     """
 
@@ -55,18 +55,18 @@ class Sinusoidal(Scheme):
             raise OptionOutOfRange(
                 f'frequencies and schedule="custom" need each other, got {frequencies!r} with {schedule!r}. Give both.'
             )
-        hands = SCHEDULES[schedule](base, geometry.width) if frequencies is None else tuple(frequencies)
-        if len(hands) != (geometry.width + 1) // 2:
+        chosen = SCHEDULES[schedule](base, geometry.width) if frequencies is None else tuple(frequencies)
+        if len(chosen) != (geometry.width + 1) // 2:
             raise OptionOutOfRange(
-                f"frequencies must have one value for each two of {geometry.width} channels, got {len(hands)}. "
+                f"frequencies must have one value for each two of {geometry.width} channels, got {len(chosen)}. "
                 f"Give {(geometry.width + 1) // 2}."
             )
-        self.frequencies = hands[::-1] if reverse else hands
+        self.frequencies = chosen[::-1] if reverse else chosen
         self.kind, self.layout = kind, layout
         self.scale = nn.Parameter(torch.empty(1)) if scale == "learned" else scale
 
     def reset_parameters(self) -> None:
-        """A learned scale of 1 / √width, at which the code is about as long as a word's embedding."""
+        """Reset a learned scale to 1 / √width, at which the code has about the norm of a token embedding."""
         if isinstance(self.scale, nn.Parameter):
             nn.init.constant_(self.scale, self.geometry.width**-0.5)
 
@@ -90,9 +90,9 @@ def geometric_schedule(base: float, width: int) -> tuple[float, ...]:
 
 def linear_schedule(base: float, width: int) -> tuple[float, ...]:
     """From 1 down to 1 / base in equal steps."""
-    hands = (width + 1) // 2
-    step = (1 - 1 / base) / max(hands - 1, 1)
-    return tuple(1 - m * step for m in range(hands))
+    count = (width + 1) // 2
+    step = (1 - 1 / base) / max(count - 1, 1)
+    return tuple(1 - m * step for m in range(count))
 
 
 SCHEDULES = {"geometric": geometric_schedule, "linear": linear_schedule}

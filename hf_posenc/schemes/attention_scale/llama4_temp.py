@@ -1,4 +1,4 @@
-"""Llama 4's temperature: queries grow by steps of the logarithm of their position.
+"""Llama 4's attention temperature: scale queries by the logarithm of their position, in steps.
 
     q_i ← q_i · (1 + scale · ln(1 + ⌊(p_i + offset) / floor⌋))
 
@@ -30,7 +30,7 @@ from hf_posenc.schemes.registry import register_scheme
 class Llama4Temperature(Scheme):
     """Queries scaled by the logarithm of their position, a step every ``floor`` tokens. Works on top of any positions.
 
-    Below the first step nothing changes, so it is free until texts are that long.
+    Below the first step nothing changes.
     """
 
     replaces_host = False
@@ -56,5 +56,5 @@ class Llama4Temperature(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """Where the first step is."""
+        """The position of the first step."""
         return max(self.floor - self.offset, 0)

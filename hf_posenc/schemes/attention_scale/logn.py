@@ -1,9 +1,9 @@
-"""Log-n scaling: sharpen attention as keys become more, so that its entropy stays what training saw.
+"""Log-n scaling: sharpen attention as the number of keys grows, so that its entropy stays as in training.
 
-    q_i ← q_i · max(1, ln n_i / ln L0)          n_i = keys that row i sees, L0 = trained length
+    q_i ← q_i · max(1, ln n_i / ln L0)          n_i = keys visible to query i, L0 = trained length
 
-A decoder's row i sees i + 1 keys; an encoder's rows all see the real tokens of their text. ``clip=False`` leaves out
-the maximum, for models trained with it.
+Query i of a decoder sees i + 1 keys; all queries of an encoder see the unpadded tokens of their sequence.
+``clip=False`` leaves out the maximum, for models trained with it.
 
 Su 2021, kexue.fm/archives/8823; Chiang, Cholak 2022, arXiv:2202.12172.
 """
@@ -45,12 +45,12 @@ class LogN(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """The trained length in a decoder; an encoder's rows change all at once."""
+        """The trained length in a decoder; in an encoder all queries change at once."""
         return self.geometry.trained_length if self.clip and self.geometry.causal else 0
 
 
 def keys_seen(ctx: PositionContext) -> Tensor:
-    """Number of real keys each query sees, ``[batch or 1, query or 1]``."""
+    """Number of unpadded keys visible to each query, ``[batch or 1, query or 1]``."""
     if ctx.causal:
         return ctx.query_positions + 1
     if ctx.real_keys is None:

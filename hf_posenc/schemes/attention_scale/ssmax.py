@@ -1,10 +1,10 @@
-"""Scalable softmax: logits times the logarithm of the number of keys, by as much as each head has learned.
+"""Scalable softmax: multiply logits by the logarithm of the number of keys, with a learned factor per head.
 
-    weights_i = softmax_j((s_h ln n_i + b_h) z_ij)        z: the whole logit, biases included; n_i: keys row i sees
+    weights_i = softmax_j((s_h ln n_i + b_h) z_ij)        z: the whole logit, biases included; n_i: keys visible to i
 
-The maximum of a softmax over n equal-looking logits falls with n; multiplied by ln n it does not. Multiplying it must
-be: a number subtracted from all logits of a row changes nothing. A decoder's row i sees i + 1 keys; an encoder's rows
-all see the real tokens of their text.
+The maximum of a softmax over n similar logits falls with n; multiplied by ln n it does not. It must be a factor: a
+constant added to all logits of a query has no effect. Query i of a decoder sees i + 1 keys; all queries of an encoder
+see the unpadded tokens of their sequence.
 
 Nakanishi 2025, "Scalable-Softmax Is Superior for Attention", arXiv:2501.19399, sections 2 and 3.
 """
@@ -26,8 +26,8 @@ from hf_posenc.schemes.registry import register_scheme
 class SSMax(Scheme):
     """Logits scaled by ln n, trained for each head and layer. Works on top of any positions; tune after patching.
 
-    ``s_init`` is where s starts. With ``bias`` there is a b as well, which starts there: the paper finds that it helps
-    training and hurts longer texts. ``learned=False`` keeps both as they start.
+    ``s_init`` is the initial value of s. ``bias``, if given, is the initial value of b: the paper finds that b helps
+    training and hurts longer sequences. ``learned=False`` keeps both fixed.
     """
 
     replaces_host = False
@@ -43,14 +43,14 @@ class SSMax(Scheme):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Put s and b back to where they start."""
+        """Reset s and b to their initial values."""
         if self.s is not None:
             nn.init.constant_(self.s, self.s_init)
         if self.b is not None:
             nn.init.constant_(self.b, self.bias_init)  # type: ignore[arg-type]
 
     def row_scale(self, ctx: PositionContext) -> Tensor:
-        """Factor of each row's logits, ``[batch or 1, heads or 1, query]``, float32."""
+        """Factor of each query's logits, ``[batch or 1, heads or 1, query]``, float32."""
         logarithm = ctx.once(("ssmax",), lambda: _logarithm(ctx))
         s = self.s_init if self.s is None else self.s.float()[:, None]
         b = (self.bias_init or 0.0) if self.b is None else self.b.float()[:, None]
@@ -58,5 +58,5 @@ class SSMax(Scheme):
 
 
 def _logarithm(ctx: PositionContext) -> Tensor:
-    """ln n of each row, ``[batch or 1, 1, query]``."""
+    """ln n of each query, ``[batch or 1, 1, query]``."""
     return keys_seen(ctx).float().log()[:, None].expand(-1, -1, ctx.query_positions.shape[1])

@@ -2,10 +2,10 @@
 
     score[h, i, j] = q_i · k_j / √d − m_h |i − j|          m_h = 2^(−8 (h + 1) / H) for H a power of two
 
-Causally j ≤ i, so −m_h (i − j) = m_h j − m_h i. The last term is one number for a whole row and softmax is blind to it:
-what remains depends on the key alone. An encoder sees both sides; there only the distance counts, or one half of the
-heads looks back and the other half ahead, each by the slopes of half as many heads (``bidirectional="asymmetric"``).
-Other ways to tell left from right have no source and are not offered.
+Causally j ≤ i, so −m_h (i − j) = m_h j − m_h i. The last term is constant over the keys of a query and cancels in the
+softmax: what remains depends on the key alone. An encoder attends in both directions; there only the absolute distance
+counts, or one half of the heads looks back and the other half ahead, each by the slopes of half as many heads
+(``bidirectional="asymmetric"``). Other ways to distinguish left from right have no source and are not offered.
 
 Press, Smith, Lewis 2021, "Train Short, Test Long", arXiv:2108.12409, section 3; encoders: the authors' note in issue 5
 of ofirpress/attention_with_linear_biases.
@@ -66,13 +66,13 @@ class ALiBi(Scheme):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Learned slopes go back to those of the released rule."""
+        """Reset learned slopes to those of the released rule."""
         if self.log_slopes is not None:
             with torch.no_grad():
                 self.log_slopes.copy_(torch.tensor(self.slopes).log())
 
     def bias(self, ctx: PositionContext) -> KeyBias | ToeplitzBias:
-        """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never one for every pair."""
+        """Bias of every key, ``[batch or 1, heads, key]``, or of every distance; never of every query-key pair."""
         slopes = self._slopes(ctx)
         if not ctx.causal and self.halves:
             return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
@@ -83,9 +83,9 @@ class ALiBi(Scheme):
         return ctx.once((id(self.original), "bias of keys"), lambda: self._of_keys(slopes, ctx))
 
     def _of_keys(self, slopes: Tensor, ctx: PositionContext) -> KeyBias:
-        # Counted from the last key, which softmax does not see: a slope's gradient is a sum over these numbers.
-        places = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
-        return KeyBias(slopes[:, None] * places[:, None, :], slopes)
+        # Relative to the last key, which cancels in the softmax: a slope's gradient is a sum over these numbers.
+        offsets = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
+        return KeyBias(slopes[:, None] * offsets[:, None, :], slopes)
 
     def _slopes(self, ctx: PositionContext) -> Tensor:
         slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()
@@ -94,9 +94,7 @@ class ALiBi(Scheme):
 
 def _check_halves(geometry: Geometry) -> None:
     if geometry.causal:
-        raise OptionOutOfRange(
-            "bidirectional='asymmetric' is for encoders, and this model reads from left to right. Leave it out."
-        )
+        raise OptionOutOfRange("bidirectional='asymmetric' is for encoders, and this model is a decoder. Leave it out.")
     if geometry.heads % 2:
         raise OptionOutOfRange(
             f"bidirectional='asymmetric' needs an even number of heads, and this model has {geometry.heads}. "

@@ -1,4 +1,4 @@
-"""What biases of the distance share: a value a distance, not a value a pair."""
+"""Helpers of biases that depend on the distance: compute one value per distance, not per query-key pair."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hf_posenc.errors import CannotCombine
 
 
 def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tensor:
-    """A function of the distance at every pair, computed once for each distance that occurs.
+    """Evaluate a function of the distance at every pair, once for each distance that occurs.
 
     Args:
         function: ``[n]`` to ``[heads, n]``, with autograd.
@@ -23,7 +23,7 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
     Returns:
         ``[heads, …]``.
     """
-    # A graph cannot know the distances before it runs, and fractional ones are as many as there are pairs.
+    # Distances are unknown while tracing, and fractional ones are as many as there are pairs.
     if distance.ndim == 1 or distance.is_floating_point() or is_traced():
         return function(distance.flatten()).unflatten(-1, distance.shape)
     low, high = (int(end) for end in distance.aminmax())
@@ -39,7 +39,7 @@ def by_head(factors: Tensor, distance: Tensor) -> Tensor:
 
 
 def exact(distance: Tensor) -> Tensor:
-    """The distance in float64: what multiplies a million must not be rounded first. Metal has float32 only."""
+    """The distance in float64, to keep products with large distances exact; float32 on Metal, which has no float64."""
     return distance.to(torch.float32 if distance.device.type == "mps" else torch.float64)
 
 
@@ -52,7 +52,7 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
         name: of the scheme, for the message.
 
     Raises:
-        CannotCombine: distances are fractional, and a table says nothing between its rows.
+        CannotCombine: distances are fractional, and a table has no values between its rows.
     """
     if distance.is_floating_point():
         raise CannotCombine(
@@ -65,8 +65,8 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
 def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:
     """q_i · table[row of i − j] of a block whose positions run in steps of one, ``[batch, heads, n, key]``.
 
-    Every query meets every distance that occurs in the block, the largest first; then pair (r, j) stands in column
-    n − 1 − r + j, and a view whose rows are one shorter has it in column j. Nothing is looked up.
+    Products of every query with every distance that occurs, the largest first; then pair (r, j) is in column
+    n − 1 − r + j, and a view whose rows are one shorter has it in column j. No gather is needed.
 
     Args:
         query: ``[batch, heads, n, head_dim]``.

@@ -1,9 +1,9 @@
-"""Dynamic position bias: a small network from the distance to a number for each head.
+"""Dynamic position bias: a small network maps the distance to a bias for each head.
 
     score[h, i, j] = q_i · k_j / √d + MLP(x)_h          x = i − j,  or sign(i − j) ln(1 + |i − j|) with log=True
 
 ``depth`` hidden layers of ``width`` channels with SiLU between them. The distance keeps its sign, so left and right
-differ; the network is run once for each distance, not for each pair.
+differ; the network is evaluated once for each distance, not for each pair.
 
 Wang et al. 2021, "CrossFormer", arXiv:2108.00154, section 3.2; on the logarithm Liu et al. 2021, "Swin Transformer V2",
 arXiv:2111.09883, section 3.3; SiLU and depth as in x-transformers.
@@ -31,10 +31,10 @@ Depth = Annotated[int, Gt(0), Le(64)]
 
 @register_scheme("dyn_bias", aliases=("cpb", "dpb"), paper="2108.00154")
 class DynamicBias(Scheme):
-    """A trained network from the distance to each head's bias, one a layer. Train after patching.
+    """A trained network from the distance to each head's bias, one per layer. Train after patching.
 
-    Defined at every length, but networks of the plain distance say little of distances they never saw;
-    ``log=True`` stretches less far.
+    Defined at every length, but networks of the plain distance extrapolate poorly beyond the distances of training;
+    ``log=True`` compresses the range of their input.
     """
 
     def __init__(self, geometry: Geometry, *, width: PositiveInt = 128, depth: Depth = 2, log: bool = False) -> None:
@@ -45,7 +45,7 @@ class DynamicBias(Scheme):
         self.layers = nn.ModuleList(nn.Linear(*ends) for ends in pairwise(widths))
 
     def reset_parameters(self) -> None:
-        """Draw the network anew, as linear layers are drawn."""
+        """Redraw the network with the defaults of linear layers."""
         for layer in self._linears():
             layer.reset_parameters()
 
@@ -58,7 +58,7 @@ class DynamicBias(Scheme):
         return per_distance(self.of, distance)
 
     def of(self, distance: Tensor) -> Tensor:
-        """The network at ``distance [n]``, ``[heads, n]``, float32: far out its terms are large and cancel."""
+        """The network at ``distance [n]``, ``[heads, n]``, float32; computed in float64, as large terms cancel."""
         x = exact(distance)
         x = (x.sign() * x.abs().log1p() if self.log else x)[:, None]
         for number, layer in enumerate(self._linears()):

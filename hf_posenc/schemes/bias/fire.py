@@ -1,10 +1,10 @@
-"""FIRE: a small network from the distance, as a fraction of how far the row can look, to a number for each head.
+"""FIRE: a small network maps the distance, relative to the position of the query, to a bias for each head.
 
     score[h, i, j] = q_i · k_j / √d + f(ψ(i − j) / (ψ(max(i, τ)) + ε))_h          ψ(x) = ln(|c| x + 1)
 
-f: 1 → width → heads with ReLU; c and τ are trained with it. However long the text, the fraction stays within 0 … 1:
-what f learned of the trained length is read at every other. Only the query's own position enters the denominator, so
-cached texts can go on. An encoder's rows all look over the L real tokens of their text: |i − j| and max(L − 1, τ).
+f: 1 → width → heads with ReLU; c and τ are trained with it. At every sequence length the fraction stays within 0 … 1,
+the range on which f was trained. Only the query's own position enters the denominator, so cached sequences can be
+continued. All queries of an encoder attend to the L unpadded tokens of their sequence: |i − j| and max(L − 1, τ).
 
 Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context Transformers", arXiv:2310.04418,
 section 4; ε and the learned multiplier of τ as in the code of DAPE (arXiv:2405.14722). The encoder's denominator is
@@ -28,9 +28,9 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("fire", paper="2310.04418")
 class FIRE(Scheme):
-    """A trained function of the relative distance, by default one a layer. Train after patching.
+    """A trained function of the relative distance, by default one per layer. Train after patching.
 
-    ``width`` is the hidden layer's; ``c``, ``tau`` are where ψ and the threshold start.
+    ``width`` is the hidden layer's; ``c`` and ``tau`` are the initial values of ψ's parameter and of the threshold.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class FIRE(Scheme):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the network anew, and put c and τ back to where they start."""
+        """Redraw the network, and reset c and τ to their initial values."""
         nn.init.constant_(self.c, self.first_c)
         nn.init.ones_(self.multiplier)
         self.inner.reset_parameters()
         self.outer.reset_parameters()
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """Bias of a block of rows, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
+        """Bias of a block of queries, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
         reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, 1]
 
         def of_block(block: Block) -> Tensor:
@@ -69,31 +69,31 @@ class FIRE(Scheme):
         return BlockBias(of_block, reads_scores=False)
 
     def of(self, distance: Tensor, reach: Tensor) -> Tensor:
-        """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``, in rows that look back by
-        ``reach [batch or 1, n or 1]``."""
+        """Bias ``[batch or 1, heads, n, key]`` of ``distance [batch or 1, n, key]``, for queries whose
+        farthest key is ``reach [batch or 1, n or 1]`` away."""
         threshold = (self.multiplier.float() * self.tau).abs()
         farthest = torch.maximum(reach.float(), threshold)[..., None]
         fraction = self.psi(distance.abs().float()) / (self.psi(farthest) + self.eps)
         return self.network(fraction).transpose(0, 1)
 
     def psi(self, x: Tensor) -> Tensor:
-        """ln(|c| x + 1), whatever sign c has taken."""
+        """ln(|c| x + 1), for c of either sign."""
         return (self.c.float().abs() * x).log1p()
 
     def network(self, x: Tensor) -> Tensor:
         """f at ``x […]``, ``[heads, …]``.
 
-        Between 0 and the largest x most ReLUs do not bend: those that are on all the way are one line together, and
-        those that are off are nothing. What is left is few units, shared by the heads.
+        On the interval from 0 to the largest x most ReLUs are linear: units that are active throughout add up to one
+        line, and units that are inactive throughout vanish. Only the few others are evaluated, once for all heads.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
-        # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
+        # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
         out = self.outer.weight.float().clone()
         ends = torch.stack((shift, weight * x.detach().amax().clamp(min=1.0) + shift)).detach()
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
         bends = ~(on | off)
         slope, offset = out @ (weight * on), out @ (shift * on) + self.outer.bias.float()
-        if not is_traced():  # a graph cannot know how many bend
+        if not is_traced():  # their number is unknown while tracing
             weight, shift, out = weight[bends], shift[bends], out[:, bends]
         else:
             out = out * bends

@@ -3,8 +3,8 @@
     log:    score[h, i, j] = q_i · k_j / √d − r1_h ln(1 + r2_h |i − j|)
     power:  score[h, i, j] = q_i · k_j / √d − r1_h |i − j|^r2_h                r1, r2 ≥ 0.01; r2 ≤ 2 in the power
 
-Both are conditionally positive definite kernels, whence the bounds, and are blind to left and right. The power with
-r2 = 1 is ALiBi. The logarithm extrapolates best in the paper.
+Both are conditionally positive definite kernels, hence the bounds, and symmetric in the distance. The power with r2 = 1
+is ALiBi. The logarithm extrapolates best in the paper.
 
 Chi, Fan, Ramadge, Rudnicky 2022, arXiv:2205.09921, section 4; the released code.
 """
@@ -29,15 +29,15 @@ from hf_posenc.schemes.registry import register_scheme
 Kind = Literal["log", "power"]
 Init = Literal["uniform", "ones"]
 Parametrisation = Literal["clamp", "softplus"]
-LARGEST = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # where the released code's draws of r1 and r2 end
+LARGEST = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # upper bounds of the released code's draws of r1 and r2
 HIGHEST_POWER = 2.0  # above it the kernel is no longer conditionally positive definite
 
 
 @register_scheme("kerple", paper="2205.09921")
 class Kerple(Scheme):
-    """Two trained numbers a head and layer: how deep the penalty is and how fast it comes. Defined at every length.
+    """Two trained numbers per head and layer: the depth of the penalty and its growth rate. Defined at every length.
 
-    ``init`` draws them uniformly or takes the upper ends. ``param="clamp"`` keeps them above ``eps`` as the released
+    ``init`` draws them uniformly or takes the upper bounds. ``param="clamp"`` keeps them above ``eps`` as the released
     code does, so that its numbers can be copied; ``"softplus"`` keeps them above 0 smoothly. Train after patching.
     """
 
@@ -58,7 +58,7 @@ class Kerple(Scheme):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw both numbers anew: U(0, 2) and U(0, 1) for the logarithm, U(0, 1) and U(0, 2) for the power."""
+        """Redraw both numbers: U(0, 2) and U(0, 1) for the logarithm, U(0, 1) and U(0, 2) for the power."""
         with torch.no_grad():
             for weight, largest in zip((self.r1, self.r2), LARGEST[self.kind], strict=True):
                 smallest = largest if self.init == "ones" else 0.0
@@ -81,12 +81,12 @@ class Kerple(Scheme):
         return -r1 * ((r2 * away).log1p() if self.kind == "log" else away.pow(r2))
 
     def numbers(self) -> tuple[Tensor, Tensor]:
-        """r1 and r2, ``[heads]``, float32, within their bounds whatever the parameters are."""
+        """r1 and r2, ``[heads]``, float32, within their bounds for any parameters."""
         highest = HIGHEST_POWER if self.kind == "power" else math.inf
         r1, r2 = (softplus(r.float()) if self.param == "softplus" else r.float() for r in (self.r1, self.r2))
         return _within(r1, self.eps, math.inf), _within(r2, self.eps, highest)
 
 
 def _within(numbers: Tensor, low: float, high: float) -> Tensor:
-    """Clamped, with the gradient of the identity: a number beyond a bound can come back, as in the released code."""
+    """Clamped, with the gradient of the identity: a number beyond a bound can return, as in the released code."""
     return numbers + (numbers.clamp(low, high) - numbers).detach()

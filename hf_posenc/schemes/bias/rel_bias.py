@@ -1,10 +1,10 @@
-"""Relative bias: one trained number for each head and each distance, up to where distances are clipped.
+"""Relative bias: one trained number for each head and each clipped distance.
 
     score[h, i, j] = q_i · k_j / √d + T[clip(j − i, −K, K) + K, h]          T: 2K + 1 rows × heads
 
-The plainest trainable relative position. It knows left from right, and all keys beyond K on one side alike.
+The simplest trainable relative position. It distinguishes left from right; all keys beyond K on one side are alike.
 
-Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155 (clipping); as a scalar a head: Liu et al. 2021, "Swin Transformer",
+Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155 (clipping); as a scalar per head: Liu et al. 2021, "Swin Transformer",
 arXiv:2103.14030, section 3.2.
 """
 
@@ -23,9 +23,9 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("rel_bias", aliases=("relative_table",), paper="2103.14030")
 class RelativeBias(Scheme):
-    """A trained table of clipped distances × heads, by default one a layer. Defined at every length.
+    """A trained table of clipped distances × heads, by default one per layer. Defined at every length.
 
-    ``max_distance`` is K; ``std`` the deviation the table is drawn with. Train after patching.
+    ``max_distance`` is K; ``std`` the standard deviation of the initial table. Train after patching.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RelativeBias(Scheme):
         self.table = nn.Embedding(2 * max_distance + 1, geometry.heads)
 
     def reset_parameters(self) -> None:
-        """Draw the table anew, N(0, ``std``²)."""
+        """Redraw the table, N(0, ``std``²)."""
         nn.init.normal_(self.table.weight, std=self.std)
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:

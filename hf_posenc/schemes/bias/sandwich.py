@@ -1,9 +1,9 @@
-"""Sandwich: what sinusoidal codes say of each other, and nothing of what they do to content.
+"""Sandwich: the inner product of sinusoidal position codes as an attention bias.
 
     score[h, i, j] = q_i · k_j / √d + ρ_h Σ_{m < d̄/2} cos(ω_m (i − j))        ρ_h = H / (8 (h + 1)), ω_m = base^(−2m/d̄)
 
-The inner product of two sinusoidal codes of d̄ channels, kept as a bias, with a factor for each head as in ALiBi. It
-falls roughly as the logarithm of the distance, and is the same to the left and to the right.
+The inner product of two sinusoidal codes of d̄ channels, without their products with content, with a factor for each
+head as in ALiBi. It falls roughly as the logarithm of the distance, and is symmetric in it.
 
 Chi, Fan, Rudnicky, Ramadge 2022, arXiv:2212.10356, section 5.
 """
@@ -39,7 +39,7 @@ class Sandwich(Scheme):
         factors, reach = ctx.constant(self.factors), ctx.key_positions.shape[1]
 
         def near(distance: Tensor) -> Tensor:
-            # Without parameters it is the same in every layer, so that one table serves them all.
+            # Without parameters it is the same in every layer: one table is shared by all.
             known = torch.arange(reach + 1, device=ctx.device)
             return by_head(
                 factors, ctx.once(("sandwich", self.frequencies, reach), lambda: self.of(known))[distance.abs()]
@@ -51,7 +51,7 @@ class Sandwich(Scheme):
         return ToeplitzBias(near if ctx.steady else anywhere)
 
     def of(self, distance: Tensor) -> Tensor:
-        """Σ_m cos(ω_m distance), float32 from float64 angles; one frequency at a time, for distances may be many."""
+        """Σ_m cos(ω_m distance), float32 from float64 angles; one frequency at a time, to bound memory."""
         away = exact(distance)
         total = torch.zeros_like(away)
         for frequency in self.frequencies:

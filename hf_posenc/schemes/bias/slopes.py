@@ -1,4 +1,4 @@
-"""How steep each head's linear bias is: the rules ALiBi's heads get their slopes by."""
+"""Rules for the slopes of ALiBi's heads."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""T5's bias: one learned number per head and bucket of distances, narrow buckets near, wide ones far.
+"""T5's bias: one learned number per head and bucket of distances; buckets are narrow near and wide far away.
 
     score[h, i, j] = q_i · k_j / √d + T[bucket(i − j), h]
 
     bucket(n) = n                                                       for n < E = N / 2
                 E + ⌊(N − E) ln(n / E) / ln(M / E)⌋, at most N − 1      beyond, M = max_distance
 
-A decoder puts keys of the future in bucket 0. An encoder has N / 2 buckets a side, later keys' behind the others.
+A decoder puts future keys in bucket 0. An encoder has N / 2 buckets per direction, those of later keys after the
+others.
 
 Raffel et al. 2019, "Exploring the Limits of Transfer Learning", arXiv:1910.10683, section 2.1; the released code.
 """
@@ -28,8 +29,8 @@ from hf_posenc.schemes.registry import register_scheme
 class T5Bias(Scheme):
     """A table of ``num_buckets`` × heads, by default shared by all layers. Defined at every length: far keys share one.
 
-    A decoder needs an even number of buckets, an encoder a multiple of 4. With the fewest, a decoder tells a token from
-    all before it, and no more.
+    A decoder needs an even number of buckets, an encoder a multiple of 4. With the fewest, a decoder distinguishes
+    only the token itself from all before it.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class T5Bias(Scheme):
         self.table = nn.Embedding(num_buckets, geometry.heads)
 
     def reset_parameters(self) -> None:
-        """Draw the table anew, N(0, 1 / width), as T5 does."""
+        """Redraw the table, N(0, 1 / width), as T5 does."""
         nn.init.normal_(self.table.weight, std=self.geometry.width**-0.5)
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
@@ -80,8 +81,8 @@ class T5Bias(Scheme):
 def thresholds(buckets: int, max_distance: int) -> tuple[int, ...]:
     """The smallest distance of each bucket after the first.
 
-    Bucket E + j starts at the smallest n with (n / E)^K ≥ (M / E)^j, K = buckets − E. In whole numbers: a logarithm may
-    fall on either side of an exact power.
+    Bucket E + j starts at the smallest n with (n / E)^K ≥ (M / E)^j, K = buckets − E. Computed in integers, as a
+    rounded logarithm may be off at an exact power.
     """
     exact = buckets // 2
     wide = buckets - exact

@@ -1,10 +1,10 @@
-"""Wavelet positions: every channel of the query meets a wavelet of its own scale and shift, read at the distance.
+"""Wavelet positions: the product of each query channel with a wavelet of the distance, of its own scale and shift.
 
     score[i, j] = q_i · (k_j + p_{i−j}) / √d          p_Δ[c] = ψ((Δ − b_c) / a_c),  ψ(t) = (1 − t²) e^(−t²/2)  (Ricker)
 
-Shaw's relative vectors with fixed ones: of narrow and wide windows, near and far, with nothing to be clipped. The
-publication takes dyadic scales and a grid of shifts; which scales go with which shifts is read as their product,
-a ∈ {1, 2, 4, …, 128}, b ∈ {0, 1, …}, as many as a head has channels.
+Shaw's relative vectors with fixed values: narrow and wide windows, near and far, without clipping. The publication
+takes dyadic scales and a grid of shifts; their combination is taken to be the product, a ∈ {1, 2, 4, …, 128},
+b ∈ {0, 1, …}, as many as a head has channels.
 
 Oka, Hasegawa, Nishida, Saito 2025, "Wavelet-based Positional Representation for Long Context", arXiv:2502.02004.
 """
@@ -26,7 +26,7 @@ from hf_posenc.schemes.bias.distances import clipped, of_queries, skewed
 from hf_posenc.schemes.registry import register_scheme
 
 DYADIC = 8  # scales 2⁰ … 2⁷
-SILENT = 15.0  # scales away from its shift a Ricker wavelet is 0 in float32: e^(−t²/2) underflows at 14.4
+SUPPORT = 15.0  # scales from its shift beyond which a Ricker wavelet is 0 in float32: e^(−t²/2) underflows at 14.4
 
 
 @register_scheme("wavelet", aliases=("ricker",), paper="2502.02004")
@@ -48,19 +48,19 @@ class Wavelet(Scheme):
         widths = scales if isinstance(scales, list) else [2.0**n for n in range(min(DYADIC, channels))]
         if not widths or min(widths) <= 0:
             raise OptionOutOfRange(f"scales must be numbers greater than 0, got {widths}.")
-        places = shifts if isinstance(shifts, list) else [float(b) for b in range(math.ceil(channels / len(widths)))]
-        if len(widths) * len(places) < channels:
+        offsets = shifts if isinstance(shifts, list) else [float(b) for b in range(math.ceil(channels / len(widths)))]
+        if len(widths) * len(offsets) < channels:
             raise OptionOutOfRange(
-                f"{len(widths)} scales and {len(places)} shifts make {len(widths) * len(places)} wavelets, but a head "
-                f"of this model has {channels} channels. Give more of them."
+                f"{len(widths)} scales and {len(offsets)} shifts make {len(widths) * len(offsets)} wavelets, but a "
+                f"head of this model has {channels} channels. Give more of them."
             )
-        self.wavelets = tuple((a, b) for b in places for a in widths)[:channels]
-        self.reach = math.ceil(max(abs(b) + SILENT * a for a, b in self.wavelets))
+        self.wavelets = tuple((a, b) for b in offsets for a in widths)[:channels]
+        self.reach = math.ceil(max(abs(b) + SUPPORT * a for a, b in self.wavelets))
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """q_i · p_{i−j} of a block of rows."""
+        """q_i · p_{i−j} of a block of queries."""
         reach = min(self.reach, ctx.key_positions.shape[1]) if ctx.steady else self.reach
-        later = 0 if ctx.causal else reach  # a decoder never reads what stands behind distance 0
+        later = 0 if ctx.causal else reach  # a decoder has no negative distances
         table = ctx.once(("wavelet", self.wavelets, reach, later), lambda: self.table(reach, later, ctx.device))
 
         steady = ctx.steady and not torch.is_grad_enabled()

@@ -1,1 +1,1 @@
-"""Relative positions that meet the content of queries and keys."""
+"""Relative positions that depend on the content of queries and keys."""

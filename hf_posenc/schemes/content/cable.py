@@ -1,11 +1,11 @@
-"""CABLE: a context-aware bias, added up from what every token subtracts from all that came before it.
+"""CABLE: a context-aware bias, the cumulative sum of a learned decay of every token.
 
     score[i, j] = q_i · k_j / √d + c_i − c_j          c_t = Σ_{s ≤ t} −softplus(w_h · x_s + b_h)
 
 −softplus(z) = ln σ(−z), so this is FoX (`hf_posenc.schemes.content.fox`) with the negated projection: one function
-under two names, of which each was found without the other. The published attention leaves out 1 / √d; here it stays.
+published twice, independently. The published attention leaves out 1 / √d; here it stays.
 
-Learned: w and b, one a head; training is needed.
+Learned: w and b, one per head; training is needed.
 
 Veisi, Amirzadeh, Mansourian 2025, arXiv:2503.08067, section 3.
 """
@@ -19,9 +19,9 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("cable", paper="2503.08067")
 class Cable(Fox):
-    """A learned step per head and token, added up to a bias: FoX with a negated gate. Defined at every length.
+    """A learned decay per head and token, summed to a bias: FoX with a negated gate. Defined at every length.
 
-    The options are those of ``fox``: ``bias_init`` is the logit of what is kept, e^(−step) = σ(bias_init).
+    The options are those of ``fox``: ``bias_init`` is the initial logit of the gate, e^(−step) = σ(bias_init).
     """
 
     def __init__(

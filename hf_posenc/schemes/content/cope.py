@@ -1,14 +1,14 @@
-"""CoPE: position counted in tokens that matter to the query, and looked up as a vector the query is compared with.
+"""CoPE: contextual positions, which count the tokens that each query gates, and index a table of learned vectors.
 
     score[i, j] = q_i · k_j / √d + q_i · e[p_ij]       g_it = σ(q_i · k_t / √d)
-    p_ij = Σ g_it over the seen keys t from j to i, at most npos − 1;   e between two rows is their linear interpolation
+    p_ij = Σ g_it over the visible keys t from j to i, at most npos − 1;   e is interpolated linearly between its rows
 
 With all gates open p is the distance plus one. In an encoder the sum runs between the two tokens, whichever is first;
-e does not tell the sides apart.
+e does not distinguish left from right.
 
 Learned: e, npos × head_dim for all heads, zero at first, so that training starts from no positions (or, composed, from
-the other scheme's); training is needed. The gates are recomputed for every row: the cost is about that of two more
-attentions, the memory that of a block of rows.
+the other scheme's); training is needed. The gates are recomputed for every query: the cost is about that of two more
+attentions, the memory that of a block of queries.
 
 Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix B for the code.
 """
@@ -33,10 +33,10 @@ AtLeastTwo: TypeAlias = Annotated[int, Ge(2)]
 
 @register_scheme("cope", aliases=("contextual",), paper="2405.18719")
 class CoPE(Scheme):
-    """Positions that content counts: every query gates which tokens move a key further away. Defined at every length.
+    """Positions counted by content: each query's gates decide which tokens increase the distance to a key. Any length.
 
-    ``npos`` counts end the table; ``per_layer=False`` shares it; ``gate_scale`` multiplies q · k inside the gates
-    (default: what the model's scores are multiplied with).
+    ``npos`` is the number of rows of the table; ``per_layer=False`` shares it; ``gate_scale`` multiplies q · k inside
+    the gates (default: the scaling of the model's scores).
     """
 
     silent_at_first = True
@@ -55,23 +55,23 @@ class CoPE(Scheme):
         self.table = nn.Embedding(npos, geometry.head_dim)
 
     def reset_parameters(self) -> None:
-        """Forget: a table of zeros."""
+        """Reset the table to zeros."""
         nn.init.zeros_(self.table.weight)
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """q · e[p], a block of rows at a time, with a gradient to the table and through the gates."""
+        """q · e[p], a block of queries at a time, with a gradient to the table and through the gates."""
         return BlockBias(self._of_block)
 
     def _of_block(self, block: Block) -> Tensor:
         table = self.table.weight.float()
         count = self.counts(block).clamp(max=len(table) - 1)
         below = count.detach().floor()
-        of_rows = block.query @ table.T  # [batch, heads, n, npos]
-        lower, upper = (of_rows.gather(-1, at.long()) for at in (below, (below + 1).clamp(max=len(table) - 1)))
+        products = block.query @ table.T  # [batch, heads, n, npos]
+        lower, upper = (products.gather(-1, at.long()) for at in (below, (below + 1).clamp(max=len(table) - 1)))
         return torch.lerp(lower, upper, count - below)
 
     def counts(self, block: Block) -> Tensor:
-        """p: gates between every query and every key, both ends included, ``[batch, heads, n, key]``."""
+        """p: sum of the gates between every query and every key, both ends included, ``[batch, heads, n, key]``."""
         scores = block.scores if self.gate_scale is None else block.scores * (self.gate_scale / block.scaling)
         gates = scores.sigmoid() * block.seen
         if self.geometry.causal:
@@ -83,5 +83,5 @@ class CoPE(Scheme):
 
 
 def from_the_end(gates: Tensor) -> Tensor:
-    """Sums of each element and all behind it."""
+    """Sum of each element and all after it."""
     return gates.flip(-1).cumsum(-1).flip(-1)

@@ -1,4 +1,4 @@
-"""DeBERTa: disentangled attention, in which content meets relative position in terms of their own.
+"""DeBERTa: disentangled attention, with separate score terms for content and relative position.
 
     score[i, j] = (q_i · k_j + q_i · Kr[δ(i, j)] + k_j · Qr[δ(i, j)]) / √((1 + terms) d)
                    content     content to position   position to content
@@ -10,11 +10,11 @@ b is the distance itself (h = span), or with buckets (h = buckets)
            sign(n) (m + ⌈(m − 1) ln(|n| / m) / ln((span − 1) / m)⌉)       beyond
 
 Learned: the table P, one for all layers, and with ``norm`` its LayerNorm; training is needed. W_k and W_q are the
-layer's own projections of content, or with ``share_key=False`` a pair for positions in every layer. DeBERTa's second
-and third version are the default; the first has ``buckets=-1, norm=False, share_key=False``.
+layer's own projections of content, or with ``share_key=False`` a separate pair for positions in every layer. The
+default is the second and third version of DeBERTa; the first has ``buckets=-1, norm=False, share_key=False``.
 
-The paper prints δ(j, i) in the last term; the released code, and models trained with it, have δ(i, j). A decoder reads
-the half of P that is behind.
+The paper prints δ(j, i) in the last term; the released code, and models trained with it, have δ(i, j). A decoder uses
+the half of P for earlier keys.
 
 He, Liu, Gao, Chen 2020, arXiv:2006.03654, section 3.1; He, Gao, Chen 2021, arXiv:2111.09543; the released code.
 """
@@ -47,10 +47,10 @@ EPSILON = 1e-7  # of the released models' norms
 
 @register_scheme("deberta", aliases=("disentangled",), paper="2006.03654")
 class DeBERTa(Scheme):
-    """Content against relative position and back, through the layer's own projections. Defined at every length.
+    """Content-to-position and position-to-content scores through the layer's own projections. Defined at every length.
 
-    ``terms`` chooses content-to-position, position-to-content or both; distances beyond ``span`` are one; ``buckets``
-    narrow near and wide far (−1: none); ``p2c_index="paper"`` takes the last term as it is printed.
+    ``terms`` chooses content-to-position, position-to-content or both; distances beyond ``span`` are
+    clipped; ``buckets`` are narrow near and wide far off (−1: none); ``p2c_index="paper"`` takes the printed last term.
     """
 
     option_aliases: ClassVar[dict[str, str]] = {
@@ -91,7 +91,7 @@ class DeBERTa(Scheme):
         return len(self.starts)
 
     def reset_parameters(self) -> None:
-        """Draw table and projections anew, N(0, 0.02²); the norm does nothing at first."""
+        """Redraw the table and the projections, N(0, 0.02²); reset the norm to weight 1 and bias 0."""
         nn.init.normal_(self.table.weight, std=STD)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
@@ -102,11 +102,11 @@ class DeBERTa(Scheme):
             self.norm.reset_parameters()
 
     def logit_scale(self) -> float:
-        """1 / √(1 + terms): as many terms as are added have the variance of one."""
+        """1 / √(1 + terms), which gives the sum of all terms the variance of one."""
         return (1 + len(self.active)) ** -0.5
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """Both terms, a block of rows at a time; outside a model they cannot be computed (`OutsideModel`)."""
+        """Both terms, a block of queries at a time; outside a model they cannot be computed (`OutsideModel`)."""
         project = ctx.projections
         if project is None or ctx.layer is None:
             return only_inside(self.record.name, "a layer's own projections")
@@ -119,7 +119,7 @@ class DeBERTa(Scheme):
         return BlockBias(partial(self._of_block, keys, queries, steady), reads_scores=False)
 
     def codes(self) -> Tensor:
-        """The table as it is projected, ``[2 · side, width]``, in its own dtype."""
+        """The table before projection, normalised if asked for, ``[2 · side, width]``, in its own dtype."""
         table = self.table.weight
         if self.norm is None:
             return table
@@ -127,7 +127,7 @@ class DeBERTa(Scheme):
         return nn.functional.layer_norm(table.float(), table.shape[-1:], weight, bias, EPSILON).to(table.dtype)
 
     def rows(self, mirrored: bool = False) -> slice:
-        """The rows that this model can meet: a decoder never looks ahead."""
+        """The rows of the table that this model uses: a decoder has no later keys."""
         if not self.geometry.causal:
             return slice(0, 2 * self.side)
         return slice(0, self.side + 1) if mirrored else slice(self.side, 2 * self.side)
@@ -136,7 +136,7 @@ class DeBERTa(Scheme):
         """δ: the row of the table for each distance (query − key), int64, same shape.
 
         Raises:
-            CannotCombine: distances are fractional, and a table says nothing between its rows.
+            CannotCombine: distances are fractional, and a table has no values between its rows.
         """
         if distance.is_floating_point():
             raise CannotCombine(
@@ -155,8 +155,8 @@ class DeBERTa(Scheme):
             terms.append(self._of_queries(keys.float(), distance, steady, block))
         if queries is not None:
             index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
-            of_rows = products(queries.float().expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows, key]
-            terms.append(of_rows.gather(2, index[:, None].expand(batch, heads, -1, -1)))
+            of_codes = products(queries.float().expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows, key]
+            terms.append(of_codes.gather(2, index[:, None].expand(batch, heads, -1, -1)))
         return sum(terms[1:], terms[0]) * block.scaling
 
     def _of_queries(self, keys: Tensor, distance: Tensor, steady: bool, block: Block) -> Tensor:
@@ -167,12 +167,12 @@ class DeBERTa(Scheme):
             row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
             return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
         index = self.index(distance) - self.rows().start
-        of_rows = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
-        return of_rows.gather(3, index[:, None].expand(batch, heads, -1, -1))
+        of_codes = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
+        return of_codes.gather(3, index[:, None].expand(batch, heads, -1, -1))
 
 
 class OwnProjections(nn.Module):
-    """A layer's projections of positions. The keys' would have a bias that no softmax sees."""
+    """A layer's projections of positions; without a bias of the keys, which would cancel in the softmax."""
 
     def __init__(self, geometry: Geometry, active: list[str]) -> None:
         super().__init__()
@@ -194,8 +194,8 @@ class OwnProjections(nn.Module):
 def bucket_starts(buckets: int, span: int) -> tuple[int, ...]:
     """The smallest distance of each bucket after the first.
 
-    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). In whole numbers: a
-    logarithm may fall on either side of an exact power.
+    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). Computed in
+    integers, as a rounded logarithm may be off at an exact power.
     """
     exact = buckets // 2
     starts = list(range(1, exact + 1))

@@ -1,15 +1,16 @@
-"""FoX: every token says how much of what came before it is still worth, and attention forgets by the product.
+"""FoX (Forgetting Transformer): a learned gate per token; scores decay by the product of the gates in between.
 
-    score[i, j] = q_i · k_j / √d + Σ ln f_t over t = j+1 … i          f_t = σ(w_h · x_t + b_h),  one w and b a head
+    score[i, j] = q_i · k_j / √d + Σ ln f_t over t = j+1 … i          f_t = σ(w_h · x_t + b_h),  one w and b per head
 
-The sum is c_i − c_j for c the cumulative sum of ln f: one number for a whole row, to which softmax is blind, minus one
-of the key. A constant f is ALiBi with the slope −ln f. The cache keeps ln f beside each key.
+The sum is c_i − c_j for c the cumulative sum of ln f: c_i is constant over the keys of a query and cancels in the
+softmax, so the bias depends on the key alone. A constant f is ALiBi with the slope −ln f. The cache stores ln f with
+each key.
 
-An encoder has two gates a head, the second for what comes after: Σ ln r_t over t = i+1 … j for j > i; or, with
-``bidirectional=False``, the first on both sides.
+An encoder has two gates per head, the second for later keys: Σ ln r_t over t = i+1 … j for j > i; or, with
+``bidirectional=False``, the first in both directions.
 
-Learned: w, drawn from N(0, 0.02²), and b; training is needed. A large ``bias_init`` forgets little and starts close to
-the positions it is composed with (``"rope+fox"``).
+Learned: w, drawn from N(0, 0.02²), and b; training is needed. A large ``bias_init`` makes the decay small and starts
+close to the positions it is composed with (``"rope+fox"``).
 
 Lin, Nikishin, He, Courville 2025, "Forgetting Transformer", arXiv:2503.02130, section 3.
 """
@@ -37,9 +38,9 @@ STD = 0.02
 
 @register_scheme("fox", aliases=("forgetting", "ddalibi"), paper="2503.02130")
 class Fox(Scheme):
-    """A learned gate per head and token that decides how fast attention forgets. Defined at every length.
+    """A learned forget gate per head and token, which sets how fast attention decays. Defined at every length.
 
-    ``bias_init`` is where the gates' logits start: f = σ(bias_init). ``param="neg_softplus"`` is the same function of
+    ``bias_init`` is the initial logit of the gates: f = σ(bias_init). ``param="neg_softplus"`` is the same function of
     the negated projection, as CABLE writes it. ``with_rope`` also rotates queries and keys.
     """
 
@@ -61,19 +62,19 @@ class Fox(Scheme):
             )
         self.sign = 1.0 if param == "logsigmoid" else -1.0
         self.bias_init = bias_init
-        self.turning = RoPE(geometry).rotation() if with_rope else None
+        self.rope = RoPE(geometry).rotation() if with_rope else None
         self.idle = frozenset() if with_rope else frozenset({"rotation"})
         self.directions = 2 if bidirectional or (bidirectional is None and not geometry.causal) else 1
         self.gate = nn.Linear(geometry.width, self.directions * geometry.heads)
 
     def reset_parameters(self) -> None:
-        """Draw the projection anew, N(0, 0.02²), its bias where f is σ(``bias_init``)."""
+        """Redraw the projection, N(0, 0.02²), and set its bias so that f is σ(``bias_init``)."""
         nn.init.normal_(self.gate.weight, std=STD)
         nn.init.constant_(self.gate.bias, self.sign * self.bias_init)
 
     def rotation(self) -> Rotation | None:
-        """RoPE's, if asked for."""
-        return self.turning
+        """RoPE's rotation where ``with_rope`` is set."""
+        return self.rope
 
     def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
         """ln f of new tokens, ``[batch, kv_heads, query, directions · heads of a key head]``; None outside a model."""
@@ -84,7 +85,7 @@ class Fox(Scheme):
         return nn.functional.logsigmoid(self.sign * logits).permute(0, 3, 1, 2, 4).flatten(3)
 
     def bias(self, ctx: PositionContext) -> KeyBias | BlockBias:
-        """Of the key alone in a decoder, −c ``[batch, heads, key]``; a block of rows at a time in an encoder."""
+        """In a decoder a bias of the keys, −c ``[batch, heads, key]``; in an encoder one of blocks of queries."""
         if ctx.carried is None:
             return only_inside(self.record.name, "the gates of a layer's tokens")
         sums = self.sums(ctx)
@@ -93,7 +94,7 @@ class Fox(Scheme):
         return KeyBias(-sums[0])
 
     def sums(self, ctx: PositionContext) -> Tensor:
-        """c: Σ ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding forgets nothing."""
+        """c: Σ ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding adds nothing."""
         gates = ctx.exact(ctx.carried).unflatten(-1, (self.directions, -1))  # type: ignore[arg-type]
         if ctx.real_keys is not None:
             unwritten = gates.shape[2] - ctx.real_keys.shape[1]  # of a static cache
@@ -102,9 +103,9 @@ class Fox(Scheme):
 
 
 def both_sides(before: Tensor, after: Tensor, block: Block) -> Tensor:
-    """c_i − c_j for keys behind, c'_j − c'_i for keys ahead, from the sums c and c' ``[batch, heads, key]``.
+    """c_i − c_j for earlier keys, c'_j − c'_i for later keys, from the sums c and c' ``[batch, heads, key]``.
 
-    An encoder's queries are its keys. Both sums are counted from the first row, before they are rounded.
+    An encoder's queries are its keys. Both sums are taken relative to the block's first query before rounding.
     """
     start = block.rows.start or 0
     first = slice(start, start + 1)

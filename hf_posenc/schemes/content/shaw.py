@@ -1,11 +1,11 @@
-"""Shaw's relative positions: a trained vector for each clipped distance, added to the keys, and to the values if asked.
+"""Shaw's relative positions: a trained vector per clipped distance, added to the keys, optionally to the values.
 
     score[i, j] = q_i · (k_j + A_c) / √d          c = clip(j − i, −K, K) + K
     score[i, j] = (q_i · (k_j + A_c) + k_j · A_c) / √d                               with key_query
     z_i         = Σ_j α_ij (v_j + B_c)                                               with values
 
-A and B have 2K + 1 rows of one head's channels, for all heads of a layer. Every query meets the few rows of A once and
-each pair looks its product up; no vector is ever formed for a pair.
+A and B have 2K + 1 rows of one head's channels, for all heads of a layer. Every query is multiplied with each row of A
+once, and each pair gathers its product; no vector is formed per pair.
 
 Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155, section 3; ``key_query`` (relative_key_query): Huang, Liang, Xu, Xiang
 2020, arXiv:2009.13658, method 4.
@@ -36,8 +36,8 @@ from hf_posenc.schemes.registry import register_scheme
 class Shaw(Scheme):
     """A trained table of distances × channels for the keys of each layer. Defined at every length; for training.
 
-    ``max_distance`` is K, 2 to 64 in the paper. ``values`` adds a second table to the values; ``key_query`` lets the
-    keys meet the first table as well.
+    ``max_distance`` is K, 2 to 64 in the paper. ``values`` adds a second table to the values; ``key_query``
+    multiplies the keys with the first table as well.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Shaw(Scheme):
         self.of_value = nn.Embedding(rows, geometry.head_dim) if values else None
 
     def reset_parameters(self) -> None:
-        """Draw the tables anew, Glorot-uniform, as the paper's code does."""
+        """Redraw the tables, Glorot-uniform, as the paper's code does."""
         for table in (self.of_key, self.of_value):
             if table is not None:
                 nn.init.xavier_uniform_(table.weight)
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """What the key table adds to a block of rows."""
+        """Bias of the key table for a block of queries."""
         if ctx.steady and not self.key_query and not torch.is_grad_enabled():
             return BlockBias(self._by_skew, reads_scores=False)
         return BlockBias(self._of_block)
 
     def values(self, ctx: PositionContext) -> ValueBias | None:
-        """What the value table adds to the mixed values of a block of rows."""
+        """Term of the value table for the mixed values of a block of queries."""
         return None if self.of_value is None else ValueBias(self._of_weights)
 
     def _of_block(self, block: Block) -> Tensor:
@@ -74,12 +74,12 @@ class Shaw(Scheme):
         return found * block.scaling
 
     def _by_skew(self, block: Block) -> Tensor:
-        """The same where positions run in steps of one."""
+        """The same where positions are consecutive."""
         row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
         return skewed(block.query * block.scaling, self.of_key.weight.float(), row_of, block)
 
     def _of_weights(self, weights: Tensor, block: Block) -> Tensor:
-        """Σ_j α_ij B_c: the weights of each distance together, then times its vector."""
+        """Σ_j α_ij B_c: sum the weights of each distance, then multiply by its vector."""
         table = self.of_value.weight.float()  # type: ignore[union-attr]
         row = self._row(block)[:, None].expand(weights.shape)
         together = torch.zeros(*weights.shape[:-1], len(table), dtype=weights.dtype, device=weights.device)

@@ -1,12 +1,12 @@
-"""Transformer-XL: distance as a sinusoid that every layer projects, and two vectors in place of absolute positions.
+"""Transformer-XL: projected sinusoids of the distance, with two learned vectors in place of absolute positions.
 
     score[i, j] = ((q_i + u) · k_j + (q_i + v) · W_R R_{i−j}) / √d      R_Δ = [sin Δω, cos Δω],  ω_m = base^(−2m / D)
 
-The four terms are content–content, content–distance, a bias of content (u) and a bias of distance (v). Of R only the
-distances that occur are projected. Where these do not lie close together (gaps, fractions, a traced graph), it is used
-that a sinusoid of a difference is a product of sinusoids: with a = W_Rᵀ (q_i + v), a · R_{i−j} = rotate(a, i) · R_{−j}.
+The four terms are content–content, content–distance, a bias of content (u) and a bias of distance (v). Only the
+distances that occur are projected. Where the distances are sparse, fractional or unknown (a traced graph), the
+sinusoid of a difference is computed as a product: with a = W_Rᵀ (q_i + v), a · R_{i−j} = rotate(a, i) · R_{−j}.
 
-Learned: W_R, u, v, drawn from N(0, 0.02²); training is needed. An encoder reads negative distances as well.
+Learned: W_R, u, v, drawn from N(0, 0.02²); training is needed. An encoder has negative distances as well.
 
 Dai, Yang, Yang, Carbonell, Le, Salakhutdinov 2019, arXiv:1901.02860, section 3.3; XLNet for both directions.
 """
@@ -41,8 +41,8 @@ OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
 class TransformerXL(Scheme):
     """Projected sinusoids of the distance, with learned biases of content and distance. Defined at every length.
 
-    ``clamp_len`` makes all distances beyond it one (−1: none); ``share_uv`` has one u and one v for all layers, which
-    keep a W_R each. Queries have heads of their own, so these do too where several query heads share a key head.
+    ``clamp_len`` clips distances (−1: no clipping); ``share_uv`` has one u and one v for all layers, which keep
+    a W_R each. u, v and W_R have one part per query head, also where several query heads share a key head.
     """
 
     def __init__(
@@ -56,33 +56,33 @@ class TransformerXL(Scheme):
         super().__init__(geometry)
         self.shared = share_uv  # type: ignore[misc]
         self.clamp_len = clamp_len
-        self.waves = Rotation(geometric(base, geometry.width - geometry.width % 2))
+        self.frequencies = Rotation(geometric(base, geometry.width - geometry.width % 2))
         heads, dim = geometry.heads, geometry.head_dim
         self.u = nn.Parameter(torch.zeros(heads, dim))
         self.v = nn.Parameter(torch.zeros(heads, dim))
         count = geometry.layers if share_uv else 1
-        self.project = nn.ModuleList(nn.Linear(self.waves.dims, heads * dim, bias=False) for _ in range(count))
+        self.project = nn.ModuleList(nn.Linear(self.frequencies.dims, heads * dim, bias=False) for _ in range(count))
 
     def reset_parameters(self) -> None:
-        """Draw u, v and W_R anew, N(0, 0.02²)."""
+        """Redraw u, v and W_R, N(0, 0.02²)."""
         for weight in self.parameters():
             nn.init.normal_(weight, std=STD)
 
     def bias(self, ctx: PositionContext) -> BlockBias:
-        """The three terms beside q · k, a block of rows at a time."""
+        """The three terms added to q · k, a block of queries at a time."""
         if self.shared and ctx.layer is None:
             return only_inside(self.record.name, "the W_R of a layer")
         weight, reach = self.weight(ctx.layer if self.shared else 0), self.reach(ctx)  # type: ignore[arg-type]
         if reach is None:
             return BlockBias(partial(self._of_block, partial(self._by_product, weight)))
         known = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
-        waves = ctx.once(("transformer_xl", self.waves, reach), lambda: self.sinusoids(known)[0])
-        # Folding W_R into a few queries is cheaper than sending every distance through it.
+        sinusoids = ctx.once(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(known)[0])
+        # Multiplying W_R into a few queries is cheaper than projecting every distance.
         few = ctx.query_positions.shape[1] < self.geometry.head_dim
-        codes = None if few else (waves @ weight.flatten(0, 1).T).unflatten(-1, self.u.shape).transpose(0, 1)
+        codes = None if few else (sinusoids @ weight.flatten(0, 1).T).unflatten(-1, self.u.shape).transpose(0, 1)
         if codes is not None and ctx.contiguous and not torch.is_grad_enabled():
             return BlockBias(partial(self._by_skew, codes, reach), reads_scores=False)
-        return BlockBias(partial(self._of_block, partial(self._by_table, weight, waves, codes, reach)))
+        return BlockBias(partial(self._of_block, partial(self._by_table, weight, sinusoids, codes, reach)))
 
     def reach(self, ctx: PositionContext) -> Reach | None:
         """The ends of a call's distances where these are known and most between them occur."""
@@ -92,7 +92,7 @@ class TransformerXL(Scheme):
         if ctx.contiguous:
             farthest = keys - 1
         elif is_traced():
-            return None  # a value cannot be looked at while tracing
+            return None  # values are unknown while tracing
         else:
             farthest = ctx.once("transformer_xl reach", lambda: farthest_pair(ctx))
         if self.clamp_len > 0:
@@ -100,41 +100,41 @@ class TransformerXL(Scheme):
         return (0 if ctx.causal else -farthest, farthest) if farthest < 2 * keys else None
 
     def weight(self, layer: int) -> Tensor:
-        """W_R of one of the layers served here, ``[heads, head_dim, waves]``, float32."""
+        """W_R of one layer, ``[heads, head_dim, sinusoids]``, float32."""
         weight: Tensor = self.project[layer].weight  # type: ignore[assignment]  # a list of modules is not typed
         return weight.float().unflatten(0, self.u.shape)
 
     def sinusoids(self, distance: Tensor) -> Tensor:
-        """R of distances ``[batch, n]``, ``[batch, n, waves]``, float32 from float64 angles."""
-        cos, sin = cos_sin(self.waves, distance)
+        """R of distances ``[batch, n]``, ``[batch, n, sinusoids]``, float32 from float64 angles."""
+        cos, sin = cos_sin(self.frequencies, distance)
         return torch.cat((sin, cos), dim=-1)
 
     def _of_block(self, of_distance: OfDistance, block: Block) -> Tensor:
-        # A copy: weights read from a file are aligned otherwise in memory, and a kernel for few rows then rounds anew.
+        # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
         u = self.u.float().clone()[None, :, None].expand(len(block.key), -1, 1, -1)
         of_content = products(u, block.key)
         return (of_content + of_distance(block.query + self.v.float()[:, None], block)) * block.scaling
 
     def _by_skew(self, codes: Tensor, reach: Reach, block: Block) -> Tensor:
-        """All three terms where positions run in steps of one, in as few passes as there can be."""
+        """All three terms where positions are consecutive, in as few passes over memory as possible."""
         query = (block.query + self.v.float()[:, None]) * block.scaling
         of_pairs = skewed(query, codes, lambda distance: distance.clamp(*reach) - reach[0], block)
         u = (self.u.float() * block.scaling)[None, :, None].expand(len(block.key), -1, 1, -1)
         return of_pairs.add_(products(u, block.key))
 
     def _by_table(
-        self, weight: Tensor, waves: Tensor, codes: Tensor | None, reach: Reach, query: Tensor, block: Block
+        self, weight: Tensor, sinusoids: Tensor, codes: Tensor | None, reach: Reach, query: Tensor, block: Block
     ) -> Tensor:
-        """(q + v) · W_R R of every known distance, of which each pair takes its own: ``[batch, heads, n, key]``."""
-        products = query @ weight @ waves.T if codes is None else query @ codes.transpose(-1, -2)
+        """(q + v) · W_R R of every distance, from which each pair gathers its own: ``[batch, heads, n, key]``."""
+        products = query @ weight @ sinusoids.T if codes is None else query @ codes.transpose(-1, -2)
         index = block.distance.clamp(*reach) - reach[0]
         return products.gather(-1, index[:, None].expand(*products.shape[:-1], -1))
 
     def _by_product(self, weight: Tensor, query: Tensor, block: Block) -> Tensor:
         """The same from sinusoids of the positions themselves; exact for all positions, D / head_dim times the work."""
         folded = query @ weight
-        turned = rotate(folded, self.waves, table(self.waves, block.query_positions))
-        of_pairs = turned @ self.sinusoids(-block.key_positions)[:, None].transpose(-1, -2)
+        rotated = rotate(folded, self.frequencies, table(self.frequencies, block.query_positions))
+        of_pairs = rotated @ self.sinusoids(-block.key_positions)[:, None].transpose(-1, -2)
         if self.clamp_len < 0:
             return of_pairs
         distance = block.distance[:, None]

@@ -1,13 +1,13 @@
-"""DroPE: take the rotation out of a trained model, recalibrate it briefly at the trained length, then read further.
+"""DroPE: remove the rotation of a trained model and recalibrate it briefly at the trained length, to extend it.
 
     score[i, j] = c q_i · k_j / √d          in all layers but ``keep_layers``, c = softmax_scale
 
     with ``qk_norm``: q_i ← g ⊙ q_i / rms(q_i), over the channels of all heads; likewise k
 
-Rotation helps a model to learn, and is what ties it to the lengths it saw; a decoder without it still knows order by
-its mask. Dropped and no more, a model is broken; a small share of its training (0.5 to 2 percent, the authors report)
-brings it back, with no long text in it. The gains g of the norms are learned; softmax_scale is tuned for long texts
-afterwards (the released code has it as the whole factor of q · k, here it is relative to 1 / √d).
+Rotation helps a model to learn, and limits it to the lengths of its training; a decoder without it still infers order
+from its mask. Without recalibration the model is broken; a small share of its training (0.5 to 2 percent, the authors
+report) restores it, without long sequences. The gains g of the norms are learned; softmax_scale is tuned for long
+sequences afterwards (the released code has it as the whole factor of q · k, here it is relative to 1 / √d).
 
 Gelberg, Eguchi, Akiba, Cetin 2025, "Extending the Context of Pretrained LLMs by Dropping Their Positional Embeddings",
 arXiv:2512.12167; the released code.
@@ -80,7 +80,7 @@ class DroPE(Scheme):
         return {layer: "rope" if layer in kept else dropped for layer in range(count)}
 
     def reset_parameters(self) -> None:
-        """Gains of 1."""
+        """Reset the gains of the norms to 1."""
         for norm in (self.query_norm, self.key_norm):
             if norm is not None:
                 norm.reset_parameters()
@@ -93,7 +93,7 @@ class DroPE(Scheme):
 
 
 def over_all_heads(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
-    """``x [batch, heads, position, head_dim]`` normed as one vector a position, as in the released code; in float32."""
+    """``x [batch, heads, position, head_dim]`` normalised per position over all heads, as in the released code."""
     if norm is None:
         return x
     flat = x.transpose(1, 2).flatten(2).float()

@@ -1,10 +1,10 @@
-"""iRoPE: most layers rotate and may look only nearby; every n-th has no positions and sees everything.
+"""iRoPE: most layers rotate, optionally within a window; every n-th layer has no positions and full attention.
 
     layer l = 0, 1, …:  global_scheme if (l + 1) mod interval = 0,  local_scheme otherwise
 
-Layers without rotation have nothing that was trained for short distances, and layers with a window never meet a long
-one. SmolLM3 has every fourth layer global; Llama 4 too, with a temperature (``global_scheme="none+llama4_temp"``) and
-the local keys cut into chunks, which a window is not; Cohere 2 and RNoPE-SWA have a window.
+Layers without rotation have no dependence on the trained distances, and layers with a window have no long ones. SmolLM3
+has every fourth layer global; Llama 4 too, with a temperature (``global_scheme="none+llama4_temp"``) and the local keys
+cut into chunks, which a window is not; Cohere 2 and RNoPE-SWA have a window.
 
 Meta 2025, Llama 4; Yang et al. 2025, "RoPE to NoPE and Back Again", arXiv:2501.18795; Hugging Face 2025, SmolLM3.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @register_scheme("irope", aliases=("hybrid",), paper="2501.18795")
 class IRoPE(Scheme):
-    """A layout: rotation (and, with ``window``, sight of so many tokens) in most layers, no positions in every n-th.
+    """A layout: rotation (with ``window``, sliding-window attention) in most layers, no positions in every n-th.
 
     ``interval`` is 4, or the number of layers where there are fewer. Both schemes may be any composition by name; for
     options of theirs, or another pattern, give ``layers=`` to ``patch_model``. Train, or continue training, after it.

@@ -2,8 +2,8 @@
 
     score[i, j] = q_i · k_j / √d
 
-A decoder still knows the order, because each token sees one key more than the one before it; an encoder becomes a bag
-of words. From scratch it trains more slowly and often generalises further.
+A decoder still infers the order, because each token attends to one key more than the one before it; an encoder becomes
+a bag of words. Trained from scratch it learns more slowly and often generalises to longer sequences.
 
 Haviv, Ram, Press, Izsak, Levy 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466.
 """
@@ -16,4 +16,4 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("none", aliases=("nope", "no_pos"), paper="2305.19466")
 class NoPE(Scheme):
-    """The host's own positions switched off and nothing in their place. Tune after patching a trained model."""
+    """The model's own positions switched off, without replacement. Tune after patching a trained model."""

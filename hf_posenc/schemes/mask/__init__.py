@@ -1,1 +1,1 @@
-"""Attention masks that bound what a query sees: sliding windows, attention sinks."""
+"""Attention masks that limit the keys of a query: sliding windows, attention sinks."""

@@ -1,13 +1,13 @@
-"""Attention sinks: keep the first tokens and the most recent ones, and drop everything between.
+"""Attention sinks (StreamingLLM): attend to the first tokens and the most recent ones, and drop all others.
 
-    row i sees    j < S                     S = sinks
+    query i sees  j < S                     S = sinks
                   i − W < j ≤ i             W = recent
     positions are counted inside the cache: 0 … S + W − 1, the query at its end
 
-Models park attention they have no use for on the first tokens; a window that drops those breaks, one that keeps them
-streams for ever. Recent keys keep their true distance, and the sinks seem S + W − 1 − j away from every later query: so
-keys are rotated once, where they stand, and only the queries of the sinks turn by another angle. A cache that grows as
-it is filled (the default of ``generate``) holds S + W − 1 keys. It does not extend what the model can use.
+Models put surplus attention on the first tokens; a window that drops those breaks, one that keeps them can stream
+without limit. Recent keys keep their true distance, and the sinks have distance S + W − 1 − j from every later query:
+keys are rotated once, at their own positions, and only the queries for the sinks are rotated by another angle. A
+dynamic cache (the default of ``generate``) holds S + W − 1 keys. The context that the model can use is not extended.
 
 The query counts as recent. Code that evicts after a step rather than before it, as the paper's perplexity script, sees
 one key more: that is ``recent`` + 1 here. The first tokens are those at positions 0 … S − 1.
@@ -63,17 +63,17 @@ class Sinks(Scheme):
         self.shared = not learned_logit  # type: ignore[misc]
 
     def reset_parameters(self) -> None:
-        """Start the learned logits at 0."""
+        """Reset the learned logits to 0."""
         if self.logits is not None:
             nn.init.zeros_(self.logits)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Recent keys as they stand; the sinks as far away as the cache is long."""
+        """Recent keys at their true distance; the sinks at positions counted inside the cache."""
         recent = Region(Band(None, self.recent))
         return recent, Region(Band(self.recent, None, keys_until=self.sinks), self.at_cache_end)
 
     def at_cache_end(self, positions: Tensor) -> Tensor:
-        """Where a query stands in the cache."""
+        """Position of a query in the cache."""
         return positions.clamp(max=self.sinks + self.recent - 1)
 
     def sink(self) -> Tensor | None:
@@ -81,10 +81,10 @@ class Sinks(Scheme):
 
     @property
     def kept_keys(self) -> tuple[int, int]:
-        """The sinks, and what the next token sees beside itself."""
+        """The sinks, and the recent keys of the next token other than its own."""
         return self.sinks, self.recent - 1
 
     @property
     def unchanged_below(self) -> int:
-        """As many tokens as the cache holds: until then nothing was dropped."""
+        """The length up to which no key is dropped."""
         return self.sinks + self.recent if self.logits is None else 0

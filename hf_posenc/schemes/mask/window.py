@@ -1,9 +1,9 @@
-"""A window: every token sees its nearest neighbours and nothing else.
+"""Sliding window: every token attends to its nearest neighbours only.
 
-    causal: 0 ≤ i − j < W          both sides: |i − j| < W          W = size
+    causal: 0 ≤ i − j < W          bidirectional: |i − j| < W          W = size
 
-It keeps every distance within what training saw and the number of keys within what attention was tuned to. What left
-the window is gone, except for what deeper layers carry on: layer n reaches n (W − 1) tokens back.
+It keeps every distance, and the number of keys, within the range of training. Tokens outside the window contribute only
+through deeper layers: layer n reaches n (W − 1) tokens back.
 
 Child, Gray, Radford, Sutskever 2019, arXiv:1904.10509; Beltagy, Peters, Cohan 2020, "Longformer", arXiv:2004.05150.
 """
@@ -25,9 +25,9 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("window", aliases=("swa", "local"), zero_shot=True, paper="2004.05150")
 class Window(Scheme):
-    """Attention to the nearest ``size`` tokens (default: the trained length) on each side that is seen at all.
+    """Attention to the nearest ``size`` tokens (default: the trained length); an encoder's on either side.
 
-    ``sinks`` of the first tokens stay in sight from everywhere, at their true distance; the scheme ``sinks`` counts
+    The first ``sinks`` tokens stay visible to all queries, at their true distance; the scheme ``sinks`` counts
     positions inside the cache instead.
     """
 
@@ -41,12 +41,12 @@ class Window(Scheme):
         self.idle = frozenset({"visible" if sinks else "regions"})
 
     def visible(self) -> Band:
-        """Distances under the size, on each side that is seen; with sinks the regions say it."""
+        """Distances under the size, on each visible side; with sinks the regions state it."""
         return EVERYTHING if self.sinks else self.near
 
     @property
     def near(self) -> Band:
-        """Distances under the size, on each side that is seen."""
+        """Distances under the size, on each visible side."""
         return Band(0 if self.geometry.causal else 1 - self.size, self.size)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
@@ -57,10 +57,10 @@ class Window(Scheme):
 
     @property
     def kept_keys(self) -> tuple[int, int]:
-        """What a decoder's next token can still see."""
+        """The keys that a decoder's next token can attend to."""
         return self.sinks, self.size - 1
 
     @property
     def unchanged_below(self) -> int:
-        """The size in a decoder, where the window cuts nothing off earlier tokens."""
+        """The size in a decoder, where the window hides no key of the first tokens."""
         return self.size if self.geometry.causal else 0

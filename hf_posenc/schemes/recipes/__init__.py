@@ -1,1 +1,1 @@
-"""Training recipes: positions are drawn or shifted while training lasts."""
+"""Training recipes: positions are drawn or shifted in training mode."""

@@ -1,11 +1,11 @@
-"""PoSE: train at the trained length for the target length, by leaving out positions between chunks of a text.
+"""PoSE: train at the trained length for the target length, by skipping positions between chunks of a sequence.
 
     p ← p + u_c           for tokens of chunk c = 0 … C − 1, u_0 = 0, u_c uniform in {u_{c−1} … L' − L}
 
-L is the length of the text and L' the target length. Of two chunks the first ends at a uniform place up to the middle;
-of C chunks each cut lies in its own 1/C of the text. Within a chunk distances are those of the text, across chunks they
-reach up to the target, at the cost of the short text. The text itself stays whole; the released code leaves out some of
-that too, which the authors found to matter little. Nothing is learned; compose it with a scaling, as "yarn+pose".
+L is the sequence length and L' the target length. Of two chunks the first ends at a uniform position up to the middle;
+of C chunks each boundary is drawn in its own 1/C of the sequence. Within a chunk distances are true, across chunks they
+reach up to the target length, at the cost of the short sequence. All tokens are kept; the released code also skips
+tokens, which the authors found to matter little. Nothing is learned; compose it with a scaling, as "yarn+pose".
 
 Zhu, Yang, Wang, Song, Wu, Wei, Li 2023, arXiv:2309.10400, section 3.2; the released code.
 """
@@ -23,7 +23,7 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("pose", paper="2309.10400")
 class PoSE(Recipe):
-    """Recipe for training: a text in ``chunks`` spread over the target length. Nothing at evaluation."""
+    """Recipe for training: a sequence in ``chunks`` spread over the target length. No effect in evaluation."""
 
     def __init__(self, geometry: Geometry, *, chunks: AtLeastTwo = 2) -> None:
         super().__init__(geometry)
@@ -34,11 +34,11 @@ class PoSE(Recipe):
             return positions
         length = longest_text(positions)
         room = (self.geometry.target_length - length).clamp(min=0)
-        skip, moved = torch.zeros_like(length), positions
+        skip, shifted = torch.zeros_like(length), positions
         for cut in range(1, self.chunks):
             first = (cut - 1) * length // self.chunks + 1
             start = whole_between(first, -(-cut * length // self.chunks))  # rounded up
             further = whole_between(skip, room)
-            moved = moved + (positions >= start) * (further - skip)
+            shifted = shifted + (positions >= start) * (further - skip)
             skip = further
-        return moved
+        return shifted

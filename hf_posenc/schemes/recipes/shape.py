@@ -1,11 +1,11 @@
-"""SHAPE and CAPE: absolute positions that forget where they began, by moving whole texts about in training.
+"""SHAPE and CAPE: random shifts of all positions of a sequence in training, so that only distance is informative.
 
     SHAPE    p ← p + Δ                    Δ uniform in {0 … max_shift}, by default as far as the target length allows
     CAPE     p ← e^λ (p + Δ + ε_p)        Δ, ε_p, λ uniform within ± max_shift, ± jitter, ± log_scale
 
-What survives is what does not change under the shift: distance. CAPE also blurs each distance (order stays, as ε is at
-most 1/2) and stretches all of them, so that positions become fractional: it works with functions of position, not with
-tables. Nothing is learned; relative schemes notice nothing of a shift.
+The model learns what the shift leaves unchanged: distance. CAPE also perturbs each distance (order stays, as ε is at
+most 1/2) and scales all of them, so that positions become fractional: it works with functions of position, not with
+tables. Nothing is learned; relative schemes are invariant to the shift.
 
 Kiyono, Kobayashi, Suzuki, Inui 2021, "SHAPE", arXiv:2109.05644, section 3; Likhomanenko, Xu, Synnaeve, Collobert,
 Rogozhnikov 2021, "CAPE", arXiv:2106.03143, section 3.
@@ -29,7 +29,7 @@ Jitter = Annotated[float, Ge(0), Le(0.5)]
 
 @register_scheme("shape", aliases=("random_shift",), paper="2109.05644")
 class SHAPE(Recipe):
-    """Recipe for training: all positions of a text shifted by one random number. Nothing at evaluation."""
+    """Recipe for training: all positions of a sequence shifted by one random number. No effect in evaluation."""
 
     def __init__(self, geometry: Geometry, *, max_shift: NotNegativeInt | None = None) -> None:
         super().__init__(geometry)
@@ -46,7 +46,7 @@ class SHAPE(Recipe):
 
 @register_scheme("cape", paper="2106.03143")
 class CAPE(Recipe):
-    """Recipe for training: positions of a text shifted, jittered and stretched at random. Nothing at evaluation."""
+    """Recipe for training: positions shifted, jittered and scaled at random. No effect in evaluation."""
 
     needs_function = True
 

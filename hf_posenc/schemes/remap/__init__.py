@@ -1,1 +1,1 @@
-"""Remapped distances: a RoPE model reads distances it was trained on."""
+"""Remapped distances: keep the distances of a RoPE model within its trained range."""

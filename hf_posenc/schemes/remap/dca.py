@@ -5,9 +5,9 @@
                min(i mod S + S, c) for keys of the chunk before
                min(2S − 1, c)      for older keys
 
-All keys are rotated once. Distances stay exact up to w + 1 across a boundary; beyond, order within old chunks is seen
-only through their own positions. The released code also grows a temperature with the text, so that cached keys keep an
-older one; here ``mscale`` takes the target length's, the same for all.
+All keys are rotated once. Distances stay exact up to w + 1 across a boundary; beyond, only the keys' positions inside
+their chunks differ. The released code also increases a temperature with the sequence length, so that cached keys keep
+an older one; here ``mscale`` takes the target length's, the same for all.
 
 An et al. 2024, "Training-Free Long-Context Scaling of Large Language Models", arXiv:2402.17463, section 3;
 github.com/HKUNLP/ChunkLlama.
@@ -62,7 +62,7 @@ class DualChunkAttention(Scheme):
         self.mscale = mscale
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """The own chunk, the one before, and all older ones; their keys stand at the same places."""
+        """The query's own chunk, the one before, and all older ones; keys have the same positions in all three."""
         return (
             Region(Band(None, 1, self.stride), self.in_chunk, self.in_chunk),
             Region(Band(1, 2, self.stride), self.after_chunk, self.in_chunk),
@@ -70,15 +70,15 @@ class DualChunkAttention(Scheme):
         )
 
     def in_chunk(self, positions: Tensor) -> Tensor:
-        """Places counted from the start of the chunk."""
+        """Positions counted from the start of the chunk."""
         return positions % self.stride
 
     def after_chunk(self, positions: Tensor) -> Tensor:
-        """Places counted from the start of the chunk before."""
+        """Positions counted from the start of the chunk before."""
         return (positions % self.stride + self.stride).clamp(max=self.chunk)
 
     def at_end(self, positions: Tensor) -> Tensor:
-        """One place for all queries, behind every key of a chunk."""
+        """One position for all queries, after every key of a chunk."""
         return torch.full_like(positions, min(2 * self.stride - 1, self.chunk))
 
     def logit_scale(self) -> float:
@@ -86,5 +86,5 @@ class DualChunkAttention(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """One chunk, in which positions are as they were."""
+        """The length of the first chunk, in which positions are unchanged."""
         return 0 if self.mscale else self.stride

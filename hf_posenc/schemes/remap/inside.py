@@ -1,4 +1,4 @@
-"""Biases that need a layer: what it reads, or its own projections. Elsewhere they can be named, but not computed."""
+"""Biases that need the hidden states or projections of a layer, and raise `OutsideModel` where there is none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hf_posenc.errors import OutsideModel
 
 
 def only_inside(scheme: str, needs: str) -> BlockBias:
-    """The bias of a scheme outside a model: it is there, and raises `OutsideModel` when its values are asked for."""
+    """The bias of a scheme outside a model, which raises `OutsideModel` when its values are computed."""
 
     def of_block(block: Block) -> object:
         raise OutsideModel(

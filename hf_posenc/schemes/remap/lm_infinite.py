@@ -1,10 +1,10 @@
-"""LM-Infinite: every token sees the first few and its neighbours, and nothing seems farther than those.
+"""LM-Infinite: attend to the first few tokens and the nearest ones, with distances bounded by the window.
 
-    row i sees    j < n_global        at distance n_local
+    query i sees  j < n_global        at distance n_local
                   i − j < n_local     at its true distance
 
-It removes both causes of failure: distances that training never saw, and more keys than it ever saw. A cache that grows
-as it is filled holds n_global + n_local − 1 keys.
+It removes both causes of failure: distances beyond those of training, and more keys than in training. A dynamic cache
+holds n_global + n_local − 1 keys.
 
 Han, Wang, Peng, Xiong, Chen, Ji, Wang 2023, "LM-Infinite", arXiv:2308.16137, section 4;
 github.com/Glaciohound/LM-Infinite. The optional attention to the top keys between the two is not part of this scheme.
@@ -43,17 +43,17 @@ class LMInfinite(Scheme):
         self.n_local = geometry.trained_length if n_local is None else n_local
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Neighbours as they stand; the first tokens at 0, seen from n_local."""
+        """Near keys at their true distance; the first tokens at position 0 for queries at n_local."""
         near, far = Band(None, self.n_local), Band(self.n_local, None, keys_until=self.n_global)
         return Region(near), Region(far, self.at_edge, torch.zeros_like)
 
     def at_edge(self, positions: Tensor) -> Tensor:
-        """Where every query stands for the first tokens."""
+        """Position of every query for the first tokens."""
         return torch.full_like(positions, self.n_local)
 
     @property
     def kept_keys(self) -> tuple[int, int]:
-        """The first tokens, and what the next one sees beside itself."""
+        """The first tokens, and the near keys of the next token other than its own."""
         return self.n_global, self.n_local - 1
 
     @property

@@ -1,11 +1,11 @@
-"""ReRoPE: beyond a window, every key seems equally far; leaky ReRoPE lets it seem farther, slowly.
+"""ReRoPE: clip distances at a window; leaky ReRoPE lets them grow slowly beyond it.
 
     Δ' = Δ for Δ < w,  w beyond                  Δ = i − j, w = window < trained length
     Δ' = Δ for Δ < w,  w + (Δ − w) / k beyond    leaky
-    an encoder sees both sides: Δ' = sign(Δ) g(|Δ|), which nobody has published figures of
+    an encoder has both signs: Δ' = sign(Δ) g(|Δ|), without published results
 
-Two regions: near pairs are rotated as ever; far ones meet a query that stands at w and keys that stand at 0. The cache
-keeps each key twice, rotated and raw, so that decoding rotates nothing again. Compose with log-n as ``"rerope+logn"``.
+Two regions: near pairs are rotated by their positions; far ones have the query at w and the keys at 0. The cache stores
+each key twice, rotated and raw, so that decoding rotates no key again. Compose with log-n as ``"rerope+logn"``.
 
 Su 2023, kexue.fm/archives/9708; github.com/bojone/rerope.
 """
@@ -25,7 +25,7 @@ from hf_posenc.schemes.registry import register_scheme
 
 
 class Remap(Scheme):
-    """Base of the remaps: they keep the host's rotation and change the positions it is given."""
+    """Base of the remaps: they keep the model's rotation and change its positions."""
 
     replaces_host = False
     needs_rotation = True
@@ -57,7 +57,7 @@ class Remap(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """The window, within which a decoder's tokens see nothing far."""
+        """The window in a decoder: up to that length no key is far."""
         return self.window if self.geometry.causal else 0
 
 
@@ -73,11 +73,11 @@ class ReRoPE(Remap):
         return back if ctx.causal else (*back, Region(self.ahead, self.at_other_edge, torch.zeros_like))
 
     def at_edge(self, positions: Tensor) -> Tensor:
-        """Where every query stands for its far keys: at the window's edge."""
+        """Position of every query for its far keys: the window's edge."""
         return torch.full_like(positions, self.window)
 
     def at_other_edge(self, positions: Tensor) -> Tensor:
-        """The same for far keys ahead."""
+        """The same for far later keys."""
         return torch.full_like(positions, -self.window)
 
 
@@ -97,13 +97,13 @@ class LeakyReRoPE(Remap):
         return back if ctx.causal else (*back, Region(self.ahead, self.slowed_query_ahead, self.slowed))
 
     def slowed(self, positions: Tensor) -> Tensor:
-        """Where a far key stands; float32 has no fractions of a position left at 10⁶."""
+        """Position of a far key, float64: float32 has too few digits for fractions at 10⁶."""
         return positions.to(torch.float64) / self.k
 
     def slowed_query(self, positions: Tensor) -> Tensor:
-        """Where its query stands: shifted to meet the window's edge."""
+        """Position of its query, shifted so that distances are continuous at the window's edge."""
         return self.slowed(positions) + self.window * (1 - 1 / self.k)
 
     def slowed_query_ahead(self, positions: Tensor) -> Tensor:
-        """The same for keys ahead."""
+        """The same for later keys."""
         return self.slowed(positions) - self.window * (1 - 1 / self.k)

@@ -1,4 +1,4 @@
-"""Self-Extend: neighbours keep their exact distance, keys beyond a window are told apart only by groups.
+"""Self-Extend: near keys keep their exact distance, distances beyond a window are counted in groups of tokens.
 
     Δ' = i − j                                     for i − j < W
          ⌊i / G⌋ − ⌊j / G⌋ + W − ⌊W / G⌋            beyond          W = window, G = group
@@ -58,16 +58,16 @@ class SelfExtend(Remap):
         self.shift = SHIFTS[floor](self.window, self.group)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Neighbours as they stand; beyond them group numbers, the queries' shifted to meet the window's edge."""
+        """Near keys at their true distance; beyond, group numbers, shifted for queries to meet the window's edge."""
         return Region(self.near), Region(self.far, self.shifted, self.grouped)
 
     def grouped(self, positions: Tensor) -> Tensor:
-        """Number of the group a key stands in; float32 has no thirds of a position left at 10⁶."""
+        """Group number of a key; float64 for fractional shifts, for which float32 has too few digits at 10⁶."""
         groups = positions // self.group
         return groups.to(torch.float64) if isinstance(self.shift, float) else groups
 
     def shifted(self, positions: Tensor) -> Tensor:
-        """Where its query stands."""
+        """Position of its query."""
         return self.grouped(positions) + self.shift
 
 

@@ -1,10 +1,10 @@
-"""STRING: shifted rotary position embedding. Far keys are seen at distances that training saw more often.
+"""STRING: shifted rotary position embedding, which maps far keys to distances that were more frequent in training.
 
     Δ' = Δ for Δ < S,  Δ − S + W beyond         Δ = i − j, S = shift, W = local
 
-Long distances are rare in training, so their rotations are badly learned even within the trained length; shifting them
-down by S − W moves them to where training was dense. Keys are rotated once: only the queries of the far region turn by
-another angle. Δ = S is counted once, in the far region (the released code computes it in both).
+Long distances are rare in training, so their rotations are badly learned even within the trained length; reducing them
+by S − W maps them to frequent ones. Keys are rotated once: only the queries of the far region are rotated by another
+angle. Δ = S belongs to the far region (the released code computes it in both).
 
 An et al. 2024, "Why Does the Effective Context Length of LLMs Fall Short?", arXiv:2410.18745, section 4;
 github.com/HKUNLP/STRING.
@@ -49,11 +49,11 @@ class String(Scheme):
             )
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """Near pairs, and far ones with their queries closer; all keys stand as they are."""
+        """Near pairs, and far pairs with shifted queries; the positions of keys are unchanged."""
         return Region(Band(None, self.shift)), Region(Band(self.shift, None), self.shifted)
 
     def shifted(self, positions: Tensor) -> Tensor:
-        """Where a query stands for its far keys."""
+        """Position of a query for its far keys."""
         return positions - self.shift + self.local
 
     @property

@@ -1,9 +1,9 @@
-"""ABF, adjusted base frequency: RoPE with a base so large that far positions still look near, trained on.
+"""ABF, adjusted base frequency: RoPE with a larger base, for continued training.
 
     ω_m = base^(−2m / d),   base = 500 000
 
-All pairs but the fastest turn more slowly, whatever the factor asked for: the base is the choice. A published lower
-bound for a context of L tokens is base ≥ 0.0424 L^1.63 (arXiv:2405.14591).
+All pairs but the fastest rotate more slowly, independently of the factor: only the base counts. A published lower bound
+for a context of L tokens is base ≥ 0.0424 L^1.63 (arXiv:2405.14591).
 
 Xiong et al. 2023, "Effective Long-Context Scaling of Foundation Models", arXiv:2309.16039, section 2.1.
 """

@@ -1,11 +1,11 @@
-"""Dynamic NTK: the base grows with the text, and no text within the trained length is touched.
+"""Dynamic NTK: the RoPE base grows with the sequence length; sequences within the trained length are unchanged.
 
     base'(L) = base · (1 + f (L / L0 − 1))^(d / (d − 2))  for L > L0, base for L ≤ L0        f = multiplier
 
-L is the length *at each query row*: token i and every key it reads turn by the base of length i + 1. One length for a
-whole call, as elsewhere, makes a token's output depend on what comes after it, and a cached text differ from one read
-at once. Keys are therefore cached raw and rotated by the row that reads them. An encoder's rows have one length, their
-text's.
+L is the length *at each query*: token i and all its keys are rotated with the base of length i + 1. One length for a
+whole call, as in other implementations, makes a token's output depend on later tokens, and cached decoding differ from
+a single forward pass. Keys are therefore cached raw and rotated for each query. All queries of an encoder have one
+length, that of their sequence.
 
 emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
 """
@@ -32,11 +32,11 @@ from hf_posenc.schemes.rotary.rotary import Rotary
     paper="https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr",
 )  # fmt: skip
 class DynamicNTK(Scheme):
-    """RoPE whose base follows the length of the text so far. Lossless up to the trained length, usable to 2–4×.
+    """RoPE whose base follows the sequence length so far. Exact up to the trained length, usable to 2–4×.
 
-    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of rows share
-    a rotation: cheaper, and still the same whether cached or not; decoding then rotates the new key only, but for the
-    first token of a step. ``multiplier`` stretches more than the length needs.
+    ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of queries
+    share a rotation: cheaper, and still the same with and without cache; decoding then rotates the new key only, except
+    at the first token of a step. ``multiplier`` scales the base by more than the length requires.
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class DynamicNTK(Scheme):
         self.native_parameters = rope.scaled_as("dynamic", factor=multiplier)
 
     def row_rotation(self) -> RowRotation:
-        """The rotation of every length a row can have."""
+        """The rotation of every length that a query can have."""
         return RowRotation(self.length_of, self.rotation_of, self.frequencies_of)
 
     def length_of(self, positions: Tensor) -> Tensor:
-        """Length at query rows that stand at ``positions […]``, rounded up; at least the trained length."""
+        """Length at queries of ``positions […]``, rounded up; at least the trained length."""
         trained, step = self.geometry.trained_length, self.granularity
         lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
         beyond = (lengths - trained).clamp(min=0)
         return trained + (beyond + step - 1) // step * step
 
     def rotation_of(self, length: int) -> Rotation:
-        """The rotation of rows of some length."""
+        """The rotation of queries at one length."""
         stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)
         return Rotation(stretched(self.frequencies, stretch), self.unscaled.layout)
 
     def frequencies_of(self, lengths: Tensor) -> Tensor:
-        """Radians per token of each pair in rows of ``lengths […]``, ``[…, pairs]``, float64."""
+        """Radians per token of each pair at ``lengths […]``, ``[…, pairs]``, float64."""
         exact = torch.float32 if lengths.device.type == "mps" else torch.float64
         stretch = 1 + self.multiplier * (lengths.to(exact) / self.geometry.trained_length - 1)
         unscaled = torch.tensor(self.frequencies, dtype=exact, device=lengths.device)
@@ -78,12 +78,12 @@ class DynamicNTK(Scheme):
         return unscaled * stretch[..., None] ** -powers
 
     def native_within_trained(self) -> dict[str, Any]:
-        """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
+        """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""
         return self.native_parameters
 
     @property
     def unchanged_below(self) -> int:
-        """The trained length, where the unscaled rotation is the host's own."""
+        """The trained length, where the unscaled rotation is the model's own."""
         host = self.geometry.rotary
         if not self.geometry.causal or host is None:
             return 0

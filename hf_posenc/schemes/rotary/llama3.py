@@ -1,9 +1,9 @@
-"""Llama 3.1's scaling: keep pairs that turn often in the trained length, slow those that hardly turn, blend between.
+"""Llama 3.1's scaling: keep pairs with many rotations in the trained length, slow those with few, blend in between.
 
-    ω'_m = (1 − g_m) ω_m / s + g_m ω_m          g_m = (r_m − low) / (high − low), cut to 0 … 1
+    ω'_m = (1 − g_m) ω_m / s + g_m ω_m          g_m = (r_m − low) / (high − low), clipped to 0 … 1
 
-r_m = trained length · ω_m / 2π is the number of turns, s = factor. The same idea as YaRN's, with a ramp linear in the
-turns, narrower bounds and no temperature.
+r_m = trained length · ω_m / 2π is the number of rotations, s = factor. The same idea as YaRN's, with a ramp linear in
+the number of rotations, narrower bounds and no temperature.
 
 Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783; the released code.
 """
@@ -22,7 +22,7 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 
 @register_scheme("llama3", paper="2407.21783", zero_shot=True)
 class Llama3(Rotary):
-    """RoPE with pairs of at most ``low_freq_factor`` turns slowed, those of at least ``high_freq_factor`` kept."""
+    """RoPE with pairs of at most ``low_freq_factor`` rotations slowed, those of at least ``high_freq_factor`` kept."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Llama3(Rotary):
         self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
 
     def frequencies(self) -> tuple[float, ...]:
-        """Radians per token of each pair, blended by its number of turns."""
+        """Radians per token of each pair, blended by its number of rotations."""
         return tuple(self._blended(w) for w in super().frequencies())
 
     def native(self) -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ class Llama3(Rotary):
         )  # fmt: skip
 
     def _blended(self, frequency: float) -> float:
-        turns = self.geometry.trained_length * frequency / (2 * math.pi)
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        rotations = self.geometry.trained_length * frequency / (2 * math.pi)
+        kept = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = min(max(kept, 0.0), 1.0)
         return (1 - kept) * frequency / self.geometry.factor + kept * frequency

@@ -1,15 +1,15 @@
-"""LongRoPE: a stretch of its own for every pair, found by search; short texts keep (almost) their old rotation.
+"""LongRoPE: a searched scaling factor for every pair; short sequences keep (almost) their unscaled rotation.
 
-    ω'_m = ω_m / short_m    in rows i < L0            L0 = trained length
-           ω_m / long_m     in rows i ≥ L0            short, long: d / 2 numbers ≥ 1
-    score' = (1 + ln s / ln L0) score                 s = factor, at every length
+    ω'_m = ω_m / short_m    for queries i < L0            L0 = trained length
+           ω_m / long_m     for queries i ≥ L0            short, long: d / 2 numbers ≥ 1
+    score' = (1 + ln s / ln L0) score                     s = factor, at every length
 
-A row is a query with every key it reads: token i turns by the length of the text up to it, never by what comes after,
-and the cache holds each key twice, under either rotation. One length for a whole call, as elsewhere, makes a cached
-text differ from one read at once. An encoder's rows have one length, that of their text.
+A query and all its keys are rotated alike: token i by the sequence length up to it, never by later tokens, and the
+cache stores each key twice, under either rotation. One length for a whole call, as in other implementations, makes
+cached decoding differ from a single forward pass. All queries of an encoder have one length, that of their sequence.
 
-`hf_posenc.training.longrope_search.search_longrope` finds ``long_factor`` on a text. Without one the stretch is that
-of `ntk_parts`, a seed of the paper's search, and ``short_factor`` is one throughout.
+`hf_posenc.training.longrope_search.search_longrope` finds ``long_factor`` on a corpus. Without one the scaling is that
+of `ntk_parts`, an initial candidate of the paper's search, and ``short_factor`` is one throughout.
 
 Ding et al. 2024, "LongRoPE", arXiv:2402.13753, sections 3 and 4; microsoft/LongRoPE; transformers' ``longrope``.
 """
@@ -42,12 +42,12 @@ from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 @register_scheme("longrope", aliases=("su", "phi3"), zero_shot=True, cache="copies", paper="2402.13753")
 class LongRoPE(Rotary):
-    """RoPE with one stretch a pair, another one beyond the trained length. Usable to 8× with searched factors.
+    """RoPE with one scaling factor per pair, another beyond the trained length. Usable to 8× with searched factors.
 
-    ``attention_factor`` is what cosines and sines are multiplied with, √(1 + ln s / ln L0) by default; logits get its
-    square. ``keep_start`` > 0, tokens at the start of a text that keep their unscaled angles, is refused: the angle
-    would jump back where scaling begins, the score of a pair would depend on more than its distance, and a text moved
-    on by a few positions would read differently. The paper's code offers it; transformers and Phi-3 do without.
+    ``attention_factor`` multiplies cosines and sines, √(1 + ln s / ln L0) by default; logits get its square.
+    ``keep_start`` > 0, the number of first tokens that keep their unscaled angles, is refused: the angle would be
+    discontinuous where scaling begins, the score of a pair would depend on more than its distance, and outputs
+    would change with a shift of all positions. The paper's code offers it; transformers and Phi-3 do without.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LongRoPE(Rotary):
         super().__init__(geometry, base=base)
         if keep_start:
             raise OptionOutOfRange(
-                f"keep_start must be 0, got {keep_start}: unscaled angles at the start of a text are not a function "
+                f"keep_start must be 0, got {keep_start}: unscaled angles at the first tokens are not a function "
                 "of distance. Leave the option out."
             )
         by_parts = NTKByParts(geometry, base=base).frequencies()
@@ -74,36 +74,36 @@ class LongRoPE(Rotary):
         self.idle = frozenset({"row_rotation"} if geometry.causal else {"rotation", "regions"})
 
     def frequencies(self) -> tuple[float, ...]:
-        """Radians per token of each pair in rows within the trained length."""
+        """Radians per token of each pair for queries within the trained length."""
         return divided(super().frequencies(), self.short_factor)
 
     def long_frequencies(self) -> tuple[float, ...]:
-        """Radians per token of each pair in rows beyond it."""
+        """Radians per token of each pair for queries beyond it."""
         return divided(super().frequencies(), self.long_factor)
 
     @property
     def short(self) -> Rotation:
-        """Of rows within the trained length."""
+        """Rotation of queries within the trained length."""
         return self.rotation_by(self.frequencies())
 
     @property
     def long(self) -> Rotation:
-        """Of rows beyond it."""
+        """Rotation of queries beyond it."""
         return self.rotation_by(self.long_frequencies())
 
-    def rotation(self) -> Rotation | None:  # type: ignore[override]  # an encoder rotates by the length of its text
+    def rotation(self) -> Rotation | None:  # type: ignore[override]  # an encoder rotates by its sequence length
         return self.short if self.geometry.causal else None
 
     def row_rotation(self) -> RowRotation | None:
-        """In an encoder the length of a text decides for all its rows."""
+        """In an encoder all queries are rotated by the length of their sequence."""
         return None if self.geometry.causal else RowRotation(text_lengths, self.rotation_of, self.frequencies_of)
 
     def rotation_of(self, length: int) -> Rotation:
-        """The rotation of a text of some length."""
+        """The rotation of a sequence of one length."""
         return self.short if length <= self.geometry.trained_length else self.long
 
     def frequencies_of(self, lengths: Tensor) -> Tensor:
-        """Radians per token of each pair in texts of ``lengths […]``, ``[…, pairs]``, float64."""
+        """Radians per token of each pair in sequences of ``lengths […]``, ``[…, pairs]``, float64."""
         exact = torch.float32 if lengths.device.type == "mps" else torch.float64
         short, long = (
             torch.tensor(w, dtype=exact, device=lengths.device) for w in (self.frequencies(), self.long_frequencies())
@@ -111,7 +111,7 @@ class LongRoPE(Rotary):
         return torch.where((lengths <= self.geometry.trained_length)[..., None], short, long)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """In a decoder, rows within the trained length, and rows beyond."""
+        """In a decoder, queries within the trained length, and queries beyond."""
         short, long, edge = self.short, self.long, self.geometry.trained_length
         if short == long or not self.geometry.causal:
             return ONE_REGION
@@ -122,12 +122,12 @@ class LongRoPE(Rotary):
 
     @property
     def scales_logits(self) -> bool:
-        """A rotation by rows, as an encoder has it, knows no amplitude."""
+        """True for encoders, too: a rotation by length has no amplitude."""
         return self.rotates_all or not self.geometry.causal
 
     @property
     def unchanged_below(self) -> int:
-        """The trained length, where neither the rotation nor the logits' scale differs from the host's."""
+        """The trained length, where neither the rotation nor the logits' scale differs from the model's."""
         host = self.geometry.rotary
         if not self.geometry.causal or host is None:
             return 0
@@ -135,7 +135,7 @@ class LongRoPE(Rotary):
         return self.geometry.trained_length if as_host else 0
 
     def native_within_trained(self) -> dict[str, Any]:
-        """transformers turns all rows of a text by its whole length, and cached keys by the one they came at."""
+        """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""
         return self.scaled_as(
             "longrope", short_factor=list(self.short_factor), long_factor=list(self.long_factor),
             factor=self.geometry.factor, attention_factor=self.attention_factor,
@@ -153,7 +153,7 @@ class LongRoPE(Rotary):
 
 
 def divided(frequencies: tuple[float, ...], factors: tuple[float, ...]) -> tuple[float, ...]:
-    """Pair by pair."""
+    """Divide frequencies by factors, pair by pair."""
     return tuple(w / f for w, f in zip(frequencies, factors, strict=True))
 
 

@@ -1,9 +1,9 @@
-"""M-RoPE: time, height and width share the pairs of one RoPE, so that text is read exactly as before.
+"""M-RoPE: time, height and width share the pairs of one RoPE; on text it equals RoPE.
 
-    pair m turns by ω_m · (t, h or w),  ω_m = θ^(−2m / d)          section = pairs of t, h, w, together d / 2
+    pair m is rotated by ω_m · (t, h or w),  ω_m = θ^(−2m / d)          section = pairs of t, h, w, together d / 2
 
 Sections follow one another (Qwen2-VL: [16, 24, 24]), which gives time the fast pairs and width the slow ones, or are
-``interleaved`` (Qwen3-VL: [24, 20, 20]): t h w t h w …, then t to the end. A token of text stands at t = h = w = p.
+``interleaved`` (Qwen3-VL: [24, 20, 20]): t h w t h w …, then t to the end. A text token has t = h = w = p.
 
 Wang et al. 2024, "Qwen2-VL", arXiv:2409.12191, section 2.1; Qwen3-VL, arXiv:2511.21631.
 """
@@ -26,9 +26,9 @@ AXES = 3
 
 @register_scheme("mrope", aliases=("m-rope",), paper="2409.12191", zero_shot=True)
 class MRoPE(Rotary):
-    """RoPE whose pairs read time, height or width, given as ``position_ids [3, batch, token]``. On text it is RoPE.
+    """RoPE whose pairs encode time, height or width, given as ``position_ids [3, batch, token]``. On text it is RoPE.
 
-    By default the sections are Qwen2-VL's or, interleaved, Qwen3-VL's, in proportion to the host's heads.
+    By default the sections are Qwen2-VL's or, interleaved, Qwen3-VL's, in proportion to the model's heads.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class MRoPE(Rotary):
         return Rotation(self.frequencies(), self.layout, axes=self.axes())
 
     def axes(self) -> tuple[int, ...]:
-        """Which coordinate turns each pair: 0 for time, 1 for height, 2 for width."""
+        """Coordinate that rotates each pair: 0 for time, 1 for height, 2 for width."""
         if not self.interleaved:
             return tuple(axis for axis, count in enumerate(self.section) for _ in range(count))
         return tuple(m % AXES if m // AXES < self.section[m % AXES] else 0 for m in range(self.dims // 2))

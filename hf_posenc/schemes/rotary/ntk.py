@@ -1,9 +1,9 @@
-"""NTK-aware scaling: change the base, so that slow clock hands stretch by the factor and the fastest not at all.
+"""NTK-aware scaling: increase the base, which slows the slowest pair by the factor and the fastest not at all.
 
     ω'_m = base'^(−2m / d)          base' = base · s^(d / (d − 2)),  s = factor
 
-Pair 0 turns as before, the last pair exactly s times as slowly. In between every pair stretches less than s, so the
-usable length falls short of the factor: ask for more than is needed.
+Pair 0 is unchanged, the last pair rotates exactly s times as slowly. Every pair in between is slowed by less than s, so
+the usable length falls short of the factor: choose a larger factor than needed.
 
 bloc97 2023, reddit.com/r/LocalLLaMA/comments/14lz7j5; Peng et al. 2023, arXiv:2309.00071, section 3.1.
 """
@@ -32,7 +32,7 @@ class NTK(Rotary):
         return stretched(super().frequencies(), self.geometry.factor)
 
     def native(self) -> dict[str, Any] | None:
-        """A larger base, which every model has a place for."""
+        """A larger base, which every configuration can store."""
         pairs = len(self.frequencies())
         return self.scaled_as("default") | {
             "rope_theta": self.base * self.geometry.factor ** (pairs / max(pairs - 1, 1))

@@ -1,7 +1,7 @@
-"""NTK-by-parts, first release: interpolate the slow pairs, change the base in the middle, leave the fast ones alone.
+"""NTK-by-parts, first release: interpolate the slow pairs, change the base of middle ones, keep the fast ones.
 
-    mixed_m = α_m ω_m / s + (1 − α_m) ω^ntk_m         α: 0 for pairs turning ≥ 1.25 times in the trained length,
-    ω'_m    = γ_m mixed_m + (1 − γ_m) ω_m                1 for ≤ 0.75;   γ: 0 for ≥ 16, 1 for ≤ 2
+    mixed_m = α_m ω_m / s + (1 − α_m) ω^ntk_m         α: 0 for ≥ 1.25 rotations in the trained length, 1 for ≤ 0.75
+    ω'_m    = γ_m mixed_m + (1 − γ_m) ω_m             γ: 0 for ≥ 16, 1 for ≤ 2
 
 Both ramps are linear in the pair index, between rounded bounds; ω^ntk are the frequencies of `ntk`, s = factor. The
 bounds were found on LLaMA. YaRN's paper drops the base change, which is `ntk_parts`.
@@ -30,8 +30,8 @@ class NTKByPartsV1(Rotary):
 
     def frequencies(self) -> tuple[float, ...]:
         unscaled, s = super().frequencies(), self.geometry.factor
-        interpolated = slowed_between(self.pair_turning(1.25), self.pair_turning(0.75), self.dims)
-        scaled = slowed_between(self.pair_turning(16.0), self.pair_turning(2.0), self.dims)
+        interpolated = slowed_between(self.pair_with_rotations(1.25), self.pair_with_rotations(0.75), self.dims)
+        scaled = slowed_between(self.pair_with_rotations(16.0), self.pair_with_rotations(2.0), self.dims)
         mixed = blended(interpolated, [w / s for w in unscaled], stretched(unscaled, s))
         return tuple(blended(scaled, mixed, unscaled))
 

@@ -1,10 +1,10 @@
-"""Partial rotation: the first channels of each head know position, the others match content wherever it stands.
+"""Partial rotation: rotate the first channels of each head; the others encode content without position.
 
-    the first d' = fraction · d channels are rotated, ω_m = θ^(−2m / d');  the others are left alone
+    the first d' = fraction · d channels are rotated, ω_m = θ^(−2m / d');  the others are unchanged
 
 d are the channels that the model rotates already, or all of a head where it rotates none; d' is rounded down to an even
-number. The frequencies run through their whole range in fewer steps: this is not `proportional`, which keeps the
-spacing of a full head and leaves out the slow end.
+number. The frequencies cover their whole range in fewer steps, unlike `proportional`, which keeps the spacing of a full
+head and leaves out the slow end.
 
 Wang and Komatsuzaki 2021, GPT-J; Black et al. 2022, "GPT-NeoX-20B", arXiv:2204.06745, section 2.
 """
@@ -20,7 +20,7 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 
 @register_scheme("partial", aliases=("partial_rotary",), paper="2204.06745")
 class Partial(Rotary):
-    """RoPE on a fraction of the channels that are rotated otherwise. No parameters; for training from scratch."""
+    """RoPE on a fraction of the channels that are otherwise rotated. No parameters; for training from scratch."""
 
     def __init__(
         self, geometry: Geometry, *, fraction: Fraction = 0.5, base: Base | None = None, layout: Layout | None = None

@@ -1,6 +1,6 @@
-"""Position interpolation: squeeze the positions of the target into the trained range.
+"""Position interpolation: scale the positions of the target length into the trained range.
 
-    ω'_m = ω_m / s        s = factor; the same as reading position p at p / s
+    ω'_m = ω_m / s        s = factor; the same as position p / s in place of p
 
 Chen, Wong, Chen, Tian 2023, arXiv:2306.15595, section 2; kaiokendev's "linear scaling", 2023.
 """
@@ -17,7 +17,7 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 
 @register_scheme("pi", aliases=("linear",), paper="2306.15595", zero_shot=True)
 class PositionInterpolation(Rotary):
-    """Every frequency divided by the factor. Neighbours become hard to tell apart: tune briefly beyond 2×."""
+    """Every frequency divided by the factor. Adjacent positions become hard to distinguish: tune briefly beyond 2×."""
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
         super().__init__(geometry, base=base)

@@ -1,9 +1,9 @@
-"""p-RoPE: keep the fast frequencies as they are and stop the slow ones, which carry meaning rather than position.
+"""p-RoPE: keep the fast frequencies and set the slow ones to zero, as those carry meaning rather than position.
 
     ω'_m = ω_m / s for the first ⌊p d / 2⌋ pairs,  0 for the others          ω_m = θ^(−2m / d),  s = factor
 
-Same number of turning pairs as `partial` with ``fraction=p``, but other frequencies (those of a full head) and, in the
-half layout, other channels: the ones that stand still are the last of either half.
+Same number of rotated pairs as `partial` with ``fraction=p``, but other frequencies (those of a full head) and, in the
+half layout, other channels: the unrotated ones are the last of either half.
 
 Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Veličković 2024, "Round and Round We Go!", arXiv:2410.06205, section 6;
 transformers' ``proportional`` (Gemma 4, where p is 0.25).
@@ -27,13 +27,13 @@ class Proportional(Rotary):
         self, geometry: Geometry, *, p: UnitInterval = 0.75, base: Base | None = None, layout: Layout | None = None
     ) -> None:
         super().__init__(geometry, base=base, layout=layout)
-        self.p, self.turning = p, int(p * self.dims // 2)
+        self.p, self.rotated_pairs = p, int(p * self.dims // 2)
 
     def frequencies(self) -> tuple[float, ...]:
         scaled = (w / self.geometry.factor for w in super().frequencies())
-        return tuple(w if m < self.turning else 0.0 for m, w in enumerate(scaled))
+        return tuple(w if m < self.rotated_pairs else 0.0 for m, w in enumerate(scaled))
 
     def native(self) -> dict[str, Any] | None:
         if not self.rotates_all:
-            return None  # there, transformers has one number for what is rotated and for what stands still
+            return None  # transformers has one number for the rotated channels and the rotated pairs
         return self.scaled_as("proportional", partial_rotary_factor=self.p, factor=self.geometry.factor)

@@ -1,11 +1,11 @@
-"""Axial RoPE: a part of every head for each axis of a picture, a film or any other grid.
+"""Axial RoPE: separate channels of every head for each axis of an image, a video or any other grid.
 
     R(x, y, …) = diag(R_d1(x), R_d2(y), …)          ω_m = base^(−2m / d_a) within the d_a channels of axis a
 
-Every axis turns pairs of its own, so the score depends on (Δx, Δy, …), each on its own; two coordinates never share a
-pair. Where the caller gives no coordinates, the n-th token stands in row n // W and column n mod W of a ``grid`` [H, W]
-(row-major, any number of axes). Pairs are numbered axis by axis: in the ``interleaved`` layout each axis has its own
-stretch of channels, in the ``half`` layout one in either half of the head, as in Qwen2-VL's vision tower.
+Every axis rotates its own pairs, so the score depends on (Δx, Δy, …), each separately; two coordinates never share a
+pair. Where the caller gives no coordinates, the n-th token is in row n // W and column n mod W of a ``grid`` [H, W]
+(row-major, any number of axes). Pairs are numbered axis by axis: in the ``interleaved`` layout the channels of an axis
+are contiguous, in the ``half`` layout it has one range in either half of the head, as in Qwen2-VL's vision tower.
 
 Su 2021, kexue.fm/archives/8397; Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer",
 arXiv:2403.13298, section 3 (where the base is 100).
@@ -38,11 +38,11 @@ Axes = Annotated[int, Gt(0), Le(16)]
 
 @register_scheme("rope_nd", aliases=("axial", "rope2d"), paper="2403.13298")
 class AxialRoPE(Scheme):
-    """RoPE over two or more coordinates, each turning its own channels. No parameters; for training from scratch.
+    """RoPE over two or more coordinates, each rotating its own channels. No parameters; for training from scratch.
 
     Coordinates come as ``position_ids [axes, batch, token]``, or from ``grid`` (default: a square, or cube, just large
-    enough for the trained length). A text longer than the grid goes on below it. ``dims`` are the channels of each
-    axis, by default all alike; channels left over are not rotated. ``base`` is one number, or one an axis.
+    enough for the trained length). A sequence longer than the grid continues along its first axis. ``dims`` are the
+    channels of each axis, by default equal; other channels are not rotated. ``base`` is one number, or one per axis.
     """
 
     option_aliases: ClassVar[dict[str, str]] = {"coords": "grid"}
@@ -81,7 +81,7 @@ class AxialRoPE(Scheme):
         return Rotation(tuple(w for frequencies in of_axes for w in frequencies), self.layout, axes=axes)
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
-        """The caller's coordinates, or the grid's: row-major, only the first axis without an end."""
+        """The caller's coordinates, or the grid's: row-major, with an unbounded first axis."""
         if given is not None:
             return checked(given, len(self.grid), "rope_nd")
         found = []

@@ -1,10 +1,10 @@
 """RoPE: rotate pairs of query and key channels by position; their product then depends on the distance alone.
 
-    q'_i = R(i) q_i,  k'_j = R(j) k_j,   R(p) turns pair m by p ω_m,   ω_m = θ^(−2m / d),  d = rotary_dim
+    q'_i = R(i) q_i,  k'_j = R(j) k_j,   R(p) rotates pair m by p ω_m,   ω_m = θ^(−2m / d),  d = rotary_dim
     q'_i · k'_j = Σ_m Re[q_m k*_m e^(i ω_m (i − j))]
 
-On a host that has RoPE this is what it does already; on GPT-2 and BERT it replaces the learned table. Checkpoints come
-in two layouts, ``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated as they stand, and
+A model that has RoPE is unchanged; on GPT-2 and BERT it replaces the learned table. Checkpoints come in two layouts,
+``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated in their own layout, and
 `hf_posenc.core.rotation.forms.weight_rows` converts the weights of one layout to the other.
 
 Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
@@ -76,13 +76,13 @@ class Rotary(Scheme):
         """Whether ``attention_factor`` scales whole logits, squared, rather than the rotated channels alone."""
         return self.rotates_all
 
-    def pair_turning(self, turns: float) -> float:
-        """Index, fractional, of the pair that turns that many times within the trained length."""
+    def pair_with_rotations(self, rotations: float) -> float:
+        """Fractional index of the pair that makes so many rotations within the trained length."""
         d, trained = self.dims, self.geometry.trained_length
-        return d * math.log(trained / (2 * math.pi * turns)) / (2 * math.log(self.base))
+        return d * math.log(trained / (2 * math.pi * rotations)) / (2 * math.log(self.base))
 
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
-        """``rope_parameters`` of a kind that transformers knows."""
+        """``rope_parameters`` of one of transformers' types."""
         partly = {} if self.rotates_all else {"partial_rotary_factor": self.dims / self.geometry.head_dim}
         return {"rope_type": kind, "rope_theta": self.base, **partly, **numbers}
 
@@ -91,7 +91,7 @@ class Rotary(Scheme):
 class RoPE(Rotary):
     """Rotation by the unscaled frequencies; relative; poor beyond the trained length.
 
-    ``on_v`` rotates the values too, as RoFormer's ``rotary_value``; outputs then know absolute positions. With
+    ``on_v`` rotates the values too, as RoFormer's ``rotary_value``; outputs then depend on absolute positions. With
     ``learn_freq`` the frequencies are ω_m e^(δ_m), δ learned and zero at the start, shared by all layers.
     """
 
@@ -115,12 +115,12 @@ class RoPE(Rotary):
         self.correction = nn.Parameter(torch.zeros(self.dims // 2)) if learn_freq else None
 
     def reset_parameters(self) -> None:
-        """Back to the frequencies of the formula."""
+        """Reset to the frequencies of the formula."""
         if self.correction is not None:
             nn.init.zeros_(self.correction)
 
     def native(self) -> dict[str, Any] | None:
-        """Nothing scaled; what else is asked for shows in the rotation."""
+        """Unscaled; the other options show in the rotation."""
         return self.scaled_as("default")
 
     def rotation(self) -> Rotation:
@@ -130,8 +130,8 @@ class RoPE(Rotary):
     def corrected(self, correction: Tensor) -> Tensor:
         """ω_m e^(δ_m) for ``correction [pairs]`` in any dtype, in float64 where the device has it.
 
-        What is learned is δ, not ω: a cast to bfloat16 would round a frequency by half a percent, which is radians at
-        position 10³, and leaves a δ near zero where it is.
+        δ is learned, not ω: bfloat16 would round a frequency by half a percent, which is radians at position 10³, and
+        hardly changes a δ near zero.
         """
         exact = torch.float32 if correction.device.type == "mps" else torch.float64
         frequencies = torch.tensor(self.frequencies(), dtype=exact, device=correction.device)

@@ -1,11 +1,12 @@
-"""xPos: RoPE whose pairs also fade with distance, the slow ones least.
+"""xPos: RoPE whose pairs also decay with distance, the slow ones least.
 
     q_i' = R(i) q_i ζ_m^(i / B),  k_j' = R(j) k_j ζ_m^(−j / B)        ζ_m = (2m + γ d) / ((1 + γ) d), B = scale_base
     per pair m the score of RoPE times ζ_m^((i − j) / B)
 
-Written as above the factors overflow (float32 at 65k tokens). Here keys are scaled from the start of their chunk, and
-queries from the start of the chunk they read, once for every chunk back: all factors stay within e^±5, a key is cached
-once and for good, and the result is exact at every length. Only the past fades, so there must be no future in sight.
+The factors of this formula overflow (float32 at 65k tokens). Here keys are scaled relative to the start of their chunk,
+and queries relative to the start of the chunk of their keys, once per chunk distance: all factors stay within e^±5, a
+key is cached once, and the result is exact at every length. The decay is defined for earlier keys only, so the scheme
+needs a decoder.
 
 Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554, section 2.2.
 """
@@ -32,11 +33,10 @@ LARGEST = 5.0  # exponent: e^5 leaves float16 room for the keys themselves
 class XPos(Rotary):
     """Rotation with exponential decay by pair. No parameters; trained from scratch.
 
-    A graph for any length (`torch.export`, `torch.compile`) holds for the lengths with as many chunks as the one it was
-    made at: a compiler makes another where a chunk begins, and an exported program ends there.
+    A graph for any length (`torch.export`, `torch.compile`) is valid for the lengths with as many chunks as the length
+    it was traced at: a compiler recompiles for another number of chunks, and an exported program is limited to it.
 
-    ``gamma`` (0.4) says how unequal the pairs fade, ``scale_base`` (512), at least 1, how slowly all of
-    them do.
+    ``gamma`` (0.4) sets how unequally the pairs decay, ``scale_base`` (512), at least 1, how slowly all of them do.
     """
 
     needs_causal = True
@@ -59,7 +59,7 @@ class XPos(Rotary):
         return Rotation(self.frequencies(), self.layout, decay=self.decay)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """One region a chunk back; the keys of all are the same."""
+        """One region per chunk distance; the keys of all are the same."""
         back = ctx.once((id(self.original), "chunks"), partial(self.chunks_back, ctx))
         if back == 0:
             return (Region(EVERYTHING, query_age=partial(self.query_age, 0), key_age=self.key_age),)
@@ -69,8 +69,8 @@ class XPos(Rotary):
         )
 
     def chunks_back(self, ctx: PositionContext) -> int:
-        """How many chunks the farthest key in reach is back."""
-        if is_traced():  # positions have no values yet; no text has more chunks than its keys fill
+        """Distance in chunks of the farthest key."""
+        if is_traced():  # positions are unknown; keys fill at most so many chunks
             return (ctx.key_positions.shape[1] + self.chunk - 2) // self.chunk
         newest, oldest = int(ctx.query_positions.max()), int(ctx.key_positions.min())
         return max(0, newest // self.chunk - oldest // self.chunk)

@@ -1,12 +1,12 @@
-"""YaRN: leave the fast clock hands alone, slow the slow ones, sharpen attention a little.
+"""YaRN: keep the fast pairs, slow the slow ones, and sharpen attention slightly.
 
-    ω'_m = (1 − γ_m) ω_m + γ_m ω_m / s        γ_m = 0 for pairs turning ≥ β_fast times in the trained length,
-                                                    1 for those turning ≤ β_slow times
+    ω'_m = (1 − γ_m) ω_m + γ_m ω_m / s        γ_m = 0 for pairs of ≥ β_fast rotations in the trained length,
+                                                    1 for those of ≤ β_slow rotations
     score' = (0.1 ln s + 1)² score             s = factor
 
 `ntk_parts` is the first line without the second. Peng, Quesnelle, Fan, Shippole 2023, arXiv:2309.00071, sections 3.2
-and 3.4. γ is linear in the pair index m, as in the released code and in transformers; the text has it linear in the
-number of turns (``ramp="rotations"``).
+and 3.4. γ is linear in the pair index m, as in the released code and in transformers; in the paper it is linear in the
+number of rotations (``ramp="rotations"``).
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ class NTKByParts(Rotary):
 
     def frequencies(self) -> tuple[float, ...]:
         unscaled, s = super().frequencies(), self.geometry.factor
-        slowed = self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_turns(unscaled)
+        slowed = self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_rotations(unscaled)
         return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, slowed, strict=True))
 
     def slowed_by_pair(self) -> list[float]:
-        """γ, linear in the pair index between the pairs that turn β_fast and β_slow times."""
-        first, last = self.pair_turning(self.beta_fast), self.pair_turning(self.beta_slow)
+        """γ, linear in the pair index between the pairs of β_fast and β_slow rotations."""
+        first, last = self.pair_with_rotations(self.beta_fast), self.pair_with_rotations(self.beta_slow)
         return slowed_between(first, last, self.dims, truncate=self.truncate)
 
-    def slowed_by_turns(self, unscaled: tuple[float, ...]) -> list[float]:
-        """γ, linear in the number of turns within the trained length."""
-        turns = [self.geometry.trained_length * w / (2 * math.pi) for w in unscaled]
+    def slowed_by_rotations(self, unscaled: tuple[float, ...]) -> list[float]:
+        """γ, linear in the number of rotations within the trained length."""
+        rotations = [self.geometry.trained_length * w / (2 * math.pi) for w in unscaled]
         width = self.beta_fast - self.beta_slow
-        return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in turns]
+        return [1 - min(max((r - self.beta_slow) / width, 0.0), 1.0) for r in rotations]
 
     def native(self) -> dict[str, Any] | None:
-        """YaRN's, without a temperature; transformers knows the ramp by pairs."""
+        """YaRN's, without a temperature; transformers has the ramp by pairs only."""
         if self.ramp != "dim":
             return None
         return self.scaled_as(
@@ -78,7 +78,7 @@ class NTKByParts(Rotary):
 class Yarn(NTKByParts):
     """RoPE with frequencies for ``factor`` times the trained length, and a temperature. Static: keys cached rotated.
 
-    ``attention_factor`` is what cosines and sines are multiplied with, 0.1 ln s + 1 by default; logits get its square.
+    ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square.
     DeepSeek's checkpoints have ``mscale`` and ``mscale_all_dim`` in its place, and the factor is
     (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers.
     """
@@ -104,7 +104,7 @@ class Yarn(NTKByParts):
             )
         if mscale is not None and attention_factor is not None:
             raise OptionOutOfRange(
-                f"attention_factor {attention_factor:g} and mscale {mscale:g} both say how much logits grow. "
+                f"attention_factor {attention_factor:g} and mscale {mscale:g} both set the scale of logits. "
                 "Give one of them."
             )
         self.attention_factor = attention_factor or self.grown(mscale or 1.0) / self.grown(mscale_all_dim or 0.0)
@@ -128,5 +128,5 @@ def slowed_between(first: float, last: float, dims: int, *, truncate: bool = Tru
     if truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dims - 1)
-    width = last - first or 0.001  # as the released code: a ramp of no width is a step
+    width = last - first or 0.001  # as in the released code: a ramp of zero width is a step
     return [min(max((m - first) / width, 0.0), 1.0) for m in range(dims // 2)]

@@ -59,14 +59,14 @@ def test_what_has_no_code_says_so(look: Callable) -> None:
     ],
 )  # fmt: skip
 def test_hands_turn_by_their_frequency(look: Callable, scheme: str, options: dict, dims: int) -> None:
-    turned = codes.turned(look(scheme, options), 6, start=90)
+    rotated = codes.rotated(look(scheme, options), 6, start=90)
     expected = torch.tensor([[p * w % (2 * math.pi) for w in omega(dims)] for p in range(90, 96)])
-    assert torch.allclose(turned, expected.double(), atol=1e-4)
+    assert torch.allclose(rotated, expected.double(), atol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", [("sinusoidal", {"kind": "sin"}), ("learned", {}), ("binary", {})])
 def test_what_is_no_clock_has_no_hands(look: Callable, scheme: tuple) -> None:
-    assert codes.turned(look(*scheme), 6) is None
+    assert codes.rotated(look(*scheme), 6) is None
 
 
 def test_products_are_those_of_the_paper_and_even(look: Callable) -> None:

@@ -66,6 +66,6 @@ def test_scores_of_a_matrix_are_those_of_attention(look: Callable) -> None:
     target = look("yarn", factor=4)
     ones = torch.full((D,), D**-0.25)
     scores = pairs_of(target, 12).scores()[0]
-    turned = [rotation_matrices.matrix(target, p, 12) @ ones for p in range(12)]
+    rotated = [rotation_matrices.matrix(target, p, 12) @ ones for p in range(12)]
     scale = (0.1 * math.log(4) + 1) ** 2 / math.sqrt(D)
-    assert float(scores[11, 4]) == pytest.approx(float(turned[11] @ turned[4]) * scale, rel=1e-5)
+    assert float(scores[11, 4]) == pytest.approx(float(rotated[11] @ rotated[4]) * scale, rel=1e-5)

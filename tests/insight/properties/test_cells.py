@@ -158,9 +158,9 @@ def test_other_schemes(scheme: str, name: str, holds: bool | None) -> None:
 def test_what_a_rotation_costs() -> None:
     """Each of 6 query and key heads turns 16 pairs of 128 tokens: four products and two sums a pair."""
     found = cell("rope", "cost")
-    turned = 6 * TEXT * 16 * 6
+    rotated = 6 * TEXT * 16 * 6
     tables = 4 * TEXT * 16  # angles, cosines, sines, and minus these
-    assert found.more["operations"] == turned + tables
+    assert found.more["operations"] == rotated + tables
     assert found.more["parameters"] == found.more["cached_channels"] == 0
     assert cell("none", "cost").value == 0
     assert cell("rel_bias", "cost").more["parameters"] == 4 * (2 * 128 + 1) * 4  # layers · distances · heads

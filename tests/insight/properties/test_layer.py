@@ -21,7 +21,7 @@ def content(seed: int) -> Tensor:
     return gaussian(1, COUNT, 128, seed=seed)
 
 
-def turned(x: Tensor, places: Tensor) -> Tensor:
+def rotated(x: Tensor, places: Tensor) -> Tensor:
     """RoFormer's complex form on half-split channels: ``x [heads, n, 32]``."""
     angles = places.double()[:, None] * 10_000.0 ** (-2 * torch.arange(16).double() / 32)
     pairs = torch.complex(x[..., :16], x[..., 16:]) * torch.polar(torch.ones_like(angles), angles)
@@ -32,7 +32,7 @@ def turned(x: Tensor, places: Tensor) -> Tensor:
 def test_logits_of_rope_are_the_complex_form(start: int) -> None:
     layer, places = target("rope").layer(), torch.arange(start, start + COUNT)
     found = layer.scores(content(1), content(2), places[None])[0]
-    q, k = (turned(one[0], places) for one in (layer.query(content(1)), layer.key(content(2))))
+    q, k = (rotated(one[0], places) for one in (layer.query(content(1)), layer.key(content(2))))
     wanted = q @ k.repeat_interleave(2, 0).mT / 32**0.5
     seen = torch.ones(COUNT, COUNT).tril().bool()
     assert torch.equal(found.isfinite(), seen.expand_as(found))

@@ -60,5 +60,5 @@ def matrix(frequencies: tuple[float, ...], place: int) -> Tensor:
 def complex_turn(x: Tensor, frequencies: tuple[float, ...], places: Tensor) -> Tensor:
     """Pairs as complex numbers, times e^(i p ω)."""
     angles = places[:, None] * torch.tensor(frequencies, dtype=torch.float64)
-    turned = torch.view_as_complex(x.unflatten(0, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
-    return torch.view_as_real(turned).flatten(1)
+    rotated = torch.view_as_complex(x.unflatten(0, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(rotated).flatten(1)

@@ -71,7 +71,7 @@ def measured(model: Any, texts: Tensor, scheme: Any) -> tuple[float, int, float,
 
 
 def last_row(length: int, scheme: Any) -> tuple[float, int]:
-    """How far back the last token's slowest hand is turned, in tokens of the host's own hand, and how many keys it
+    """How far back the last token's slowest hand is rotated, in tokens of the host's own hand, and how many keys it
         sees.
     Scaled frequencies turn less for the same distance; what only a bias knows is as far away as it is.
     """

@@ -43,7 +43,7 @@ class Frequencies(OfRotations):
     trained_length, factor, sweep = 4096, 4.0, "factor"
 
     def shows(self, target: Target) -> bool:
-        return super().shows(target) or (codes.has_code(target) and codes.turned(target, 2) is not None)
+        return super().shows(target) or (codes.has_code(target) and codes.rotated(target, 2) is not None)
 
     def is_informative(self, target: Target) -> bool:
         found = list(rotation_matrices.frequencies(target, target.geometry.target_length).values())
@@ -56,8 +56,8 @@ class Frequencies(OfRotations):
         lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
         if found:
             return {"before": rotation_matrices.unscaled(target), "after": found, **lengths}
-        turned = codes.turned(target, 2)
-        return {"before": None, "after": {"": turned[1]}, **lengths}  # type: ignore[index]
+        rotated = codes.rotated(target, 2)
+        return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.7, 2.8, sharey=True)
@@ -139,7 +139,7 @@ class Clock(Plot):
     trained_length, sweep = 256, "position"
 
     def shows(self, target: Target) -> bool:
-        return codes.has_code(target) and codes.turned(target, 2) is not None
+        return codes.has_code(target) and codes.rotated(target, 2) is not None
 
     def is_informative(self, target: Target) -> bool:
         return self.shows(target) and target.has("rotation", "row_rotation")
@@ -150,12 +150,12 @@ class Clock(Plot):
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         position = TRAIL if view.position is None else view.position
         first = max(0, position - TRAIL)
-        turned = codes.turned(target, position - first + 1, first)
-        count = turned.shape[1]  # type: ignore[union-attr]
+        rotated = codes.rotated(target, position - first + 1, first)
+        count = rotated.shape[1]  # type: ignore[union-attr]
         pairs = view.chosen(count, evenly(count, MOST_HANDS))
-        a_turn = codes.turned(target, 2)[1]  # type: ignore[index]
+        a_turn = codes.rotated(target, 2)[1]  # type: ignore[index]
         return {
-            "position": position, "pairs": pairs, "angles": turned[:, pairs],  # type: ignore[index]
+            "position": position, "pairs": pairs, "angles": rotated[:, pairs],  # type: ignore[index]
             "tokens_a_turn": (2 * math.pi / a_turn[pairs]),
         }  # fmt: skip
 
