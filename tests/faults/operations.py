@@ -210,7 +210,8 @@ def drawn(folder: Path, which: int) -> None:
 def taken(which: int) -> list[Any]:
     from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots import save as saving
-    from hf_posenc.insight.plots.registry import View, plot_of
+    from hf_posenc.insight.plots.catalogue import plot_of
+    from hf_posenc.insight.plots.registry import View
     from hf_posenc.schemes.entry import entries_of
 
     order = compose.PlotRequest(entries_of("alibi" if which else "t5"), view=View(length=8))

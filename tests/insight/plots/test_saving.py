@@ -13,9 +13,9 @@ import pytest
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, show
 from hf_posenc.insight.plots.animate import frames
+from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import sheets
 from hf_posenc.insight.plots.plot import request_of
-from hf_posenc.insight.plots.registry import plot_of
 from hf_posenc.insight.plots.save import (
     ComputedPlot,
     check_ending,

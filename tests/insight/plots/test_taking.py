@@ -20,6 +20,7 @@ from hf_posenc.insight.plots import (
     registry,
 )
 from hf_posenc.insight.plots.animate import frames
+from hf_posenc.insight.plots.catalogue import list_plots, plot_of
 from hf_posenc.insight.plots.compose import first_plot, plots_of, sheets
 from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.registry import (
@@ -28,8 +29,6 @@ from hf_posenc.insight.plots.registry import (
     Sheet,
     UnknownPlot,
     View,
-    list_plots,
-    plot_of,
     register_plot,
 )
 from hf_posenc.insight.plots.target import Target
