@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FACTOR, SMALL = 2, ("--factor", "2", "--steps", "2", "--batch", "1", "--save-every", "1", "--eval-every", "2")

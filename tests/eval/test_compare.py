@@ -244,12 +244,12 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
 
 
 def test_progress_only_moves_forward(run) -> None:
-    told: list[float] = []
-    run(progress=lambda done, doing: told.append(done))
-    assert told[0] == 0.0
-    assert told[-1] == 1.0
-    assert told == sorted(told)
-    assert len(set(told)) > 8
+    fractions: list[float] = []
+    run(progress=lambda done, doing: fractions.append(done))
+    assert fractions[0] == 0.0
+    assert fractions[-1] == 1.0
+    assert fractions == sorted(fractions)
+    assert len(set(fractions)) > 8
 
 
 def test_what_reads_a_text_once_is_one_cell(run, measured) -> None:

@@ -32,13 +32,13 @@ from hf_posenc.eval.texts.vocabulary import (
 
 from .reading import BINDING, BIRTH, CODE, solve
 
-PLACES = st.floats(0, 1)
+DEPTHS = st.floats(0, 1)
 SEEDS = st.integers(0, 10**6).map(str)
 UNITS = st.integers(0, 60)
 
 
 @given(
-    seed=SEEDS, depth=PLACES, units=UNITS,
+    seed=SEEDS, depth=DEPTHS, units=UNITS,
     haystack=st.sampled_from(HAYSTACKS), kind=st.sampled_from(sorted(CODE_KINDS)),
     counts=st.sampled_from([{}, {"distractors": 5}, {"codes": 4}, {"queries": 4}, {"queries": 3, "distractors": 2}]),
 )  # fmt: skip
@@ -46,10 +46,10 @@ def test_needles(seed: str, depth: float, units: int, haystack: str, kind: str, 
     niah = Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
     prompt = niah.prompt(units)
     assert tuple(solve(prompt)) == niah.answers
-    told = CODE.findall(prompt)
+    codes = CODE.findall(prompt)
     noise = counts.get("distractors", 0) + (units if haystack == "needles" else 0)
-    assert len(told) == len(niah.answers) + noise
-    assert len({value for _, value in told}) == len(told)  # no code is given twice
+    assert len(codes) == len(niah.answers) + noise
+    assert len({value for _, value in codes}) == len(codes)  # no code is given twice
     sentences = re.findall(r"[A-Z][^.\n]*\.", prompt.split("\n")[1])
     pinned = next(n for n, text in enumerate(sentences) if niah.answers[niah.pinned] in text)
     hidden = {text for _, text in niah.needles}
@@ -89,7 +89,7 @@ def test_frequent_words(seed: str, units: int, count: int, alpha: float) -> None
     assert [n for _, n in times.most_common()] == [math.floor(first / r**alpha) for r in range(1, len(times) + 1)]
 
 
-@given(seed=SEEDS, depth=PLACES, units=UNITS, hops=st.sampled_from([1, 2]))
+@given(seed=SEEDS, depth=DEPTHS, units=UNITS, hops=st.sampled_from([1, 2]))
 def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
     questions = Questions(seed, depth, hops=hops)
     prompt = questions.prompt(units)

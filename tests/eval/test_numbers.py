@@ -205,9 +205,9 @@ def test_needles_say_which_of_them_is_pinned() -> None:
     for seed in range(12):
         for options in ({"queries": 3}, {"codes": 3}, {}, {"distractors": 4}):
             made = Niah(f"{seed}", 0.37, **options)
-            depth, told = made.needles[made.pinned]
+            depth, needle = made.needles[made.pinned]
             assert depth == 0.37
-            assert made.answers[made.pinned] in told
+            assert made.answers[made.pinned] in needle
             assert sum(place == 0.37 for place, _ in made.needles) == 1
             order = [made.prompt(50).index(answer) for answer in made.answers]
             assert options.get("codes", 1) == 1 or order == sorted(order)  # values of one key come in the text's order

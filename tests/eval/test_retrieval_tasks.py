@@ -220,11 +220,11 @@ def test_masked_models_are_asked_alike(bert, framed_tokenizer) -> None:
     for sample in out["samples"]["posenc_niah_single"]:
         for (context, target), loss in zip(sample["arguments"], ("nll_L250_D0", "nll_L250_D100"), strict=True):
             whole, before = framed_tokenizer(context + target)["input_ids"], framed_tokenizer(context)["input_ids"]
-            places = torch.arange(len(before) - 1, len(whole) - 1)
+            positions = torch.arange(len(before) - 1, len(whole) - 1)
             ids = torch.tensor(whole)
             masked = ids.clone()
-            masked[places] = framed_tokenizer.mask_token_id
-            scores = bert(masked[None]).logits[0, places].double().log_softmax(-1).gather(-1, ids[places, None])
+            masked[positions] = framed_tokenizer.mask_token_id
+            scores = bert(masked[None]).logits[0, positions].double().log_softmax(-1).gather(-1, ids[positions, None])
             assert sample[loss] == pytest.approx(-scores.mean().item(), rel=1e-4)
 
 
@@ -289,7 +289,7 @@ def test_a_tokenizer_that_cannot_tell_answers_apart_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "told"),
+    ("name", "option", "message"),
     [
         ("posenc_niah_single", {"haystack": "essays"}, "haystack must be one of prose, repeat, needles"),
         ("posenc_niah_single", {"code_kind": "colours"}, "code_kind must be one of"),
@@ -305,8 +305,8 @@ def test_a_tokenizer_that_cannot_tell_answers_apart_is_refused() -> None:
     ],
     ids=str,
 )
-def test_bad_options_are_refused(tokenizer, name: str, option: dict, told: str) -> None:
-    with pytest.raises(TaskOptionOutOfRange, match=told):
+def test_bad_options_are_refused(tokenizer, name: str, option: dict, message: str) -> None:
+    with pytest.raises(TaskOptionOutOfRange, match=message):
         task_of(name, tokenizer, **SMALL, **option)
 
 
@@ -315,9 +315,10 @@ def test_results_tell_how_to_repeat(tokenizer) -> None:
     options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"zipf": 1.5}, "posenc_cwe": {}}
     for name, given in options.items():
         out = run(Reader(right=True), [name], tokenizer, keys=1, depths=[0.5], **given)
-        told = out["configs"][name]["metadata"]
-        assert told | given == told
-    assert (told["common_words"], told["often"], told["rarely"], told["scoring"]) == (5, 10, 1, "forced")
+        metadata = out["configs"][name]["metadata"]
+        assert metadata | given == metadata
+    used = {name: metadata[name] for name in ("common_words", "often", "rarely", "scoring")}
+    assert used == {"common_words": 5, "often": 10, "rarely": 1, "scoring": "forced"}
 
 
 def test_no_option_is_called_like_one_of_a_scheme(tokenizer) -> None:

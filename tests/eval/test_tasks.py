@@ -111,7 +111,7 @@ def test_default_lengths_double_up_to_the_target(llama, tokenizer, text) -> None
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "message"),
     [
         ({}, "no lengths"),
         ({"lengths": [64.5]}, "whole numbers"),
@@ -122,8 +122,8 @@ def test_default_lengths_double_up_to_the_target(llama, tokenizer, text) -> None
     ],
     ids=str,
 )
-def test_bad_metadata_is_refused(metadata: dict, told: str) -> None:
-    with pytest.raises(TaskOptionOutOfRange, match=told):
+def test_bad_metadata_is_refused(metadata: dict, message: str) -> None:
+    with pytest.raises(TaskOptionOutOfRange, match=message):
         Sweep.of(metadata)
 
 

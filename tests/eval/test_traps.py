@@ -269,8 +269,8 @@ def test_what_was_measured_stands_in_the_result(llama, tokenizer) -> None:
     evaluation = evaluate(
         llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_token_nll"], lengths=[64, TRAINED], samples=2, seed=3
     )
-    told = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
-    assert {name: told[name] for name in ("lengths", "samples", "stride", "seed", "longest")} == {
+    metadata = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
+    assert {name: metadata[name] for name in ("lengths", "samples", "stride", "seed", "longest")} == {
         "lengths": (64, TRAINED), "samples": 2, "stride": 256, "seed": 3, "longest": TRAINED
     }  # fmt: skip
     config = evaluation.raw["config"]

@@ -17,7 +17,7 @@ from .programs import end, environment, start, write_model
 
 pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork, signals and limits are POSIX's")
 
 HARNESS = Path(__file__).parent / "harness.py"
@@ -54,10 +54,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def plain(err: str) -> str:
     """The one error of a command, in sentences and without a traceback."""
     assert "Traceback" not in err
-    told = [line for line in err.splitlines() if line.startswith("Error: ")]
-    assert len(told) == 1, err
-    assert told[0].count(". ") >= 1 or "; resume with" in told[0], "what happened, and what to do"
-    return told[0]
+    errors = [line for line in err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1, err
+    assert errors[0].count(". ") >= 1 or "; resume with" in errors[0], "what happened, and what to do"
+    return errors[0]
 
 
 def check_kills(rounds: list[Found], count: int) -> None:
@@ -218,7 +218,7 @@ def test_nobody_reads_standard_output() -> None:
 
 @pytest.mark.parametrize("home", [None, "/proc/nowhere"], ids=["unset", "unwritable"])
 def test_without_a_home(home: str | None, tmp_path: Path) -> None:
-    """Neither a home nor a cache that could be written to: a picture and a check of a starter need none."""
+    """Neither a home nor a cache that could be written to: a plot and a check of a starter need none."""
     kept = {name: value for name, value in environment().items() if name not in ("HOME", "XDG_CACHE_HOME")}
     if home is not None:
         kept |= {"HOME": home, "HF_HOME": f"{home}/hf", "XDG_CACHE_HOME": f"{home}/cache"}

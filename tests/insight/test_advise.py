@@ -140,8 +140,8 @@ def test_caches_are_as_large_as_advised(scheme: str) -> None:
     one = next(one for one in advise(model, TARGET).zero_shot if one.scheme == scheme)
     exec(one.patch, {"model": model, "patch_model": patch_model})
     prompt = torch.randint(3, WORDS, (1, TARGET), generator=torch.Generator().manual_seed(0))
-    told = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "return_dict_in_generate": True}
-    filled = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, **told)
+    greedy = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "return_dict_in_generate": True}
+    filled = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, **greedy)
     layers = filled.past_key_values.layers
     assert sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) == one.cache
 
@@ -177,8 +177,8 @@ def test_the_model_asked_about_is_left_alone() -> None:
 def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
     """A folder without weights is enough."""
     tiny_llama(dtype="float32").save_pretrained(tmp_path)
-    told = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
-    assert told[0] == told[1] == told[2]
+    found = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
+    assert found[0] == found[1] == found[2]
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -377,9 +377,9 @@ def test_what_forgets_comes_last_and_keeps_less() -> None:
 
 
 def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
-    told = " ".join(advise(llama_7b(), "512k").warnings)
-    assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in told
-    assert "self_extend needs groups of" in told
+    found = " ".join(advise(llama_7b(), "512k").warnings)
+    assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in found
+    assert "self_extend needs groups of" in found
     assert "without training" not in " ".join(advise(llama_7b(), "16k").warnings)  # control
 
 
@@ -387,8 +387,8 @@ def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
 def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.main_memory", lambda: ram)
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
-    told = " ".join(advise(llama_7b(), "128k").warnings)
-    assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in told) == warned
+    found = " ".join(advise(llama_7b(), "128k").warnings)
+    assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in found) == warned
 
 
 def test_a_gpu_is_where_models_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,10 +436,10 @@ def test_text_and_json(kind: str) -> None:
     text = str(advice)
     assert max(map(len, text.splitlines())) <= 100
     assert advice.recommendations[0].patch in " ".join(text.split())
-    told = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
-    assert told["factor"] == advice.target_length / advice.trained_length
-    assert told["training"][0]["patch"] == advice.training[0].patch
-    assert told["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
+    found = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
+    assert found["factor"] == advice.target_length / advice.trained_length
+    assert found["training"][0]["patch"] == advice.training[0].patch
+    assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
 
 
 def test_starters_by_path() -> None:

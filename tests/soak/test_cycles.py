@@ -95,17 +95,17 @@ def test_patch_and_unpatch(request: pytest.FixtureRequest, capsys: pytest.Captur
         memory.append(resident())
         after = {kind: model(TEXT).logits for kind, model in models.items()}
     steps = [memory[round(share * (len(memory) - 1) / 10)] >> 10 for share in range(11)]
-    told = (
+    summary = (
         f"{cycles} cycles of {len(pairs)} pairs: memory {steps} KiB, objects "
         f"{objects[0]:,} -> {objects[-1]:,}, calls of functions in a round {early.count:,} -> {late.count:,}"
     )
     with capsys.disabled():
-        print(f"\n{told}")  # noqa: T201
+        print(f"\n{summary}")  # noqa: T201
     assert all(torch.equal(after[kind], before[kind]) for kind in KINDS)
-    assert memory[-1] - memory[0] <= GROWTH, told
-    assert objects[-1] - objects[0] <= 0, told
+    assert memory[-1] - memory[0] <= GROWTH, summary
+    assert objects[-1] - objects[0] <= 0, summary
     assert early.count > 1000 * len(pairs), "control: they are counted"
-    assert late.count <= (1 + MORE) * early.count, told
+    assert late.count <= (1 + MORE) * early.count, summary
 
 
 def cycle(model: PreTrainedModel, scheme: str) -> None:

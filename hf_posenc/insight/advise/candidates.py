@@ -33,7 +33,7 @@ from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 class Trial:
     """A scheme to be tried: where from, how far, and in which of the two ways."""
 
-    subject: TargetModel
+    target_model: TargetModel
     skeleton: PreTrainedModel
     memory: Memory
     target: int
@@ -67,29 +67,29 @@ class Trial:
             beyond=factor is not None and least > factor,
             cache=cache_under(scheme, self.memory, self.target),
             kept=kept_tokens(scheme, self.target),
-            model=self.subject.name,
+            model=self.target_model.name,
             trained=geometry.trained_length,
-            restore=self.subject.block is not None,
+            restore=self.target_model.block is not None,
         )
 
     def lengths(self, scheme: str) -> dict[str, Any]:
         """What `patch_model` must be told: the trained length only where the configuration has another."""
-        subject = self.subject
-        told = subject.reach if keeps_host(scheme) and subject.block is None else subject.trained
-        recorded = subject.adapter.trained_length(subject.config) if subject.adapter else None
-        needed = told != recorded or (subject.scaling is not None and not keeps_host(scheme))
+        target_model = self.target_model
+        length = target_model.reach if keeps_host(scheme) and target_model.block is None else target_model.trained
+        recorded = target_model.adapter.trained_length(target_model.config) if target_model.adapter else None
+        needed = length != recorded or (target_model.scaling is not None and not keeps_host(scheme))
         lengths = {"target_length": self.target}
-        return {"trained_length": told, **lengths} if needed and told is not None else lengths
+        return {"trained_length": length, **lengths} if needed and length is not None else lengths
 
     def _by_rule(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
-        trained = lengths.get("trained_length", self.subject.trained or 0)
-        geometry: Geometry = replace(self.subject.geometry, trained_length=trained, target_length=self.target)
+        trained = lengths.get("trained_length", self.target_model.trained or 0)
+        geometry: Geometry = replace(self.target_model.geometry, trained_length=trained, target_length=self.target)
         return RULES[part](geometry) if part in RULES else {}
 
 
 def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
     """Those that fit, best first, and why the others do not."""
-    geometry = trial.subject.geometry
+    geometry = trial.target_model.geometry
     host = "table" if geometry.table is not None else "rotation"
     found: list[Recommendation] = []
     refused: dict[str, str] = {}
@@ -128,8 +128,10 @@ def written_out(scheme: Scheme) -> dict[str, int]:
 def spread(geometry: Geometry) -> torch.Tensor:
     """Positions at both ends and around the trained length, ``[1, token]``."""
     trained, target = geometry.trained_length, geometry.target_length
-    places = {place for edge in (0, 1, trained, target) for place in (edge - 1, edge) if 0 <= place < target}
-    return torch.tensor([sorted(places)])
+    positions = {
+        position for edge in (0, 1, trained, target) for position in (edge - 1, edge) if 0 <= position < target
+    }
+    return torch.tensor([sorted(positions)])
 
 
 def says(record: SchemeRecord) -> str:
@@ -137,8 +139,8 @@ def says(record: SchemeRecord) -> str:
     return record.title.rstrip(".")
 
 
-def defined_here(subject: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
+def defined_here(target_model: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
     """Registered schemes that the records define for this model, but for those named already."""
     known = {part for name in named for part in name.split("+")}
     others = [record for record in list_schemes() if record.name not in known and not record.recipe]
-    return tuple(record.name for record in others if not record.unmet_needs(subject.geometry))
+    return tuple(record.name for record in others if not record.unmet_needs(target_model.geometry))

@@ -52,8 +52,8 @@ class Recommendation:
     @property
     def compare(self) -> str:
         """The command that measures it beside the unpatched model."""
-        told = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
-        words = ",".join(f"{name}={_word(value)}" for name, value in told.items())
+        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+        words = ",".join(f"{name}={_word(value)}" for name, value in options.items())
         entry = f"{self.scheme}:{words}" if words else self.scheme
         lengths = ",".join(map(str, sorted({self.trained, self.lengths["target_length"]})))
         return shlex.join(

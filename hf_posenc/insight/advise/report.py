@@ -71,7 +71,7 @@ class Advice:
                 lines += ["", title]
                 forgetting = [one for one in found[SHOWN:] if one.kept < self.target_length]
                 listed = found[:SHOWN] + tuple(forgetting[:1])
-                lines += [line for number, one in enumerate(listed, 1) for line in self._told(number, one)]
+                lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
                 if more := [one.scheme for one in found if one not in listed]:
                     lines.append(f"  then {', '.join(more)} (all lines: --json)")
         lines += _bullets("Does not fit", self._refusals())
@@ -95,7 +95,7 @@ class Advice:
             facts["work"] = f"attention over a text of {self.target_length:,} is {work:,.4g} × that over {self.reach:,}"
         return [line for name, value in facts.items() for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
-    def _told(self, number: int, one: Recommendation) -> list[str]:
+    def _lines_of(self, number: int, one: Recommendation) -> list[str]:
         head = "; ".join(filter(None, (self._shown(one), self._cost(one))))
         return [
             f"  {number}  {one.scheme}{f' ({head})' if head else ''}",

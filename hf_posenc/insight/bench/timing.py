@@ -61,7 +61,7 @@ def calls_of(seconds: float) -> int:
 
 
 def interleaved(
-    subjects: Mapping[str, Timed],
+    timed_calls: Mapping[str, Timed],
     rounds: int,
     clock: Clock = cpu_clock,
     progress: Callable[[int], None] = lambda number: None,
@@ -74,11 +74,11 @@ def interleaved(
         clock: times a sample.
         progress: called with the number of a round when it is done.
     """
-    calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in subjects.items()}
-    found: dict[str, list[Elapsed]] = {name: [] for name in subjects}
+    calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in timed_calls.items()}
+    found: dict[str, list[Elapsed]] = {name: [] for name in timed_calls}
     for number in range(rounds):
-        for name in list(subjects)[:: -1 if number % 2 else 1]:
-            found[name].append(sampled(subjects[name], calls[name], clock))
+        for name in list(timed_calls)[:: -1 if number % 2 else 1]:
+            found[name].append(sampled(timed_calls[name], calls[name], clock))
         progress(number + 1)
     return found
 

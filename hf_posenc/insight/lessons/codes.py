@@ -25,7 +25,7 @@ def coded(scheme: str, **options: Any) -> Target:
 
 def codes(target: Target, positions: Tensor | int) -> Tensor:
     """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first so many."""
-    places = torch.arange(positions) if isinstance(positions, int) else positions
-    found = target.codes(places)
+    positions = torch.arange(positions) if isinstance(positions, int) else positions
+    found = target.codes(positions)
     assert found is not None
     return found

@@ -48,8 +48,8 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
             'Look at another plot: "bias", "scores" or "distances".'
         )
     rotation = turning[0]
-    places = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
-    return rotate(first_hands(rotation, length), rotation, table(rotation, places))[0, 0].float()
+    coordinates = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
+    return rotate(first_hands(rotation, length), rotation, table(rotation, coordinates))[0, 0].float()
 
 
 def first_hands(rotation: Rotation, length: int) -> Tensor:

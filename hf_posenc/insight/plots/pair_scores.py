@@ -58,7 +58,7 @@ class Pairs:
 
     def bias(self) -> Tensor:
         """What is added to the scores, ``[heads, query, key]``; NaN where unseen."""
-        added = self.merged(lambda block, places: self._biased(block, places) - block.scores)[0]
+        added = self.merged(lambda block, rows: self._biased(block, rows) - block.scores)[0]
         return added.masked_fill(~self.seen(), torch.nan)
 
     def scores(self) -> Tensor:
@@ -91,8 +91,8 @@ class Pairs:
             [merged_regions(length_rotation.turned(self.call, run, n), of_block) for run, n in runs], dim=2
         )
 
-    def _biased(self, block: Block, places: slice) -> Tensor:
-        return dense_blocks.biased(block.scores, block, self.call.terms.bias, places)
+    def _biased(self, block: Block, rows: slice) -> Tensor:
+        return dense_blocks.biased(block.scores, block, self.call.terms.bias, rows)
 
 
 def claims(call: AttentionCall) -> list[Tensor]:
@@ -104,10 +104,10 @@ def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     """A value of every pair of a call whose rows share a rotation."""
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     seen, _ = dense_blocks.visibility(call, every)
-    places = slice(call.first_row, call.first_row + call.query_length)
+    rows = slice(call.first_row, call.first_row + call.query_length)
     whole: Tensor | None = None
     for number, mine in enumerate(claims(call)):
-        value = of_block(dense_blocks.block_of(call, number, keys, every, seen), places)
+        value = of_block(dense_blocks.block_of(call, number, keys, every, seen), rows)
         whole = value if whole is None else torch.where(mine, value, whole)
     return whole  # type: ignore[return-value]  # there is always a region
 
@@ -162,7 +162,7 @@ def temperatures(target: Target, length: int) -> Tensor:
     return factor
 
 
-def places(target: Target, length: int) -> Tensor:
+def training_positions(target: Target, length: int) -> Tensor:
     """Where the tokens of one text stand in training, ``[token]``, float64; drawn anew where a recipe draws."""
     return target.scheme.reposition(position_range(length), training=True)[0].double()
 

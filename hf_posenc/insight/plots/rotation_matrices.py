@@ -51,7 +51,7 @@ def unscaled(target: Target) -> Tensor:
 def matrix(target: Target, position: int, length: int) -> Tensor:
     """R(position), which turns a head's channels as columns, ``[head_dim, head_dim]``."""
     rotation = next(iter(rotations(target, length).values()))
-    places = torch.tensor([[position]])
-    places = places if rotation.axes is None else target.scheme.coordinates(places, None)
+    positions = torch.tensor([[position]])
+    positions = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
     rows = torch.eye(target.geometry.head_dim)[None, None]
-    return rotate(rows, rotation, table(rotation, places))[0, 0].T
+    return rotate(rows, rotation, table(rotation, positions))[0, 0].T

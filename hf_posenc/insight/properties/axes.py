@@ -57,10 +57,10 @@ def axes(target: Target) -> Cell:
 
 def context(target: Target) -> PositionContext:
     """Of a short text."""
-    places = torch.arange(SIDE)[None]
+    positions = torch.arange(SIDE)[None]
     layer = target.layer()
     beside = None
-    ctx = PositionContext(places, places, layer.geometry.causal, True, memo={})
+    ctx = PositionContext(positions, positions, layer.geometry.causal, True, memo={})
     hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
     beside = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
     return replace(ctx, carried=None if beside is None else beside.float(), projections=layer, layer=0)

@@ -29,7 +29,7 @@ from hf_posenc.insight.properties.layer import (
 )
 from hf_posenc.insight.properties.target import Target
 
-PLACES = (0, 4096, 65_536, 1_000_000)
+STARTS_AT = (0, 4096, 65_536, 1_000_000)
 TOKENS = 64
 ROUNDED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,9 +54,9 @@ class Rounded:
     reason: str = ""
 
 
-def precision(target: Target, places: Sequence[int] = PLACES) -> list[Rounded]:
+def precision(target: Target, positions: Sequence[int] = STARTS_AT) -> list[Rounded]:
     """All kinds of rounding at all places."""
-    return [one for start in places for one in at(target, start)]
+    return [one for start in positions for one in at(target, start)]
 
 
 def at(target: Target, start: int) -> Iterator[Rounded]:

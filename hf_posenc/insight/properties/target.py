@@ -92,7 +92,7 @@ class Target:
     def codes(self, positions: Tensor, layer: Layer | None = None) -> Tensor | None:
         """Codes of one text's ``positions [n]``, ``[n, width]``, float64; None where there are none."""
         at = layer or self.layer()
-        code = at.code(at.places(positions[None]))
+        code = at.code(at.repositioned(positions[None]))
         return None if code is None else code[0].double()
 
     @cached_property
@@ -193,8 +193,8 @@ def targets(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model
     refused: PosEncError | None = None
     for kind in (model,) if model else BENCHES:
         plans = {number: chosen.plan_of(number, LAYERS) for number in numbers}
-        told = ",".join(f"{name}={value}" for name, value in (options or {}).items())
-        whole = chosen.default.name + (f":{told}" if told else "")
+        given = ",".join(f"{name}={value}" for name, value in (options or {}).items())
+        whole = chosen.default.name + (f":{given}" if given else "")
         found = [
             Target(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
             for number, plan in plans.items()

@@ -54,18 +54,18 @@ def test_windows_are_paired() -> None:
 def test_a_causal_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
     model = build("llama")
     with torch.no_grad():
-        places, found = scores(model, ids, 1, SpecialTokenCounts(0, 0), None)
-    assert places.tolist() == list(range(1, 48))
+        positions, found = scores(model, ids, 1, SpecialTokenCounts(0, 0), None)
+    assert positions.tolist() == list(range(1, 48))
     assert float(-found.mean()) == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-5)
 
 
 def test_a_masked_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
     model, mask = build("bert"), 5
     with torch.no_grad():
-        places, found = scores(model, ids, 1, SpecialTokenCounts(1, 1), mask)
-    assert places.diff().unique().tolist() == [MASK_EVERY]
+        positions, found = scores(model, ids, 1, SpecialTokenCounts(1, 1), mask)
+    assert positions.diff().unique().tolist() == [MASK_EVERY]
     hidden, labels = ids.clone(), torch.full_like(ids, -100)
-    hidden[0, places], labels[0, places] = mask, ids[0, places]
+    hidden[0, positions], labels[0, positions] = mask, ids[0, positions]
     assert float(-found.mean()) == pytest.approx(float(model(hidden, labels=labels).loss), rel=1e-5)
 
 

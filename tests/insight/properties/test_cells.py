@@ -40,9 +40,9 @@ def cell(scheme: str, name: str) -> Cell:
     return PROPERTIES[name].measure(target(scheme))
 
 
-def sinusoid(places: Tensor) -> Tensor:
+def sinusoid(positions: Tensor) -> Tensor:
     """Vaswani et al., section 3.5."""
-    angles = places.double()[:, None] * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
+    angles = positions.double()[:, None] * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 

@@ -75,15 +75,15 @@ def last_row(length: int, scheme: Any) -> tuple[float, int]:
         sees.
     Scaled frequencies turn less for the same distance; what only a bias knows is as far away as it is.
     """
-    places = torch.arange(length)
+    positions = torch.arange(length)
     if scheme is None:
         return float(length - 1), length
-    query, ctx = places[-1:], PositionContext(places[None], places[None], True, True)
-    visible, by_row, farthest, keys = scheme.terms(ctx).visible.holds(query, places), scheme.row_rotation(), 0.0, 0
+    query, ctx = positions[-1:], PositionContext(positions[None], positions[None], True, True)
+    visible, by_row, farthest, keys = scheme.terms(ctx).visible.holds(query, positions), scheme.row_rotation(), 0.0, 0
     for region in scheme.regions(ctx):
-        mine = region.band.holds(query, places) & visible
+        mine = region.band.holds(query, positions) & visible
         rotation = by_row.rotation_of(length) if by_row else region.rotation or scheme.rotation()
-        distance = (region.query_at(query) - region.key_at(places))[mine].double()
+        distance = (region.query_at(query) - region.key_at(positions))[mine].double()
         slower = 1.0 if rotation is None else float(rotation.frequencies[-1]) / own_slowest(scheme)
         farthest, keys = max(farthest, slower * float(distance.max())), keys + len(distance)
     return farthest, keys

@@ -30,7 +30,7 @@ class Places(Plot):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(target)
-        return {"places": torch.stack([pair_scores.places(target, length) for _ in range(3)])}
+        return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
