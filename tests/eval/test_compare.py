@@ -134,7 +134,7 @@ def test_what_is_not_defined_is_refused_and_the_rest_goes_on(run, measured, llam
     assert [(r.scheme, r.state) for r in comparison.records] == [
         *[("learned_hier", "refused")] * 2, *[("pi", "done")] * 2, *[("pi:factor=0.5", "refused")] * 2
     ]  # fmt: skip
-    assert "not defined for llama" in comparison.records[0].reason
+    assert "not defined for this llama model" in comparison.records[0].reason
     with pytest.raises(SchemeNotDefined):  # control
         patch_model(llama, "learned_hier", factor=2)
     for name in ("results.md", "page.html", "results.csv"):

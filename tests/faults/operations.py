@@ -175,7 +175,7 @@ def probed(folder: Path, which: int) -> None:
     from hf_posenc.insight.probe import plots
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("distance_picture", "heads_picture", "sink_picture", "loss_picture"):
+        for name in ("distance_plot", "heads_plot", "sink_plot", "loss_plot"):
             patch.setattr(plots, name, lambda probe, path: save_figure(Figure((1 + which, 1)), path))
         command.write(probe_of(which), folder)
 

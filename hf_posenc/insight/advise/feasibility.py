@@ -1,4 +1,4 @@
-"""What is not feasible, or what nobody has shown to be."""
+"""Warnings about what is not feasible, or has no evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hf_posenc.insight.advise.units import size
 
 
 def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
-    """One or two sentences each, the graver ones first."""
+    """Yield warnings of one or two sentences each, the graver ones first."""
     if model.unsupported:
         yield model.unsupported
     yield from _about_length(advice, model)

@@ -1,4 +1,4 @@
-"""The way from a configuration and a target to advice."""
+"""Compute advice from a configuration and a target length."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hf_posenc.insight.advise.units import tokens
 
 
 def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
-    """Which schemes take a model to a length, with which options, and what that costs. Loads no weights.
+    """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or a folder or hub name, of which the configuration is read.
+        model: a live model, a configuration, or a folder or hub name, of which only the configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
-        name: what the model is called in the commands; by default as it was given.
+        name: name of the model in the commands; by default as given.
         dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.
 
     Returns:
@@ -40,7 +40,7 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     Raises:
         LengthContradiction: the target is no length.
         UnsupportedModel: transformers itself does not know the architecture. One that it knows and this package does
-            not is no error: the advice says so and recommends nothing.
+            not is no error: the advice states it and recommends nothing.
         CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
     """
     target, target_model = tokens(target_length), TargetModel.of(model, name)
@@ -78,5 +78,5 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:
-    """Claims for use without training: weights tuned under a scaling do not take another in its place."""
+    """Claims for zero-shot use: a scaling that the weights were tuned under cannot be replaced."""
     return [shown for shown in ZERO_SHOT if target_model.scaling is None or keeps_host(shown.scheme)]

@@ -1,7 +1,7 @@
 """Properties of scores by distance: whether they decay, and whether they distinguish before from after.
 
-Codes are compared as they are, ⟨c(p), c(p + k)⟩; what has no codes is seen through the logits of a query that says
-the same as all keys, on average over many contents.
+Codes are compared as they are, ⟨c(p), c(p + k)⟩; schemes without codes are compared by the logits of a query with the
+content of all keys, on average over many contents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far positions go: beyond the trained length, without growing, and in between whole numbers."""
+"""Properties of extrapolation: beyond the trained length, bounded growth, and fractional positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEADY = 0.05
 
 @register_property("beyond", "Is it defined beyond the trained length?")
 def beyond(target: Target) -> Cell:
-    """A text that ends ever further on, in a model patched for no more than it was trained for."""
+    """Texts at increasing positions, in a model patched for its trained length."""
     layer, furthest, refused = target.layer(factor=1), -1, ""
     for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
         try:
@@ -34,7 +34,7 @@ def beyond(target: Target) -> Cell:
             refused = f"the logits at position {end - 1} are no numbers"
             break
         furthest = end - 1
-    says = f"last position of a text that it was asked for and answered; trained length {TRAINED}"
+    says = f"last position of a text that was requested and defined; trained length {TRAINED}"
     return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
@@ -78,7 +78,7 @@ def continuous(target: Target) -> Cell:
 
 
 def shown(target: Target, positions: Tensor) -> Tensor:
-    """What attention gets of tokens at ``places [n]``, whole or not: their codes, or a later query's logits."""
+    """Codes of tokens at ``positions [n]``, whole or fractional, or else a later query's logits."""
     codes = target.codes(positions)
     if codes is not None:
         return codes
@@ -121,7 +121,7 @@ def bias_at(target: Target, positions: Tensor) -> float:
 
 
 def key_sizes(target: Target) -> tuple[float, float]:
-    """Largest length of a turned key over its own, near the start and a million tokens on."""
+    """Largest norm of a rotated key over its own, near the start and a million tokens on."""
     layer = target.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)
     own = layer.key(content).norm(dim=-1)

@@ -1,7 +1,7 @@
-"""One attention layer around a scheme: fixed random projections, no norm, everything position does on the way.
+"""One attention layer with a scheme: fixed random projections, no norm, all effects of position.
 
 The same functions as in a patched model (`hf_posenc.patches.rotate_qk`, `hf_posenc.attention.routes.dense_blocks`),
-without the model: positions may be anything, numbers of any type, and what comes out are the logits before softmax.
+without the model: positions and number types are free, and the output are the logits before softmax.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Layer:
         return self.scheme.reposition(positions, training=training)
 
     def code(self, positions: Tensor) -> Tensor | None:
-        """What is added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
+        """Code added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
         with torch.no_grad():
             code = self.scheme.embed(positions)
             if code is None and self.table is not None and self._reads_table:
@@ -79,7 +79,7 @@ class Layer:
             query: what queries are projected from.
             key: what keys and values are.
             positions: ``[1, n]``, rising.
-            last: only so many rows, the last ones.
+            last: number of query rows, the last ones; None for all.
             normed: whether embeddings with their codes are divided by their root mean square first.
         """
         queries, cached, values, ctx = self._turned(query, key, positions, normed=normed)
@@ -104,7 +104,7 @@ class Layer:
 
     @torch.no_grad()
     def biases(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
-        """What is added to q · k, ``[batch, heads, row, n]``."""
+        """Bias added to q · k, ``[batch, heads, row, n]``."""
         call = self.call(query, key, positions, last=last)
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
 

@@ -1,4 +1,4 @@
-"""What happens to a code when everything moves on: is it a linear map, and is distance all that counts?
+"""Properties under translation: whether a shift is a linear map of codes, and whether scores depend on distance alone.
 
 The map is fitted, not looked up: by least squares on some positions of one text, and judged by others of a longer one.
 
@@ -27,7 +27,7 @@ QUERIES, CONTENTS = 64, 4
 
 @dataclass(frozen=True)
 class Fit:
-    """A map p → p + k, and how well it does on positions it was not fitted to.
+    """A map p → p + k, and its error on positions it was not fitted to.
 
     Attributes:
         matrix: ``[width, width]``, rows are codes: c(p) M ≈ c(p + k).
@@ -44,7 +44,7 @@ class Fit:
 
 @register_property("linear", "Is p → p + k one linear map, whatever p?")
 def linear(target: Target) -> Cell:
-    """Fitted on codes, or on what a set of queries scores a key as it moves away."""
+    """Fit on codes, or on the scores that a set of queries give a key at increasing distance."""
     if not target.has_codes and target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
     try:
@@ -100,7 +100,7 @@ def pairs(target: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def before_and_after(target: Target, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """Codes, or logits, at ``places`` and a step further, each ``[n, width]``, in a text that ends at ``end − 1``."""
+    """Codes, or logits, at ``positions`` and a step further, each ``[n, width]``, in a text ending at ``end − 1``."""
     both = torch.cat((positions, positions + STEP)).unique()
     if target.has_codes:
         both = torch.cat((both, torch.tensor([end - 1]))).unique()
@@ -131,7 +131,7 @@ def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | N
 
 
 def solve(before: Tensor, after: Tensor) -> Tensor:
-    """The smallest least-squares solution of before @ M = after; what lies below rounding is no direction."""
+    """The smallest least-squares solution of before @ M = after; directions below rounding are dropped."""
     return torch.linalg.lstsq(before, after, rcond=1e-6, driver="gelsd").solution
 
 

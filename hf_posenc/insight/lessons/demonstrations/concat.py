@@ -16,7 +16,7 @@ POSITIONS, WORDS, OUT = 64, 2000, 32
 
 @register_lesson("concat", "Add a code to the word, or put it beside it?", schemes=("sinusoidal",))
 def concat(schemes: tuple[str, ...]) -> Result:
-    """A projection of the sum, of both side by side, and of what each lets a matrix read out again."""
+    """Projections of the sum and of the concatenation, and the share of each part that a linear map recovers."""
     tables, said = [], []
     for scheme in schemes:
         code = codes(coded(scheme), POSITIONS)[torch.arange(WORDS) % POSITIONS]
@@ -44,7 +44,7 @@ def concat(schemes: tuple[str, ...]) -> Result:
 
 
 def read_back(seen: Tensor, code: Tensor, word: Tensor) -> tuple[float, float]:
-    """Shares of the variance of codes and words that a linear map of ``seen`` explains, on rows not fitted to."""
+    """Shares of the variance of codes and words that a linear map of ``seen`` explains, on held-out rows."""
     half = len(seen) // 2
     shares = []
     for wanted in (code, word):

@@ -46,7 +46,7 @@ def rope() -> Result:
 
 
 def rotation_of(x: Tensor, frequencies: tuple[float, ...], positions: Tensor) -> Tensor:
-    """``x [1, 1, 1, dims]`` at each of ``places [n]``, ``[n, dims]``, as patched models turn it."""
+    """``x [1, 1, 1, dims]`` at each of ``positions [n]``, ``[n, dims]``, as patched models rotate it."""
     rotation = Rotation(frequencies, "interleaved")
     return rotate(x.expand(1, 1, len(positions), -1), rotation, table(rotation, positions[None]))[0, 0]
 

@@ -57,7 +57,7 @@ def hands(scheme: str, values: Tensor) -> Table:
 
 
 def reading(scheme: str, residual: float, off_circle: float, squared: float) -> str:
-    """What the numbers of one scheme say."""
+    """Sentence on the numbers of one scheme."""
     if residual >= HOLDS:
         return f"{scheme}: no matrix does; {100 * min(residual, 1):.0f} % of a step is left unexplained."
     turns = "a rotation" if off_circle < HOLDS else "a matrix, but no rotation"

@@ -1,7 +1,7 @@
 """Why a trained model fails on long texts, and why hiding all but the nearest keys helps.
 
-Two things are new beyond the trained length: distances that no weight has met, and more keys than attention was ever
-spread over. Distances are read off a scheme's regions, the spread is the entropy of attention on a real text.
+Two things are new beyond the trained length: distances that never occurred in training, and more keys than attention
+was ever spread over. Distances are read off a scheme's regions, the spread is the entropy of attention on a real text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AS_TRAINED = 0.1  # nats
 @register_lesson("window", "Why do models fail beyond their trained length, and what does a window mend?",
        schemes=("rope", "rerope", "window"))  # fmt: skip
 def window(schemes: tuple[str, ...]) -> Result:
-    """The starter Llama reads texts four times as long as it was trained on, under each scheme."""
+    """Evaluate the starter Llama on texts of four times its trained length, under each scheme."""
     model, tokenizer = load_starter("llama")
     trained = int(model.config.max_position_embeddings)
     texts = long_texts(tokenizer, trained * TIMES)
@@ -71,9 +71,8 @@ def measured(model: Any, texts: Tensor, scheme: Any) -> tuple[float, int, float,
 
 
 def last_row(length: int, scheme: Any) -> tuple[float, int]:
-    """How far back the last token's slowest hand is turned, in tokens of the host's own hand, and how many keys it
-        sees.
-    Scaled frequencies turn less for the same distance; what only a bias knows is as far away as it is.
+    """Largest angle of the last token's slowest pair, in tokens of the model's own, and its number of visible keys.
+    Scaled frequencies rotate less for the same distance; under a bias the distance is the true one.
     """
     positions = torch.arange(length)
     if scheme is None:
@@ -90,7 +89,7 @@ def last_row(length: int, scheme: Any) -> tuple[float, int]:
 
 
 def own_slowest(scheme: Any) -> float:
-    """Radians a token of the host's slowest hand."""
+    """Radians per token of the model's slowest pair."""
     return float(scheme.geometry.rotary.rotation.frequencies[-1])
 
 
