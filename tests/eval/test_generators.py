@@ -30,7 +30,7 @@ from hf_posenc.eval.texts.vocabulary import (
     sentence,
 )
 
-from .reading import BINDING, BIRTH, CODE, solve
+from .prompt_solver import BINDING, BIRTH, CODE, solve
 
 DEPTHS = st.floats(0, 1)
 SEEDS = st.integers(0, 10**6).map(str)
@@ -142,14 +142,14 @@ def test_filler_of_a_longer_prompt_begins_as_that_of_a_shorter() -> None:
     assert len(long) > 4 * len(short)
 
 
-def test_needles_keep_their_order_and_their_place() -> None:
+def test_needles_keep_their_order_and_depth() -> None:
     filler = list(string.ascii_lowercase)
     mixed = insert_needles([(0.5, "B"), (0.0, "A"), (0.5, "C"), (1.0, "D")], filler)
     assert "".join(mixed) == "A" + "abcdefghijklm" + "BC" + "nopqrstuvwxyz" + "D"
     assert insert_needles([(0.7, "B"), (0.2, "A")], []) == ["A", "B"]
 
 
-def test_words_are_of_one_length_and_no_two_alike() -> None:
+def test_words_have_one_length_and_differ() -> None:
     rng = random.Random(0)
     words = Supply(lambda: coined(rng)).first(20_000)
     assert len(set(words)) == 20_000
@@ -158,7 +158,7 @@ def test_words_are_of_one_length_and_no_two_alike() -> None:
     assert WORDS == 4_802_000
 
 
-def test_filler_holds_nothing_that_is_asked_for() -> None:
+def test_filler_holds_no_answers() -> None:
     rng = random.Random(0)
     words = {word for _ in range(3000) for word in re.findall(r"\w+", sentence(rng).lower())}
     coinable = {w for w in words if re.fullmatch(r"([bdfgklmnprstvz][aeiou]){3}[bdfgklmnprstvz]", w)}

@@ -46,7 +46,7 @@ def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
     assert measured(tmp_path / "jumping") == steady
 
 
-def test_progress_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_monotonic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where a cell is told to have taken no time, or an age."""
     fractions: list[float] = []
     progress = RemainingTime([("a", 16)] * 4, [], lambda done, doing: fractions.append(done))

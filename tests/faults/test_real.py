@@ -119,7 +119,7 @@ def test_no_file_has_room(found: Found, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["compare", "finetune", "show", "export"])
 @pytest.mark.parametrize("place", ["a file", "read only"])
-def test_a_place_nobody_can_write_to(found: Found, command: str, place: str) -> None:
+def test_a_folder_without_write_permission(found: Found, command: str, place: str) -> None:
     one = found["read_only"].get(f"{command}: {place}")
     if one is None:
         pytest.skip("only root can mount a file system for reading")
@@ -143,7 +143,7 @@ def test_a_disk_that_fills_up(found: Found) -> None:
 
 
 @pytest.mark.parametrize("place", ["loop", "store a folder", "garbage", "cut"])
-def test_a_place_that_is_something_else(found: Found, place: str) -> None:
+def test_a_path_that_is_something_else(found: Found, place: str) -> None:
     """A link to itself, a folder or another program's bytes where the store should be: left as it was."""
     one = found["odd"][place]
     assert one["code"] == 1
@@ -158,7 +158,7 @@ def test_a_folder_where_a_result_should_be(found: Found) -> None:
     assert one["after"] == ["cells.sqlite", "results.json"]
 
 
-def test_a_folder_that_is_taken_away(found: Found) -> None:
+def test_a_removed_folder(found: Found) -> None:
     one = found["odd"]["removed"]
     assert one["code"] == 1
     assert "deleted or replaced" in plain(one["err"])
@@ -202,7 +202,7 @@ def test_standard_output_is_full() -> None:
     assert "No space left" in done.stderr
 
 
-def test_nobody_reads_standard_output() -> None:
+def test_closed_standard_output() -> None:
     """As with ``| head -1``."""
     reading, writing = os.pipe()
     os.close(reading)

@@ -115,7 +115,7 @@ def cycle(model: PreTrainedModel, scheme: str) -> None:
     unpatch_model(model)
 
 
-def test_what_is_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaked_objects_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a patch that is remembered somewhere shows in the number of objects."""
     model, kept = tiny_model("llama"), []
     gc.collect()
@@ -128,7 +128,7 @@ def test_what_is_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(gc.get_objects()) > before
 
 
-def test_work_that_grows_is_seen() -> None:
+def test_growing_work_is_detected() -> None:
     """Control: a list of all former patches that each patch looks through."""
     former: list[int] = []
 

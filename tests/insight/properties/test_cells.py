@@ -94,7 +94,7 @@ def test_growth_is_the_formula() -> None:
     assert cell("rope", "bounded").value == pytest.approx(1.0, abs=1e-6)  # a rotation keeps lengths
 
 
-def test_a_table_ends_where_it_ends() -> None:
+def test_the_reach_of_a_table_is_its_size() -> None:
     assert cell("learned", "beyond").value == TRAINED - 1
     assert "64 positions" in cell("learned", "beyond").explanation
     assert cell("learned_hier", "beyond").value == TRAINED**2 - 1  # two digits of base 64

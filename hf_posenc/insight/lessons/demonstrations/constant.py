@@ -30,7 +30,7 @@ COLUMNS = ("scheme", *TEXTS, "two earlier words swapped, seen at the last")
     schemes=("none", "rope", "alibi", "sinusoidal"),
 )
 def constant(schemes: tuple[str, ...]) -> Result:
-    """Outputs of a small decoder for one repeated word, with and without another word first, and for two words swapped."""
+    """Outputs of a small decoder for a repeated word, with or without another word first, and for swapped words."""
     different = torch.arange(3, 3 + LENGTH)[None]
     swapped = different.clone()
     swapped[:, [2, 3]] = different[:, [3, 2]]
