@@ -81,4 +81,4 @@ class Questions:
         texts = insert_needles(self.gold, self.others.first(units))
         documents = "\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))
         question = ONE_HOP if self.hops == 1 else TWO_HOPS
-        return f"{INTRO}{documents}{question.format(name=self.asked.name)}"
+        return f"{INTRO}{documents}{question.format(name=self.target.name)}"
