@@ -147,7 +147,7 @@ def test_a_model_with_a_table_is_measured_up_to_its_end(gpt2, tokenizer, tmp_pat
         gpt2, "unpatched,alibi", out=tmp_path, tokenizer=tokenizer, lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
     ).records
     assert [record.state for record in found] == ["done", "refused", "done", "done"]
-    assert f"has learned {TRAINED} positions, and {2 * TRAINED} are asked for" in found[1].reason
+    assert f"has learned {TRAINED} positions, and {2 * TRAINED} are requested" in found[1].reason
 
 
 def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:

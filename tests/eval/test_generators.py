@@ -96,8 +96,8 @@ def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
     assert tuple(solve(prompt)) == questions.answers
     documents = prompt.split("\n")[1:-1]
     assert [int(text.split()[1][:-1]) for text in documents] == list(range(1, units + hops + 1))
-    person = next(n for n, text in enumerate(documents) if questions.asked.name in text)
-    river = [n for n, text in enumerate(documents) if text.split(". ")[1].startswith(f"{questions.asked.town} lies")]
+    person = next(n for n, text in enumerate(documents) if questions.target.name in text)
+    river = [n for n, text in enumerate(documents) if text.split(". ")[1].startswith(f"{questions.target.town} lies")]
     assert len(river) == hops - 1
     assert person - sum(n < person for n in river) == round(depth * units)
     people = [name for name, _ in BIRTH.findall(prompt)]
