@@ -1,6 +1,6 @@
 """Run lm-eval's command ``lm_eval`` with our model types and tasks registered: ``python -m hf_posenc.eval …``.
 
-lm-eval 0.4.13 reads no entry points, and looks a model type up before it reads the task files of ``--include_path``.
+lm-eval 0.4.13 has no entry points, and looks up a model type before it loads the task files of ``--include_path``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def main() -> None:
 
 
 def with_our_tasks(words: list[str]) -> list[str]:
-    """``words`` with our task folder as the place to look for tasks, unless another one is named."""
-    told = {"--include_path", "-h", "--help"} & set(words)
-    return words if told or not words else [*words, "--include_path", str(TASKS)]
+    """Return ``words`` with our task folder as ``--include_path``, unless they name one or ask for help."""
+    keep = {"--include_path", "-h", "--help"} & set(words)
+    return words if keep or not words else [*words, "--include_path", str(TASKS)]
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ GROUP = re.compile(r"^group:", re.MULTILINE)
 
 
 JOINT = ("posenc_token_nll",)
-"""Tasks that read a text once for all lengths: what they tell of one depends on which others are asked for."""
+"""Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
 
 def sweeps(task: str) -> bool:
-    """Whether a task can be measured at each length alone; others than ours know no lengths and are measured once."""
+    """Whether a task can be measured at each length alone; other tasks are measured once."""
     return task in own_tasks() and task not in JOINT
 
 
@@ -49,7 +49,7 @@ def members(name: str) -> list[str]:
 
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
-    """Refuse tasks that lm-eval does not have; it is only asked, which takes seconds, about tasks that are not ours.
+    """Refuse tasks that lm-eval does not have; its index, which takes seconds, is only built where needed.
 
     Raises:
         BadComparison: there is no such task.
@@ -59,9 +59,7 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         return
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
-            raise BadComparison(
-                f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {listed_tasks()}."
-            )
+            raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {task_list()}.")
     from lm_eval.tasks import TaskManager
 
     folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
@@ -75,12 +73,12 @@ def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trus
     """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name.
 
     Raises:
-        UntrustedTask: one is asked for, and nobody said that it is trusted.
-        BadComparison: a name is none that a task could have.
+        UntrustedTask: one is requested without ``trust``.
+        BadComparison: a name is not a valid task name.
     """
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-            raise BadComparison(f"There is no task {shown(name)}. All of ours: {listed_tasks()}.")
+            raise BadComparison(f"There is no task {shown(name)}. All of ours: {task_list()}.")
     files = [name for name in names if is_file(name)]
     outside = include_path if include_path is not None else next(iter(files), None)
     if include_path is not None and not Path(include_path).is_dir():
@@ -104,6 +102,6 @@ def is_file(name: str) -> bool:
     )
 
 
-def listed_tasks() -> str:
-    """Our tasks in a sentence."""
+def task_list() -> str:
+    """Names of our tasks, comma-separated."""
     return ", ".join(own_tasks())

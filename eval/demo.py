@@ -5,7 +5,7 @@
 Schemes are patched separately for each length with ``factor = length / trained length``, their best setting.
 The fine-tuned YaRN has one factor for all lengths, as a deployed model would.
 
-One idea, a few lines over the limit: the plan of the demo, its progress and its measurements are read together.
+A few lines over the limit: the plan of the demo, its progress and its measurements belong together.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from hf_posenc.errors import PosEncError
 
 
 class TaskOptionOutOfRange(PosEncError, ValueError):
-    """A task's metadata lacks an option, or has a value for it that makes no sense."""
+    """A task's metadata lacks an option, or has an invalid value for it."""
 
 
 class LengthTooShort(PosEncError, ValueError):
@@ -14,11 +14,11 @@ class LengthTooShort(PosEncError, ValueError):
 
 
 class TextTooShort(PosEncError, ValueError):
-    """The text holds fewer tokens than the windows asked of it."""
+    """The text has fewer tokens than the requested windows need."""
 
 
 class CannotCut(PosEncError, ValueError):
-    """The text has no places where this tokenizer reads both halves as it read the whole."""
+    """The text has no positions where it can be cut without a change of its tokens."""
 
 
 class NotMeasurable(PosEncError, TypeError):
@@ -26,7 +26,7 @@ class NotMeasurable(PosEncError, TypeError):
 
 
 class TokenizerTooPoor(PosEncError, ValueError):
-    """The tokenizer does not tell the words of a task apart: it reads them as unknown, or as nothing."""
+    """The tokenizer cannot represent the words of a task: they are unknown or empty."""
 
 
 class UnreadableDocuments(PosEncError, ValueError):
@@ -34,11 +34,11 @@ class UnreadableDocuments(PosEncError, ValueError):
 
 
 class UntrustedTask(PosEncError, PermissionError):
-    """A task file from outside the package, which can run code, was not said to be trusted."""
+    """A task file from outside the package, which can run code, was not declared trusted."""
 
 
 class NotANumber(PosEncError, ArithmeticError):
-    """An answer of the model is no finite number, so that no metric can be made of it."""
+    """A score of the model is not finite, so that no metric can be computed from it."""
 
 
 class StoreUnusable(PosEncError, OSError):
@@ -50,4 +50,4 @@ class StoreChanged(PosEncError, RuntimeError):
 
 
 class BeyondTable(PosEncError, ValueError):
-    """A model without a scheme is asked for positions that its learned table does not have."""
+    """Positions past the end of the learned table are requested from a model without a scheme."""

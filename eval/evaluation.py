@@ -107,16 +107,16 @@ def evaluate(
     from hf_posenc.eval.validate import check_measure, check_options, check_tasks
 
     require_lm_eval()
-    asked = check_tasks(tasks, include_path)
+    names = check_tasks(tasks, include_path)
     wanted, measure = check_measure(
         lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit, text=text,
         longest=longest,
     )  # fmt: skip
     options = check_options(options)
-    check_trusted(asked, include_path, trust=trust_tasks)
-    check_task_files(asked, include_path)
+    check_trusted(names, include_path, trust=trust_tasks)
+    check_task_files(names, include_path)
     if not trust_tasks:  # a trusted file is a task by its path
-        check_known(asked, include_path)
+        check_known(names, include_path)
     with suppress_output(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
@@ -129,7 +129,7 @@ def evaluate(
         "tokenizer": lm.tokenizer, **options,
     }  # fmt: skip
     limit = metadata.pop("limit")
-    chosen = asked or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
+    chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
     raw = run_tasks(
         lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=log_samples, quiet=quiet
     )
@@ -151,7 +151,7 @@ def run_tasks(
     """Run lm-eval on our task folder.
 
     This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call. lm-eval's
-    own tasks, more than ten thousand, are only scanned for when one of them is asked for.
+    own tasks, more than ten thousand, are only scanned for when one of them is requested.
     """
     from lm_eval import evaluate as lm_eval_evaluate
     from lm_eval.tasks import TaskManager

@@ -22,7 +22,7 @@ def check_task_files(names: Sequence[str], include_path: str | Path | None) -> N
     """Refuse files that lm-eval would misread or hang on.
 
     Raises:
-        BadComparison: one cannot be read, includes itself, or has a name that is taken or that none could have.
+        BadComparison: one cannot be read, includes itself, or has a name that is taken or invalid.
     """
     folder = [] if include_path is None else sorted(p for p in Path(include_path).rglob("*") if p.suffix in ENDINGS)
     named = [Path(name) for name in names if name.lower().endswith(ENDINGS) and Path(name).is_file()]
@@ -35,12 +35,12 @@ def check_task_files(names: Sequence[str], include_path: str | Path | None) -> N
                 check_name(name, file)
                 if owners.setdefault(name, file).resolve() != file.resolve():
                     raise BadComparison(
-                        f"The task {shown(name)} stands in {str(owners[name])!r} and in {str(file)!r}. Rename one."
+                        f"The task {shown(name)} is in {str(owners[name])!r} and in {str(file)!r}. Rename one."
                     )
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What stands in a file, every value as text.
+    """Parse a task file, every value as text.
 
     Raises:
         BadComparison: it is no YAML, or no mapping.
@@ -76,7 +76,7 @@ def check_includes(file: Path, content: dict[str, Any], above: tuple[Path, ...])
 
 
 def check_name(name: str, file: Path) -> None:
-    """Refuse a name that could not be asked for, or that would lead out of a folder."""
+    """Refuse a name that is not printable, too long, or a path."""
     odd = not name.isprintable() or len(name) > LONGEST_NAME or name in (".", "..")
     if odd or "/" in name or "\\" in name:
         raise BadComparison(
@@ -87,10 +87,10 @@ def check_name(name: str, file: Path) -> None:
 
 @contextmanager
 def loading(names: Sequence[str]) -> Iterator[None]:
-    """Say in our words what lm-eval says of a task that it cannot load.
+    """Convert errors of lm-eval about a task that it cannot load.
 
     Raises:
-        BadComparison: whatever it says.
+        BadComparison: lm-eval raised any error.
     """
     try:
         yield

@@ -26,7 +26,7 @@ from hf_posenc.eval.texts.windows import source_text
 def check_measure(
     *, lengths: Any, depths: Any, seed: Any, limit: Any, text: Any, longest: Any = None, **counts: Any
 ) -> tuple[list[int], dict[str, Any]]:
-    """Lengths, none where the model's own are meant, and the other settings as tasks take them.
+    """Validate and return lengths (none for the model's own) and the other settings of tasks.
 
     Raises:
         TaskOptionOutOfRange: one is out of range.
@@ -73,7 +73,7 @@ def check_options(options: Any) -> dict[str, Any]:
 
 
 def refuse_unread(options: Mapping[str, Any], tasks: Iterable[Any]) -> None:
-    """Refuse options that none of the tasks has read; tasks that are not ours read what nobody knows.
+    """Refuse options that none of the tasks uses; tasks that are not ours may use any.
 
     Raises:
         UnknownOption: there is one.
@@ -102,7 +102,7 @@ def check_tokenizer(given: Any) -> None:
 
 
 def check_batch(given: Any) -> None:
-    """Refuse a number of requests that no batch could have.
+    """Refuse a batch size that is not a positive number or ``auto``.
 
     Raises:
         TaskOptionOutOfRange: it is neither a count nor ``"auto"``.
@@ -112,7 +112,7 @@ def check_batch(given: Any) -> None:
 
 
 def folder_of_results(given: Any) -> Path:
-    """Where a comparison is written.
+    """Validate and return the folder of a comparison.
 
     Raises:
         WrongKind: it is no path.

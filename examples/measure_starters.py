@@ -115,10 +115,10 @@ def masked(folder: str, rows: Tensor) -> dict[str, float]:
             LENGTH, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids)
         )
         ids = torch.tensor(tokenizer(drill.prompt + drill.answer).input_ids)
-        places = torch.arange(len(ids) - 6, len(ids) - 1)  # the digits, before the closing token
+        positions = torch.arange(len(ids) - 6, len(ids) - 1)  # the digits, before the closing token
         rows = ids.repeat(6, 1)  # one digit masked in each of five rows, all of them in the sixth
-        rows[torch.arange(5), places] = rows[5, places] = tokenizer.mask_token_id
-        right = model(rows).logits[:, places].argmax(-1) == ids[places]
+        rows[torch.arange(5), positions] = rows[5, positions] = tokenizer.mask_token_id
+        right = model(rows).logits[:, positions].argmax(-1) == ids[positions]
         single += int(right[:5].diagonal().sum())
         whole += bool(right[5].all())
     return {

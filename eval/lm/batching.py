@@ -1,8 +1,8 @@
-"""Batching: sequences of equal length together, without padding, longest first.
+"""Batch sequences of equal length, without padding, longest first.
 
-Padding would move the positions of a scheme that looks at the length of the text, and lm-eval's own batches have no
-mask for it. So a row's score never depends on the rows it was scored with, and a batch of any size gives the numbers of
-a batch of one.
+Padding would move the positions of a scheme that depends on the sequence length, and lm-eval's own batches have no
+mask for it. So the score of a sequence never depends on the others in its batch, and a batch of any size gives the
+numbers of a batch of one.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from hf_posenc.eval.lm.strip_end_token import OpenEnded
 Row = tuple[int, ...]
 
 AUTO_TOKENS = 8192
-"""Tokens of a batch where ``batch_size=auto``: lm-eval finds out by five forwards of 64 rows at the full length."""
+"""Tokens of a batch where ``batch_size=auto``: lm-eval would find it by five forward passes of 64 long sequences."""
 
 
 class Batched(OpenEnded):
-    """The model behind the requests: states of rows, and what they are counted and limited by."""
+    """Compute the model's final states for batches of sequences; count requests and limit batch sizes."""
 
     on_request: Callable[[], None] | None
     batch_size_per_gpu: int | str
 
     def check_length(self, tokens: int, kind: str) -> None:
-        """Refuse what would have to be cut."""
+        """Refuse a request that would have to be truncated."""
         raise NotImplementedError
 
     def setting(self, tokens: int) -> Hashable:
-        """What the model has to be set to for a text of so many tokens; rows of one setting are scored together."""
+        """Setting of the model for a text of ``tokens`` tokens; sequences of one setting are scored together."""
         return None
 
     def under(self, setting: Hashable) -> AbstractContextManager[Any]:
@@ -48,11 +48,11 @@ class Batched(OpenEnded):
 
     @property
     def prefixes(self) -> bool:
-        """Whether one pass may answer for every shorter text with the same beginning."""
+        """Whether one forward pass may score every prefix of its text, see `prefix_consistent`."""
         return prefix_consistent(self.model)
 
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
-        """Each row with the states of its last positions, as many as asked for, longest rows first."""
+        """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
         with closing(self.batches(keep)) as batches:
             for batch in batches:
                 for row in batch:
@@ -65,14 +65,14 @@ class Batched(OpenEnded):
                         yield row, own[-keep[row] :], head
 
     def batches(self, rows: dict[Row, Any]) -> Generator[list[Row], None, None]:
-        """Rows of one length together, with the model set to it."""
+        """Yield batches of one length, with the model set to it."""
         found = equal_lengths(rows, self.rows_at_once)
         for setting, some in groupby(found, key=lambda batch: self.setting(len(batch[0]) + 1)):
             with self.under(setting):
                 yield from some
 
     def rows_at_once(self, length: int) -> int:
-        """Rows of a batch; where positions are drawn anew, one, so that each can have its own seed."""
+        """Batch size at a sequence length; 1 where positions are random, so that each sequence has its own seed."""
         if randomises(self.model):
             return 1
         size = self.batch_size
@@ -80,7 +80,7 @@ class Batched(OpenEnded):
 
     @contextmanager
     def batch_of(self, size: int) -> Iterator[None]:
-        """Let `HFLM` batch so many rows."""
+        """Set the batch size of `HFLM` to ``size``."""
         given, self.batch_size_per_gpu = self.batch_size_per_gpu, size
         try:
             yield
@@ -88,22 +88,22 @@ class Batched(OpenEnded):
             self.batch_size_per_gpu = given
 
     def seeded(self, batch: list[Row]) -> AbstractContextManager[Any]:
-        """Positions that are drawn anew are drawn alike for the same row, in every run, order and process."""
+        """Seed random positions by the sequence, so that they are equal in every run, order and process."""
         if not randomises(self.model):
             return nullcontext()
         return drawn_from(hash(batch[0]))
 
     def precision(self) -> torch.autocast:
-        """The mixed precision asked for, or none."""
+        """Autocast to the requested mixed precision, or do nothing."""
         dtype = self.mixed_precision_dtype
         return torch.autocast(device_type=self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def bar(self, total: int, what: str, disable: bool) -> tqdm:
-        """A progress bar in the first process, where nobody else keeps one."""
+        """Progress bar of the first process; disabled where ``on_request`` reports progress."""
         return tqdm(total=total, desc=what, disable=disable or self.rank != 0 or self.on_request is not None)
 
     def ticked(self, bar: tqdm | None = None) -> None:
-        """Tell the progress bars that one more request is done."""
+        """Report one more finished request to the progress bars."""
         if bar is not None:
             bar.update()
         if self.on_request is not None:
@@ -112,14 +112,14 @@ class Batched(OpenEnded):
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Random numbers from ``seed``; outside, as if none had been drawn."""
+    """Seed random numbers inside the context and restore the generator afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
 
 
 def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
-    """Batches of inputs of one length, longest first, so that memory runs out early or never."""
+    """Yield batches of sequences of one length, longest first, so that memory runs out early or never."""
     by_length: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_length[len(row)].append(row)

@@ -1,6 +1,6 @@
 """lm-eval's model type ``hf_posenc``: a Hugging Face model with a positional scheme; requests are never truncated.
 
-    base model → scheme → PEFT adapter              so that the adapter meets the positions it was trained with
+    base model → scheme → PEFT adapter              so that the adapter sees the positions it was trained with
 
 It scores as lm-eval's own ``hf`` does; without a scheme the numbers are the same. It differs where long contexts need
 it: an over-long request raises, only scored positions go through the head, the softmax is float32, requests of
@@ -43,17 +43,17 @@ LENGTHS = ("factor", "target_length", "trained_length", "layers")
 
 
 class PosEncLM(Scorer):
-    """A causal language model under a scheme.
+    """A causal language model with a positional scheme, for lm-eval.
 
     Args:
         pretrained: a name, a path, or a live model, patched or not.
-        scheme: what position is; None leaves the unpatched model.
+        scheme: scheme to patch in; None leaves the model unpatched.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.
         on_request: called after each scored request, for progress bars; with it lm-eval's own bar is off.
         share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
-            a live one may stand in a single process of a training run.
+            a live model may exist in a single process of a training run only.
         **options: options of the scheme, and everything `HFLM` takes.
     """
 
@@ -93,7 +93,7 @@ class PosEncLM(Scorer):
             launch.share(self, together)
 
     def _get_config(self, pretrained: str, **loading: Any) -> None:
-        """A checkpoint that carries a scheme has a guard, which `HFLM` would meet before any model."""
+        """Read the configuration without the guard that keeps transformers from loading a patched checkpoint."""
         self._config = Checkpoint.open(pretrained, **loading).hf_config()
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
@@ -114,7 +114,7 @@ class PosEncLM(Scorer):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What was patched, or an empty dictionary."""
+        """Description of the patched model; empty for an unpatched one."""
         try:
             return describe(self.model).to_dict()
         except (NotPatched, UnsupportedModel):  # without a scheme, any model may be measured
@@ -122,12 +122,12 @@ class PosEncLM(Scorer):
 
     @property
     def scheme_name(self) -> str:
-        """What tables call it."""
+        """Name of the scheme in tables."""
         return self.report.get("scheme", "unpatched")
 
     @property
     def own_length(self) -> int:
-        """What model and tokenizer say of themselves; beyond it, an unpatched model extrapolates."""
+        """Context length from the configuration of model and tokenizer; beyond it, an unpatched model extrapolates."""
         return self.report.get("trained_length") or resolve_max_length(
             self.model.config, self.tokenizer, default=self._DEFAULT_MAX_LENGTH
         )
@@ -143,7 +143,7 @@ class PosEncLM(Scorer):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text without context.
+        """Id of the token put before a text without context.
 
         Raises:
             NotMeasurable: the tokenizer has no begin token and no end token.
@@ -156,10 +156,10 @@ class PosEncLM(Scorer):
         return found
 
     def check_length(self, tokens: int, kind: str) -> None:
-        """Refuse what would have to be cut.
+        """Refuse a request that would have to be truncated.
 
         Raises:
-            RequestTooLong: ``tokens`` exceed `max_length`, and cutting was not asked for.
+            RequestTooLong: ``tokens`` exceed `max_length`, and ``on_overflow`` is ``"error"``.
         """
         if tokens > self.max_length and self.on_overflow == "error":
             raise RequestTooLong(
@@ -168,13 +168,13 @@ class PosEncLM(Scorer):
             )
 
     def set_cache_hook(self, cache_hook: Any) -> None:
-        """Give answers a table of their own in a response cache, whose keys hold the request alone."""
+        """Separate the answers of this model in a response cache, whose keys hold the request alone."""
         if cache_hook.dbdict is not None:
             separate(cache_hook.dbdict, digest_of(self))
         super().set_cache_hook(cache_hook)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What makes a number repeatable: scheme, lengths, versions, size."""
+        """Scheme, lengths, versions and size, to reproduce the numbers."""
         model = unwrapped(self.model)
         return {
             **{f"posenc_{name}": value for name, value in self.report.items()},

@@ -23,14 +23,14 @@ SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"
 
 
 def processes() -> int:
-    """How many processes were launched together."""
+    """Number of processes launched together."""
     return max(int(os.environ.get(name) or 1) for name in SIZES)
 
 
 def accelerator() -> Any:
-    """The meeting place of a launch of several processes; None where there is one.
+    """Accelerator of a launch of several processes; None for a single process.
 
-    Without a GPU accelerate has to be told that CPU processes are meant, or each would take itself for the only one.
+    Without a GPU accelerate needs ``cpu=True``, or each process would take itself for the only one.
     """
     if processes() < 2:
         if os.environ.get("ACCELERATE_USE_CPU") and "MASTER_ADDR" in os.environ:
@@ -49,19 +49,19 @@ def accelerator() -> Any:
 
 
 def leave() -> None:
-    """End the process group while Python is still there: its threads abort a process that ends without."""
+    """Destroy the process group before Python exits: its threads would abort the process otherwise."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def share(lm: Any, found: Any) -> None:
-    """Make ``lm`` one of the processes of a launch: lm-eval deals documents out by rank and world size."""
+    """Set rank and world size of ``lm``, by which lm-eval distributes documents."""
     lm.accelerator = found
     lm._rank, lm._world_size = found.process_index, found.num_processes
 
 
 def from_first(lm: Any, value: Any) -> Any:
-    """What the first process has, in every process."""
+    """Broadcast the value of the first process to all processes."""
     if lm.world_size < 2:
         return value
     box = [value]

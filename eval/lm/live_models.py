@@ -20,7 +20,7 @@ LOADING = (
 
 @contextmanager
 def ties_held(lm: Any, model: Any) -> Iterator[None]:
-    """Keep `HFLM` from tying weights anew: they are tied already, and PEFT's trained copies of tied ones cannot be."""
+    """Keep `HFLM` from tying weights again: they are tied already, and PEFT's trained copies of tied ones cannot be."""
     hold(model)
     try:
         yield
@@ -36,7 +36,7 @@ def hold(model: Any) -> None:
 
 
 def refuse_unused(model: Any, options: dict[str, Any]) -> None:
-    """Refuse what `HFLM` would silently ignore beside a live model.
+    """Refuse options that `HFLM` would silently ignore for a live model.
 
     Raises:
         UnknownOption: such an option was given.

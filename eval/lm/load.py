@@ -10,7 +10,7 @@ from hf_posenc.errors import MissingExtra, WrongKind, shown
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """The lm-eval model object of a live model, a name or a path; one that is one already is passed through."""
+    """Return the lm-eval model object of a live model, a name or a path; such an object is returned unchanged."""
     require_lm_eval()
     import torch
     from lm_eval.api.model import LM
@@ -60,12 +60,12 @@ def model_name(lm: Any) -> str:
     """The name or path the model came from, else its class."""
     from hf_posenc.eval.lm.log_probs import unwrapped
 
-    host = unwrapped(lm.model)
-    return getattr(host.config, "_name_or_path", "") or type(host).__name__
+    inner = unwrapped(lm.model)
+    return getattr(inner.config, "_name_or_path", "") or type(inner).__name__
 
 
 def require_lm_eval() -> None:
-    """Say which extra is missing, rather than which module."""
+    """Raise an error that names the missing extra instead of the module."""
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:

@@ -20,18 +20,18 @@ from hf_posenc.eval.errors import NotANumber
 HELD = 1 << 20
 """Logits held at a time where many are scored, 4 MB in float32."""
 HELD_ON_DEVICE = 1 << 26
-"""The same on a GPU, 256 MB: there the head's weights are read anew for each slice, so slices are thick."""
+"""The same on a GPU, 256 MB: there the head's weights are loaded again for each slice, so slices are large."""
 WHOLE = 1 << 24
-"""Logits of whole texts that are few enough not to choose, 64 MB: then they are lm-eval's to the last bit."""
+"""Logits up to which whole texts go through the head, 64 MB: then they equal lm-eval's to the last bit."""
 
 Head = Callable[[Tensor], Tensor]
 
 
 def suffix_states(model: nn.Module, input_ids: Tensor, keep: int) -> tuple[Tensor, Head]:
-    """States of the last ``keep`` positions of ``input_ids [batch, token]``, and what makes logits of them.
+    """Final states of the last ``keep`` positions of ``input_ids [batch, token]``, and their map to logits.
 
-    Few positions come as logits already, as do those of a short text, all of whose logits are made. Many come as hidden
-    states ``[batch, keep, width]`` with the model's head.
+    For few positions, and for short texts, the states are logits already; for many they are hidden states
+    ``[batch, keep, width]`` with the model's head.
     """
     if input_ids.numel() * vocabulary(model) <= WHOLE:
         return model(input_ids=input_ids).logits[:, -keep:], nn.Identity()
@@ -51,12 +51,12 @@ def suffix_logits(model: nn.Module, input_ids: Tensor, keep: int) -> Tensor:
 
 
 def chosen_logits(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
-    """Logits of ``positions`` in every row of ``input_ids [batch, token]``: ``[batch, position, vocabulary]``."""
-    host = unwrapped(model)
-    head = prediction_head(host)
+    """Logits of ``positions`` in every text of ``input_ids [batch, token]``: ``[batch, position, vocabulary]``."""
+    inner = unwrapped(model)
+    head = prediction_head(inner)
     if head is None:
         return model(input_ids=input_ids).logits[:, positions]
-    hidden = host.base_model(input_ids=input_ids).last_hidden_state  # LoRA layers sit inside, so the host carries them
+    hidden = inner.base_model(input_ids=input_ids).last_hidden_state  # LoRA layers sit inside, so this runs them
     return head(hidden[:, positions])
 
 
@@ -91,13 +91,13 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
 def plain_head(model: nn.Module, input_ids: Tensor) -> Head | None:
     """The output embedding, if the model's logits are that of its last hidden states and nothing else.
 
-    Tried on ``input_ids``: logits that are capped or scaled, and prompts that PEFT puts before them, tell.
+    Tried on ``input_ids``: the comparison fails where logits are capped or scaled, or PEFT prepends prompts.
     """
-    host = unwrapped(model)
-    head = host.get_output_embeddings()
-    if head is None or host.base_model is host:
+    inner = unwrapped(model)
+    head = inner.get_output_embeddings()
+    if head is None or inner.base_model is inner:
         return None
-    made = head(host.base_model(input_ids=input_ids).last_hidden_state)
+    made = head(inner.base_model(input_ids=input_ids).last_hidden_state)
     return head if torch.equal(made, model(input_ids=input_ids).logits) else None
 
 
@@ -117,6 +117,6 @@ def unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def prediction_head(host: Any) -> Head | None:
-    """BERT's head, which sits in ``cls`` and takes hidden states; None where the host has no such part."""
-    return getattr(host, "cls", None)
+def prediction_head(model: Any) -> Head | None:
+    """BERT's head, which sits in ``cls`` and takes hidden states; None where the model has none."""
+    return getattr(model, "cls", None)

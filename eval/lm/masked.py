@@ -2,7 +2,7 @@
 
     score(t_i) = log softmax(head(h_i))[t_i]
 
-All chosen i are masked at once: one forward, and the head runs on them alone.
+All chosen i are masked at once: one forward pass, and the head runs on them alone.
 """
 
 from __future__ import annotations

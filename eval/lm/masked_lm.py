@@ -1,8 +1,8 @@
 """lm-eval's model type ``hf_posenc_mlm``: a masked language model with a positional scheme.
 
-    target tokens → [MASK] → one forward → log softmax at their places
+    target tokens → [MASK] → one forward pass → log softmax at their positions
 
-lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees the very tokens it is asked for.
+lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees the very tokens it has to predict.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hf_posenc.eval.lm.native_length import check_row
 
 
 class PosEncMLM(PosEncLM):
-    """A masked language model under a scheme: targets are hidden and read off in one forward. Arguments: `PosEncLM`."""
+    """A masked language model with a scheme; a target is masked and scored in one pass. Arguments: `PosEncLM`."""
 
     AUTO_MODEL_CLASS = transformers.AutoModelForMaskedLM
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
-        """Log-probability of each target, all its tokens masked at once, and whether each token's mask reads it."""
+        """Log-probability of each target with all its tokens masked at once, and whether each token is the argmax."""
         unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
         answers = {key: self.masked_answer(*request.args) for key, request in unique.items()}
         return [answers[id(request)] for request in requests]
 
     def masked_answer(self, context: str, target: str) -> Scored:
-        """One context and target, wrapped in the special tokens of the tokenizer."""
+        """Score one target after its context, wrapped in the special tokens of the tokenizer."""
         joined = self.tok_encode(context + target, add_special_tokens=False)
         first = len(self.tok_encode(context, add_special_tokens=False)) if context else 0
         ids = [self.tokenizer.cls_token_id, *joined, self.tokenizer.sep_token_id]
@@ -40,13 +40,13 @@ class PosEncMLM(PosEncLM):
     def masked_tokens(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[list[float], list[bool]]]:
-        """Log-probability of each masked token, and whether its mask reads it. Requests: ``(name, ids, positions)``."""
+        """Log-probability of each masked token, and whether it is the argmax. Requests: ``(name, ids, positions)``."""
         unique = {id(request): request for request in requests}
         answers = {key: self.scores(*request.args[1:]) for key, request in unique.items()}
         return [answers[id(request)] for request in requests]
 
     def scores(self, ids: list[int], positions: list[int]) -> tuple[list[float], list[bool]]:
-        """Mask ``positions`` of ``ids`` and score what was there."""
+        """Mask ``positions`` of ``ids`` and score the original tokens."""
         self.check_length(len(ids), "masked")
         check_row(self, ids)
         with torch.no_grad(), self.precision(), self.seeded([tuple(ids)]):
@@ -55,7 +55,7 @@ class PosEncMLM(PosEncLM):
         return scores.tolist(), greedy.tolist()
 
     def check_length(self, tokens: int, kind: str) -> None:
-        """Refuse what does not fit; cutting a masked text would move its masks."""
+        """Refuse a request that does not fit: truncating a masked text would move its masks."""
         if tokens > self.max_length:
             raise RequestTooLong(
                 f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
@@ -63,13 +63,13 @@ class PosEncMLM(PosEncLM):
             )
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """A masked model has no next-token loss."""
+        """Raise `NotMeasurable`: a masked model has no next-token loss."""
         raise NotMeasurable("A masked language model has no rolling log-likelihood. Use the task posenc_mlm.")
 
     def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[tuple[float, int]]]:
-        """A masked model reads both sides of a token."""
+        """Raise `NotMeasurable`: a masked model sees both sides of a token."""
         raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """A masked model does not generate."""
+        """Raise `NotMeasurable`: a masked model does not generate."""
         raise NotMeasurable("A masked language model does not generate. Use posenc_mlm or posenc_passkey.")

@@ -14,14 +14,14 @@ from hf_posenc.patching.state import base_model_of
 
 
 def trained_length_of(lm: Any) -> int:
-    """Tokens the weights of an lm-eval model object saw, by the host's own record; else what lm-eval takes it for."""
+    """Trained length of an lm-eval model object in tokens, by its configuration; else lm-eval's own maximum length."""
     if "trained_length" in lm.report:
         return lm.report["trained_length"]
     try:
-        host, adapter = base_model_of(lm.model)
+        base, adapter = base_model_of(lm.model)
     except UnsupportedModel:  # without a scheme, any model may be measured
         return lm.max_length
-    return adapter.trained_length(host.config)
+    return adapter.trained_length(base.config)
 
 
 def check_device(name: Any) -> None:
@@ -48,28 +48,28 @@ def check_row(lm: Any, ids: Sequence[int]) -> None:
 
     Raises:
         BeyondTable: it is longer than a learned position table.
-        InvalidInput: one of its tokens lies past the vocabulary.
+        InvalidInput: one of its tokens is outside the vocabulary.
     """
     check_reach(lm, len(ids))
     check_vocabulary(lm.model, max(ids, default=0))
 
 
 def check_reach(lm: Any, length: int) -> None:
-    """Refuse a length past the end of a learned position table, which the host itself meets with an index error.
+    """Refuse a length past the end of a learned position table, where the model itself raises an index error.
 
     Raises:
         BeyondTable: the model has such a table, and it is shorter.
     """
-    if lm.report:  # a scheme the model came with says itself how far it goes
+    if lm.report:  # a scheme checks its own reach
         return
     try:
-        host, adapter = base_model_of(lm.model)
+        base, adapter = base_model_of(lm.model)
     except UnsupportedModel:
         return
-    trained = adapter.trained_length(host.config)
-    rows = adapter.geometry(host.config, trained_length=trained, target_length=trained).table
+    trained = adapter.trained_length(base.config)
+    rows = adapter.geometry(base.config, trained_length=trained, target_length=trained).table
     if rows is not None and length > rows:
         raise BeyondTable(
-            f"The unpatched model has learned {rows} positions, and {length} are asked for. "
+            f"The unpatched model has learned {rows} positions, and {length} are requested. "
             "Ask for shorter lengths, or compare schemes that reach further."
         )

@@ -27,11 +27,11 @@ def separate(answers: Any, digest: str) -> None:
 
 def digest_of(lm: Any) -> str:
     """Digest of model, scheme, lengths, tokenizer and settings."""
-    host = unwrapped(lm.model)
+    inner = unwrapped(lm.model)
     settings = {
         "type": type(lm).__name__,
         "info": lm.get_model_info(),
-        "config": host.config.to_dict(),
+        "config": inner.config.to_dict(),
         "overflow": lm.on_overflow,
         "bos": [lm.add_bos_token, lm.custom_prefix_token_id],
         "dtypes": [str(lm.softmax_dtype), str(lm.mixed_precision_dtype)],

@@ -1,4 +1,4 @@
-"""Score lm-eval's requests: every sequence once, however many requests it answers."""
+"""Score lm-eval's requests: one forward pass per sequence, however many requests it answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
 class Scorer(Generating):
-    """The requests that a causal model answers."""
+    """Answers to the scoring requests of a causal model."""
 
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
@@ -62,7 +62,7 @@ class Scorer(Generating):
         """Log-likelihood of whole texts, each token once, after one begin token.
 
         lm-eval puts a second begin token before that of the tokenizer and scores the first. Past `max_length`, where
-        that was allowed, windows that do not see each other take turns, as in lm-eval.
+        that was allowed, the text is scored in disjoint windows, as in lm-eval.
 
         Raises:
             TextTooShort: a text is empty.
@@ -86,16 +86,16 @@ class Scorer(Generating):
         return totals
 
     def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[SpanScore]]:
-        """Log-probability of runs of tokens, and how many of them are the argmax.
+        """Log-probability of spans of tokens, and how many of their tokens are the argmax.
 
-        Requests are ``(name, front, ids, spans)``, see `hf_posenc.eval.lm.spans`; one pass serves all the ends it can.
+        Requests are ``(name, front, ids, spans)``, see `hf_posenc.eval.lm.spans`; one pass serves all the spans it can.
         """
         unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
         prefixes = self.prefixes
-        asked = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
-        left = {key: len(some) for key, some in asked.items()}
+        passes_of = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
+        left = {key: len(some) for key, some in passes_of.items()}
         wanted: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
-        for key, one in ((key, one) for key, some in asked.items() for one in some):
+        for key, one in ((key, one) for key, some in passes_of.items() for one in some):
             self.check_length(len(one.tokens) - 1, "span_scores")
             wanted[one.tokens[:-1]].append((key, one))
         keep = {row: max(one.keep for _, one in some) for row, some in wanted.items()}
@@ -112,7 +112,7 @@ class Scorer(Generating):
 
 
 def span_answers(one: Pass, states: Tensor, head: Head) -> Iterator[tuple[int, SpanScore]]:
-    """The spans of a pass, by number."""
+    """Yield number and score of each span of a forward pass."""
     wanted = torch.tensor(one.tokens[-one.keep :], device=states.device)
     scores, greedy = token_scores(states[-one.keep :], wanted, head)
     for number, where in one.answers:

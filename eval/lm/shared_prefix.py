@@ -1,8 +1,8 @@
 """Share forward passes between requests where one is a prefix of the other.
 
-    A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B reads all that A reads
+    A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B covers all of A
 
-Only where a token's score depends on the tokens before it alone; whoever asks has to know that.
+Valid only where a token's score depends on the tokens before it alone; the caller checks that.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Request = tuple[Any, list[int], list[int]]
 
 
 def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[Request]) -> dict[Row, Row]:
-    """For each row that others go on from, the longest of these.
+    """Map each sequence that is a prefix of others to the longest of these.
 
     Args:
-        rows: inputs, with the numbers of the requests they answer.
+        rows: input sequences, with the numbers of the requests they answer.
         requests: name, context and target of each.
     """
     found: dict[Row, Row] = {}
-    for row, after in reversed(list(pairwise(sorted(rows)))):  # what begins alike stands together
+    for row, after in reversed(list(pairwise(sorted(rows)))):  # sorting puts common prefixes next to each other
         if after[: len(row)] == row and goes_on(requests, rows[row], rows[after]):
             found[row] = found.get(after, after)
     return found

@@ -1,6 +1,6 @@
 """Spans of tokens to score, and the fewest forward passes that score them.
 
-    span (0, 256, 512)       tokens 256 … 511 of a text, read from token 0
+    span (0, 256, 512)       tokens 256 … 511 of a text, with context from token 0
     span (0, 512, 1024)      tokens 512 … 1023 of it
 
 Where a token's score depends on the tokens before it alone, one pass up to 1024 answers both. Where it depends on the
@@ -18,7 +18,7 @@ from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.patching.state import base_model_of, is_patched
 
 Span = tuple[int, int, int]
-"""First token read, first token scored, end."""
+"""First token of the context, first token scored, end."""
 
 LENGTH_DEPENDENT = {"dynamic", "longrope"}
 """RoPE types of transformers whose frequencies change with the length of the text."""
@@ -29,9 +29,9 @@ class Pass:
     """Tokens of one forward pass, how many of the last are scored, and the spans answered by it.
 
     Attributes:
-        tokens: read and scored; the last is only scored.
+        tokens: input and targets; the last is a target only.
         keep: how many at the end are scored.
-        answers: number of each span, and where its scores lie among those kept.
+        answers: number of each span, and the slice of its scores among those kept.
     """
 
     tokens: tuple[int, ...]
@@ -40,10 +40,10 @@ class Pass:
 
 
 def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, prefixes: bool) -> list[Pass]:
-    """The passes that answer ``spans`` of ``ids``; ``front`` is read before each.
+    """Forward passes that score ``spans`` of ``ids``, each with ``front`` before it.
 
     Args:
-        prefixes: whether one pass may answer for every shorter text with the same beginning.
+        prefixes: whether one pass may score every prefix of its text.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     last: dict[int, int] = {}
@@ -61,40 +61,40 @@ def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, p
 
 def prefix_consistent(model: Any) -> bool:
     """Whether a token's score depends on the tokens before it alone, in every layer."""
-    host = unwrapped(model)
-    if not causal(host):
+    inner = unwrapped(model)
+    if not causal(inner):
         return False
-    if is_patched(host):
-        schemes = {id(m.scheme): m.scheme for m in host.modules() if "posenc_owner" in m.__dict__}
+    if is_patched(inner):
+        schemes = {id(m.scheme): m.scheme for m in inner.modules() if "posenc_owner" in m.__dict__}
         return not any(scheme.needs_whole_text or scheme.randomises for scheme in schemes.values())
-    return not rope_types(host.config) & LENGTH_DEPENDENT
+    return not rope_types(inner.config) & LENGTH_DEPENDENT
 
 
 def randomises(model: Any) -> bool:
-    """Whether the scheme draws positions anew in evaluation."""
+    """Whether the scheme draws random positions in evaluation."""
     modules = unwrapped(model).modules()
     return any(m.scheme.randomises for m in modules if "posenc_owner" in m.__dict__)
 
 
 def forget_longest(model: Any) -> None:
-    """Have transformers' dynamic RoPE look at the next text alone: it keeps the frequencies of the longest so far."""
+    """Reset transformers' dynamic RoPE, which would keep the frequencies of the longest text so far."""
     for module in unwrapped(model).modules():
         for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
             setattr(module, name, 0)
 
 
-def causal(host: Any) -> bool:
-    """Whether the model is a decoder; one without an adapter is taken for one unless its class says otherwise."""
+def causal(model: Any) -> bool:
+    """Whether the model is a decoder; without an adapter, whether its class is not a masked language model."""
     try:
-        _, adapter = base_model_of(host)
+        _, adapter = base_model_of(model)
     except (NotPatched, UnsupportedModel):
-        return not type(host).__name__.endswith("ForMaskedLM")
-    length = adapter.trained_length(host.config)
-    return adapter.geometry(host.config, trained_length=length, target_length=length).causal
+        return not type(model).__name__.endswith("ForMaskedLM")
+    length = adapter.trained_length(model.config)
+    return adapter.geometry(model.config, trained_length=length, target_length=length).causal
 
 
 def rope_types(config: Any) -> set[str]:
-    """Every RoPE type a configuration names; layers may have their own."""
+    """All RoPE types of a configuration; layers may have their own."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     nested = [rope, *(part for part in rope.values() if isinstance(part, dict))]
     return {str(part.get("rope_type", part.get("type", ""))) for part in nested}

@@ -6,17 +6,17 @@ from typing import Any
 
 
 def front_of(tokenizer: Any) -> list[int]:
-    """The tokens before every text."""
+    """Special tokens before every text."""
     return frame_of(tokenizer)[0]
 
 
 def closing_of(tokenizer: Any) -> list[int]:
-    """The tokens behind every text."""
+    """Special tokens after every text."""
     return frame_of(tokenizer)[1]
 
 
 def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The tokens before and behind every text."""
+    """Special tokens before and after every text."""
     marked = list(tokenizer("a", verbose=False)["input_ids"])
     inside = list(tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"])
     starts = (n for n in range(len(marked) - len(inside) + 1) if marked[n : n + len(inside)] == inside)
@@ -25,6 +25,6 @@ def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def opened(tokenizer: Any, text: str) -> list[int]:
-    """Tokens of a text that may go on: with what stands before every text, without what stands behind."""
+    """Tokens of a text to be continued: with the special tokens before it, without those after it."""
     ids, closing = list(tokenizer(text, verbose=False)["input_ids"]), closing_of(tokenizer)
     return ids[: len(ids) - len(closing)]

@@ -1,7 +1,7 @@
 """Strip the end token that some tokenizers append to a prompt which generation continues.
 
-lm-eval takes what follows the tokens of the context for the target. With an end token behind the context that is one
-token too few, and the model is asked to go on after the text has ended.
+lm-eval takes what follows the tokens of the context for the target. With an end token after the context that is one
+token too few, and the model has to continue after the text has ended.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hf_posenc.eval.lm.special_tokens import closing_of
 
 
 class OpenEnded(HFLM):
-    """`HFLM` without the tokens its tokenizer puts behind a text."""
+    """`HFLM` without the special tokens its tokenizer appends to a text."""
 
     @cached_property
     def closing(self) -> list[int]:
-        """The tokens the tokenizer puts behind every text."""
+        """Special tokens that the tokenizer appends to every text."""
         return closing_of(self.tokenizer)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
-        """Tokens of a text that may go on."""
+        """Tokens of a text to be continued, without the appended special tokens."""
         ids = super().tok_encode(string, add_special_tokens=add_special_tokens, **options)
         if self.closing and add_special_tokens is not False and ids[-len(self.closing) :] == self.closing:
             return ids[: -len(self.closing)]
         return ids
 
     def tok_batch_encode(self, strings: list[str], **options: Any) -> tuple[Tensor, Tensor]:
-        """Tokens and mask of prompts ``[row, token]``, padded on the left."""
+        """Tokens and mask of prompts ``[prompt, token]``, padded on the left."""
         ids, mask = super().tok_batch_encode(strings, **options)
         ends = len(self.closing)
         if ends and all(row[-ends:] == self.closing for row in ids.tolist()):

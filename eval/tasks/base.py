@@ -1,8 +1,8 @@
 """Base classes of lm-eval tasks that sweep over context lengths.
 
-A document is one target, or one key, *with all the lengths at which it is asked*: one request a length (and depth). So
-every length is measured on the same thing, curves are paired, each metric has a standard error over documents, and
-lm-eval's ``--limit n`` means n at every length.
+A document is one target, or one key, *at all lengths*: one request per length (and depth). So every length is measured
+on the same targets, curves are paired, each metric has a standard error over documents, and lm-eval's ``--limit n``
+means n at every length.
 
 A few lines over the limit: the two tasks here are the examples that every other task is written after.
 """
@@ -28,7 +28,7 @@ from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.windows import source_text, tokenized, windows
 
-register_models()  # a task file named by its path is read before the model type is looked up
+register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
 Doc = dict[str, Any]
 Metric = tuple[Callable[[Sequence[float]], float], bool]
@@ -40,7 +40,7 @@ def perplexity(losses: Sequence[float]) -> float:
 
 
 class LengthSweep(ConfigurableTask):
-    """A task with one request a length and document; subclasses write documents, requests and scores."""
+    """A task with one request per length and document; subclasses write documents, requests and scores."""
 
     request_type = "loglikelihood"
     metrics: ClassVar[dict[str, Metric]] = {}
@@ -50,14 +50,14 @@ class LengthSweep(ConfigurableTask):
         metadata = dict(config["metadata"])
         self.sweep = Sweep.of(metadata)
         self.tokenizer = tokenizer_of(metadata)
-        metadata |= asdict(self.sweep)  # the results say what was measured, options left alone included
-        metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object has no place in a results file
+        metadata |= asdict(self.sweep)  # the results name every setting, defaults included
+        metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object itself is no JSON
         metadata.pop("pretrained", None)
         kept = {name: value for name, value in config.items() if name != "class"}
         super().__init__(config=kept | {"metadata": metadata, "metric_list": [], "output_type": "loglikelihood"})
 
     def documents(self) -> list[Doc]:
-        """One document a sample, each with ``name`` and what its requests need."""
+        """One document per sample, each with ``name`` and the fields its requests need."""
         raise NotImplementedError
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
@@ -69,7 +69,7 @@ class LengthSweep(ConfigurableTask):
         raise NotImplementedError
 
     def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
-        """Make the documents; nothing is fetched."""
+        """Generate the documents; nothing is downloaded."""
         self.dataset = {"test": Dataset.from_list(self.documents())}
 
     def build_all_requests(
@@ -93,9 +93,9 @@ class LengthSweep(ConfigurableTask):
         super().build_all_requests(limit=limit, world_size=world_size, tokenizer_name=salted, **options)
 
     def digest(self) -> str:
-        """A name for exactly these documents, asked for in exactly this way."""
-        told = [asdict(self.sweep), self.request_type, *self.eval_docs]
-        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        """Digest of documents, request type and settings."""
+        content = [asdict(self.sweep), self.request_type, *self.eval_docs]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def construct_requests(self, doc: Doc, ctx: Any, metadata: Any = None, **_: Any) -> list[Instance]:
         """The requests of one document."""
@@ -109,11 +109,11 @@ class LengthSweep(ConfigurableTask):
         return self.scores(doc, results)
 
     def aggregation(self) -> dict[str, Callable[[Sequence[float]], float]]:
-        """How each metric is summed up over documents."""
+        """Aggregation of each metric over documents."""
         return {name: self.metrics[metric][0] for metric, name in self.names()}
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Which way each metric points."""
+        """Whether higher is better, by metric."""
         return {name: self.metrics[metric][1] for metric, name in self.names()}
 
     def names(self) -> list[tuple[str, str]]:
@@ -140,18 +140,18 @@ class PerplexityTask(LengthSweep):
         return [(context, doc["target"]) for context in doc["contexts"]]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Nats a token."""
+        """Loss in nats/token."""
         losses = zip(self.sweep.lengths, (-score / self.sweep.scored for score, _ in results), strict=True)
         return {metric_name(m, length): loss for length, loss in losses for m in ("nll", "ppl")}
 
 
 class PasskeyTask(LengthSweep):
-    """Whether greedy decoding would write the hidden key, at every length and depth: read off one forward."""
+    """Whether greedy decoding would write the hidden key, at every length and depth, by teacher forcing."""
 
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
 
     def documents(self) -> list[Doc]:
-        """A key a document, hidden at every length and depth."""
+        """One key per document, hidden at every length and depth."""
         return [self.document(sample) for sample in range(self.sweep.keys)]
 
     def document(self, sample: int) -> Doc:
@@ -178,13 +178,13 @@ class PasskeyTask(LengthSweep):
         values: dict[str, float] = {}
         by_cell = dict(zip(self.cells(), results, strict=True))
         for length in self.sweep.lengths:
-            row = {depth: by_cell[length, depth] for depth in self.sweep.depths}
-            for depth, (score, greedy) in row.items():
+            by_depth = {depth: by_cell[length, depth] for depth in self.sweep.depths}
+            for depth, (score, greedy) in by_depth.items():
                 values[metric_name("acc", length, depth)] = float(greedy)
                 values[metric_name("nll", length, depth)] = -score / doc["tokens"]
             for metric in self.metrics:
                 values[metric_name(metric, length)] = mean(
-                    [values[metric_name(metric, length, depth)] for depth in row]
+                    [values[metric_name(metric, length, depth)] for depth in by_depth]
                 )
         return values
 

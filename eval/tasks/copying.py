@@ -22,12 +22,12 @@ from hf_posenc.eval.texts.windows import check_room
 
 
 class StringTask(LengthSweep):
-    """A string a cell; its last tokens are scored."""
+    """A task with one random string per cell; its last tokens are scored."""
 
     request_type = "span_scores"
 
     def documents(self) -> list[Doc]:
-        """One random string a sample, at every length."""
+        """One random string per sample, at every length."""
         tokens = ordinary_tokens(self.tokenizer, self.sweep.alphabet)
         return [
             self.document(tokens, random.Random(f"{self.config.task}-{self.sweep.seed}-{sample}"), sample)
@@ -35,18 +35,18 @@ class StringTask(LengthSweep):
         ]
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
-        """A sample at every length."""
+        """The document of one sample, with a string for every cell."""
         raise NotImplementedError
 
     def room(self, length: int) -> int:
-        """Tokens of a string beside what the tokenizer puts in front."""
+        """Tokens of a string, without the special tokens before it."""
         return length - len(front_of(self.tokenizer))
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """The string of every cell, and which of its tokens count."""
+        """The string of every cell, and the span of its scored tokens."""
         front = front_of(self.tokenizer)
         spans: list[list[Span]] = [[(0, len(row) - doc["scored"], len(row))] for row in doc["rows"]]
-        return [(doc["name"], front, row, asked) for row, asked in zip(doc["rows"], spans, strict=True)]
+        return [(doc["name"], front, row, span) for row, span in zip(doc["rows"], spans, strict=True)]
 
 
 class CopyTask(StringTask):
@@ -55,7 +55,7 @@ class CopyTask(StringTask):
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "exact": (mean, True), "nll": (mean, False)}
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
-        """A string as long as the longest needs; shorter lengths have its end."""
+        """A string for the longest length; shorter lengths use its end."""
         check_room([self.room(length) // 2 + 1 for length in self.sweep.lengths], self.sweep.scored)
         string = random_string(tokens, self.sweep.longest, rng)
         rows = [copied(string, self.room(length)) for length in self.sweep.lengths]

@@ -2,8 +2,8 @@
 
     document   … … … … … … … … … context ▏ target          the target ends at token `longest`
 
-Every document that is long enough for the longest length takes part, so that all lengths are measured on the same ones.
-How many were too short, and how many were empty, stands in the task's metadata of the results.
+Every document that is long enough for the longest length is used, so that all lengths are measured on the same ones.
+The numbers of short and of empty documents are in the task's metadata in the results.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.preconditions.weights import check_known
 
 ENOUGH = 64
-"""Characters a token, in all languages and then some."""
+"""Characters per token, more than any language needs."""
 MARGIN = 64
-"""Tokens behind the last that counts; where a text is cut off, its last tokens may be others."""
+"""Tokens kept after the last scored one: where a text is cut off, its last tokens may differ."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class DocsTask(SpanTask):
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
-        """Those that are long enough, the first ``samples`` of them.
+        """The first ``samples`` documents that are long enough.
 
         Raises:
             TextTooShort: none is.
@@ -63,7 +63,7 @@ class DocsTask(SpanTask):
         return found
 
     def beginning(self, text: str) -> list[int]:
-        """Tokens of a text, at least as many as count: of a long one no more than its first characters are read."""
+        """Tokens of the beginning of a text, at least `size` of them if it has as many; long texts are cut first."""
         for share in (ENOUGH * self.size(), len(text)):
             read = text[:share]
             ids = self.tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]
@@ -73,7 +73,7 @@ class DocsTask(SpanTask):
         return list(ids)
 
     def size(self) -> int:
-        """Tokens of a document that count."""
+        """Tokens used of each document."""
         return self.sweep.longest - len(self.front)
 
     def spans(self) -> list[list[Span]]:
@@ -82,7 +82,7 @@ class DocsTask(SpanTask):
         return [[(size - length + len(self.front), first, size)] for length in self.sweep.lengths]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Nats a token."""
+        """Loss in nats/token."""
         values: dict[str, float] = {}
         for length, ((score, _),) in self.by_length(results).items():
             loss = -score / self.sweep.scored

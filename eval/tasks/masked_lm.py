@@ -1,10 +1,10 @@
 """lm-eval tasks for masked language models: loss of the same masked tokens, with increasing context before them.
 
-posenc_mlm           … … … text ▏ targ_t                    what the neighbourhood gives
-posenc_mlm_recall    target … … … text ▏ targ_t             what can be looked up at the far end of the text
+posenc_mlm           … … … text ▏ targ_t                    predictable from the neighbourhood
+posenc_mlm_recall    target … … … text ▏ targ_t             can be copied from the far end of the text
 
-Both hide the same tokens of the same targets. The second puts the whole target in front, so that the difference between
-the two is what the model fetches from as far away as the length allows.
+Both mask the same tokens of the same targets. The second puts the whole target in front, so that the difference between
+the two is what the model retrieves over the full length.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from hf_posenc.eval.texts.windows import (
 
 
 class MaskedTask(LengthSweep):
-    """Loss and recall of the same masked tokens of the same last tokens after ever more text."""
+    """Loss and recall of the same masked tokens, with increasing context before them."""
 
     request_type = "masked_tokens"
     copies = 0
-    """How often the whole target stands at the front."""
+    """Copies of the whole target at the front."""
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False), "recall": (mean, True)}
 
     def documents(self) -> list[Doc]:
-        """Token ids at every length, and the masked places, counted back from the end of the text."""
+        """Token ids at every length, and the masked positions, counted back from the end of the text."""
         for name in ("mask", "cls", "sep"):
             if getattr(self.tokenizer, f"{name}_token_id") is None:
                 raise NotMeasurable(
@@ -55,7 +55,7 @@ class MaskedTask(LengthSweep):
     def document(self, ids: Sequence[int], end: int) -> Doc:
         """The tokens before ``end`` between the special ones, at every length."""
         front = self.copies * list(ids[end - self.sweep.scored : end])
-        kept = [length - 2 - len(front) for length in self.sweep.lengths]  # two places are for the special tokens
+        kept = [length - 2 - len(front) for length in self.sweep.lengths]  # two positions are for the special tokens
         rows = [[*front, *ids[end - tokens : end]] for tokens in kept]
         framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
         back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
@@ -66,7 +66,7 @@ class MaskedTask(LengthSweep):
         return [(doc["name"], row, [len(row) - 1 - back for back in doc["back"]]) for row in doc["rows"]]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Nats a masked token, and the share of masks that read their token."""
+        """Loss in nats per masked token, and the share of masked tokens that are the argmax."""
         values: dict[str, float] = {}
         for length, (scores, greedy) in zip(self.sweep.lengths, results, strict=True):
             loss = -mean(scores)

@@ -37,7 +37,7 @@ def depths_of(value: Any) -> tuple[float, ...]:
 
 
 def listed(value: Any) -> Sequence[Any]:
-    """A list as it comes from JSON, from ``"256;512"`` on a command line, or from a single number."""
+    """Parse a list from JSON, from ``"256;512"`` on a command line, or from a single number."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -58,7 +58,7 @@ def paths(value: Any) -> Sequence[Any]:
 
 
 def flag(name: str, value: Any) -> bool:
-    """``value`` as yes or no, also as a command line spells it.
+    """``value`` as yes or no, also from command-line text.
 
     Raises:
         TaskOptionOutOfRange: it is neither.
@@ -70,7 +70,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def whole(name: str, value: Any) -> int:
-    """``value`` as a count, 1 … 2³¹ − 1, also as a command line spells it.
+    """``value`` as a count, 1 … 2³¹ − 1, also from command-line text.
 
     Raises:
         TaskOptionOutOfRange: it is none.

@@ -1,7 +1,7 @@
 """posenc_passkey_gen: passkey retrieval by generation instead of teacher forcing.
 
-The two differ where the model could continue a right beginning but would not begin. The prompts are those of
-`posenc_passkey`, with room for the tokens of the key.
+The two differ where the model would continue the key after its first tokens but would not start it. The prompts are
+those of `posenc_passkey`, with room for the tokens of the key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hf_posenc.eval.tasks.sweep import metric_name
 
 
 class PasskeyGenTask(PasskeyTask):
-    """Whether what greedy decoding writes starts with the key, at every length and depth."""
+    """Whether the greedily decoded text starts with the key, at every length and depth."""
 
     request_type = "generate_until"
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True)}

@@ -1,11 +1,11 @@
 """lm-eval tasks that score spans of tokens: loss by position, and loss in a sliding window.
 
-posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of one text, read from its first token
+posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
 posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
 
-Both ask for token ids, so no text is cut, and both ask our own request type ``span_scores``: the language model decides
-how many passes it takes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's
-own begin token, if there is one.
+Both use token ids, so that no text is re-tokenised, and our own request type ``span_scores``: the language model
+chooses the number of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin
+token, if there is one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hf_posenc.eval.texts.windows import ends, source_text, tokenized
 
 
 class SpanTask(LengthSweep):
-    """A task whose documents are token ids and whose requests are runs of them, one or more a length."""
+    """A task whose documents are token ids and whose requests are spans of them, one or more per length."""
 
     request_type = "span_scores"
 
     def documents(self) -> list[Doc]:
-        """Runs of tokens, spread evenly over the text."""
+        """Stretches of tokens, spread evenly over the text."""
         ids, size = tokenized(self.tokenizer, source_text(self.sweep.text)).ids, self.size()
         found = ends(len(ids), self.sweep.samples, size)
         return [{"name": f"token {end - size}", "ids": list(ids[end - size : end]), "target": ""} for end in found]
@@ -44,17 +44,17 @@ class SpanTask(LengthSweep):
         raise NotImplementedError
 
     def spans(self) -> list[list[Span]]:
-        """The runs to score, for each length; the same for every document."""
+        """The spans to score, for each length; the same for every document."""
         raise NotImplementedError
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
-        """One request a document, so that one pass can answer for all lengths."""
+        """One request per document, so that one forward pass can score all lengths."""
         every = [span for spans in self.spans() for span in spans]
         return [(doc["name"], self.front, doc["ids"], every)]
 
     @property
     def front(self) -> list[int]:
-        """What the tokenizer puts before every text."""
+        """Special tokens before every text."""
         return front_of(self.tokenizer)
 
     def by_length(self, results: Sequence[Any]) -> dict[int, list[tuple[float, int]]]:
@@ -77,7 +77,7 @@ class TokenLossTask(SpanTask):
     }  # fmt: skip
 
     def size(self) -> int:
-        """As much text as fits the longest, begin token included."""
+        """Tokens that fit the longest length, begin token included."""
         return self.sweep.longest - len(self.front)
 
     def spans(self) -> list[list[Span]]:
@@ -93,7 +93,7 @@ class TokenLossTask(SpanTask):
         ]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Nats a token."""
+        """Loss in nats/token."""
         values: dict[str, float] = {}
         for (length, answers), spans in zip(self.by_length(results).items(), self.spans(), strict=True):
             for kind, (score, _), (_, first, end) in zip(("", "prefix_"), answers, spans, strict=True):
@@ -105,8 +105,8 @@ class TokenLossTask(SpanTask):
 class SlidingTask(SpanTask):
     """Loss of a stretch of text under a window that moves on by a stride; every token is scored once.
 
-    The stretch lies behind ``longest`` tokens, so that every length meets the same tokens with a full window. With
-    ``from_start`` it lies at the front, and the first window scores all its tokens, as papers do on whole books:
+    The stretch comes after ``longest`` tokens, so that every length scores the same tokens with a full window. With
+    ``from_start`` it is the beginning of the text, and the first window scores all its tokens, as in
     Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B.
     """
 
@@ -120,7 +120,7 @@ class SlidingTask(SpanTask):
         return first, first + self.sweep.stretch
 
     def size(self) -> int:
-        """All tokens that any length looks at."""
+        """Tokens of a document that any length uses."""
         return self.target[1]
 
     def spans(self) -> list[list[Span]]:
@@ -128,7 +128,7 @@ class SlidingTask(SpanTask):
         return [slid(*self.target, length - len(self.front), self.sweep.stride) for length in self.sweep.lengths]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Nats a token."""
+        """Loss in nats/token."""
         values: dict[str, float] = {}
         for length, answers in self.by_length(results).items():
             loss = -sum(score for score, _ in answers) / self.sweep.stretch

@@ -1,14 +1,14 @@
 """Base class of lm-eval tasks that retrieve fixed answers from prompts of a given length.
 
-    scoring: forced       prompt + " a₁," → " a₂"      each answer after the right ones before it, a request each
+    scoring: forced       prompt + " a₁," → " a₂"      each answer after the right ones before it, one request each
     scoring: generate     prompt → text                RULER's string match
 
 Forced, the default, needs no generation and no parsing: ``acc`` is the share of answers that greedy decoding would
-write, every token of them, ``nll`` the nats/token, averaged over answers. Answers have a fixed order, told in the
+write, every token of them, ``nll`` the nats/token, averaged over answers. Answers have a fixed order, given in the
 question. `hf_posenc.eval.lm.shared_prefix` makes one forward pass of a prompt's requests. Generated, ``match`` is the
 share of answers found in the text and ``part`` whether any is.
 
-``acc_L512`` speaks of all answers at all depths; ``acc_L512_D50`` of the one needle that stands at that depth.
+``acc_L512`` is over all answers at all depths; ``acc_L512_D50`` is that of the one needle at that depth.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ GENERATED: dict[str, Metric] = {"match": (mean, True), "part": (mean, True)}
 
 
 def opened(answers: Sequence[str]) -> list[tuple[str, str]]:
-    """What stands before each answer, and the answer as it continues that."""
-    return [("".join(f" {done}," for done in answers[:place]), f" {answer}") for place, answer in enumerate(answers)]
+    """The text before each answer, and the answer that continues it."""
+    return [("".join(f" {done}," for done in answers[:index]), f" {answer}") for index, answer in enumerate(answers)]
 
 
 class RetrievalTask(LengthSweep):
-    """A task whose prompts hold fixed answers in as much filler as fits; subclasses say which exercise."""
+    """A task whose prompts hold fixed answers in as much filler as fits; subclasses define the exercise."""
 
     deep = True
-    """Whether a depth has a meaning."""
+    """Whether the task has a depth."""
     metrics: ClassVar[dict[str, Metric]] = FORCED | GENERATED
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class RetrievalTask(LengthSweep):
         self.generates = self.options.one_of("scoring", ("forced", "generate")) == "generate"
         self.request_type = "generate_until" if self.generates else "loglikelihood"
         super().__init__(config)
-        self.config.metadata |= self.options.used  # the results say what was asked, options left alone included
+        self.config.metadata |= self.options.used  # the results name every option, defaults included
         self.OUTPUT_TYPE = self.request_type  # what lm-eval evens out over processes
 
     def exercise(self, seed: str, depth: float) -> Exercise:
@@ -56,7 +56,7 @@ class RetrievalTask(LengthSweep):
         raise NotImplementedError
 
     def documents(self) -> list[Doc]:
-        """A set of answers a document, asked for at every length and depth."""
+        """One set of answers per document, requested at every length and depth."""
         return [self.document(f"{self.name}-{self.sweep.seed}-{sample}") for sample in range(self.sweep.keys)]
 
     def document(self, seed: str) -> Doc:
@@ -64,7 +64,7 @@ class RetrievalTask(LengthSweep):
         exercises = {depth: self.exercise(seed, depth or 0.0) for _, depth in self.cells()}
         answers = next(iter(exercises.values())).answers
         self.check_readable(answers)
-        written = 2 * self.count(" " + ", ".join(answers), add_special_tokens=False)  # room to say it in other words
+        written = 2 * self.count(" " + ", ".join(answers), add_special_tokens=False)  # room for another wording
         prompts = [self.fitted(exercises[depth], length, written) for length, depth in self.cells()]
         return {
             "name": seed, "prompts": prompts, "answers": list(answers), "target": ", ".join(answers),
@@ -73,7 +73,7 @@ class RetrievalTask(LengthSweep):
         }  # fmt: skip
 
     def fitted(self, exercise: Exercise, length: int, written: int) -> str:
-        """The longest prompt that leaves room for what shall follow it."""
+        """The longest prompt that leaves room for its answer."""
         endings = [""] if self.generates else ["".join(parts) for parts in opened(exercise.answers)]
         shortest = exercise.prompt(0)
         costs = [self.count(shortest + ending) for ending in endings]
@@ -96,7 +96,7 @@ class RetrievalTask(LengthSweep):
         ]
 
     def check_readable(self, answers: Sequence[str]) -> None:
-        """Refuse a tokenizer to which one answer is as good as another.
+        """Refuse a tokenizer that cannot represent the answers.
 
         Raises:
             TokenizerTooPoor: an answer is no token, or an unknown one.
@@ -110,7 +110,7 @@ class RetrievalTask(LengthSweep):
                 )
 
     def cells(self) -> list[tuple[int, float | None]]:
-        """Every length, with every depth where that has a meaning."""
+        """Every length, with every depth if the task has one."""
         depths: Sequence[float | None] = self.sweep.depths if self.deep else (None,)
         return [(length, depth) for length in self.sweep.lengths for depth in depths]
 
@@ -124,10 +124,10 @@ class RetrievalTask(LengthSweep):
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
         """Every metric at every length, over all answers and depths; and for the answer at each depth."""
         size = len(results) // len(self.cells())
-        rows = [self.marks(doc, results[start : start + size]) for start in range(0, len(results), size)]
+        cells = [self.marks(doc, results[start : start + size]) for start in range(0, len(results), size)]
         values: dict[str, float] = {}
         at_length: dict[str, list[float]] = {}
-        for (length, depth), marks, pinned in zip(self.cells(), rows, doc["pinned"], strict=True):
+        for (length, depth), marks, pinned in zip(self.cells(), cells, doc["pinned"], strict=True):
             for metric, marked in marks.items():
                 at_length.setdefault(metric_name(metric, length), []).append(SUMMARIES[metric](marked))
                 if depth is not None and metric != "part":

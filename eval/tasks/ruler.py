@@ -20,10 +20,10 @@ class NiahTask(RetrievalTask):
     """One needle. Options: ``haystack``, ``code_kind``."""
 
     shape: ClassVar[dict[str, tuple[int, int]]] = {}
-    """What there may be several of: its default and its least number."""
+    """Options that count: default and least value of each."""
 
     def exercise(self, seed: str, depth: float) -> Niah:
-        """Needles, one of them at ``depth``."""
+        """A set of needles, one of them at ``depth``."""
         counts: dict[str, Any] = {name: self.options.whole(name, *bounds) for name, bounds in self.shape.items()}
         haystack, kind = self.options.one_of("haystack", HAYSTACKS), self.options.one_of("code_kind", tuple(CODE_KINDS))
         return Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
@@ -48,7 +48,7 @@ class MultiQueryTask(NiahTask):
 
 
 class TracingTask(RetrievalTask):
-    """The names that stand for a number. Options: ``hops``, ``chains``, ``haystack``."""
+    """All names of a number. Options: ``hops``, ``chains``, ``haystack``."""
 
     deep = False
 
@@ -59,7 +59,7 @@ class TracingTask(RetrievalTask):
 
 
 class CommonWordsTask(RetrievalTask):
-    """Words that come often. Options: ``common_words``, ``often``, ``rarely``."""
+    """The words that occur often. Options: ``common_words``, ``often``, ``rarely``."""
 
     deep = False
 

@@ -18,7 +18,7 @@ NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
 @dataclass(frozen=True)
 class Sweep:
-    """Lengths in tokens, and what is measured at each.
+    """Settings of a length sweep; lengths are in tokens.
 
     Attributes:
         lengths: ascending, without repeats.
@@ -26,7 +26,7 @@ class Sweep:
         keys: passkeys, each hidden at every depth.
         scored: tokens scored at the end of a window.
         depths: shares of the filler before the needle.
-        longest: tokens kept free before every target, so that runs over different lengths meet the same targets.
+        longest: tokens available before every target; with the same value, different lengths score the same targets.
         seed: of keys and masks.
         text: path of a text file; None is the held-out part of the standard library.
         docs: text or JSON-lines files, folders of them, or the name of a dataset; for `posenc_docs`.

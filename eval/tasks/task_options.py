@@ -11,10 +11,10 @@ from hf_posenc.eval.tasks.parse import whole
 
 
 class TaskOptions:
-    """Reads options out of metadata.
+    """Options from a task's metadata.
 
     Attributes:
-        used: every option read so far, as it was understood.
+        used: every option parsed so far, by name.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -22,7 +22,7 @@ class TaskOptions:
         self.used: dict[str, Any] = {}
 
     def whole(self, name: str, default: int, least: int = 1, most: int = 1000) -> int:
-        """An option that counts.
+        """Parse an option that is a whole number.
 
         Raises:
             TaskOptionOutOfRange: it is no whole number from ``least`` to ``most``.
@@ -36,7 +36,7 @@ class TaskOptions:
         return given
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
-        """An option that measures.
+        """Parse an option that is a real number.
 
         Raises:
             TaskOptionOutOfRange: it is no number from ``least`` to ``most``.
@@ -46,15 +46,15 @@ class TaskOptions:
         except (TypeError, ValueError):
             given = math.nan
         if not least <= given <= most:
-            told = self.given[name]
+            value = self.given[name]
             raise TaskOptionOutOfRange(
-                f"{name} must lie between {least} and {most}, got {told!r}. The default is {default}."
+                f"{name} must lie between {least} and {most}, got {value!r}. The default is {default}."
             )
         self.used[name] = given
         return given
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """An option that names one of several; the first unless given.
+        """Parse an option that names one of several; the first by default.
 
         Raises:
             TaskOptionOutOfRange: it names none of them.

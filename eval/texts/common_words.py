@@ -1,10 +1,10 @@
 """RULER's common words extraction and frequent words extraction: find the most frequent words of a text.
 
     common words      k words ``often`` times each among ever more words that come ``rarely``, in a shuffled list
-    frequent words    the r-th word comes ⌊n / r^α⌋ times: a Zipf check; the first k are asked for
+    frequent words    the r-th word comes ⌊n / r^α⌋ times: a Zipf check; the first k are the answer
 
-The words asked for are the same at every length. Common words are asked for in the order in which they first come up,
-frequent ones from the most frequent down, so that there is one right answer to write.
+The requested words are the same at every length. Common words are requested in the order in which they first occur,
+frequent ones from the most frequent down, so that there is one right answer.
 
 Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, common and frequent words extraction.
 """
@@ -53,7 +53,7 @@ class CommonWords:
         # Renamed, so that the answers come up in the same order at every length; the shuffle stays as fair as it was.
         seen = iter(self.answers)
         names = {word: next(seen) for word in dict.fromkeys(mixed) if word in self.answers}
-        entries = (f"{place}. {names.get(word, word)}" for place, word in enumerate(mixed, 1))
+        entries = (f"{number}. {names.get(word, word)}" for number, word in enumerate(mixed, 1))
         return f"{LIST_INTRO}{' '.join(entries)}{COMMON.format(count=count)}"
 
 
@@ -62,7 +62,7 @@ class FrequentWords:
 
     Args:
         seed: of words and order.
-        count: words asked for.
+        count: requested words.
         alpha: how fast words become rare, 1 … 3; a unit of filler makes the first word come once more.
     """
 

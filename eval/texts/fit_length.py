@@ -2,8 +2,8 @@
 
     units(length) = max { n : tokens(prompt(n)) ≤ length }        found by interpolation, safeguarded by bisection
 
-A unit of filler costs at least one token, or nothing stops the search; a tokenizer that reads filler as less, because
-it fuses whatever it does not know, is refused.
+A unit of filler costs at least one token, or the search would not end; a tokenizer with fewer tokens than units,
+because it fuses whatever it does not know, is refused.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ FIRST_PROBE = 16
 
 
 class Exercise(Protocol):
-    """A question about fixed answers, hidden in as much filler as one likes."""
+    """A question about fixed answers, hidden in any amount of filler."""
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """What a right model writes, in this order."""
+        """The right answers, in order."""
 
     @property
     def pinned(self) -> int:
-        """Which answer stands at the depth asked for."""
+        """Index of the answer at the requested depth."""
 
     def prompt(self, units: int) -> str:
         """The prompt with ``units`` units of filler."""
 
 
 def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
-    """The largest number of units whose prompt has at most ``length`` tokens.
+    """Return the largest number of units whose prompt has at most ``length`` tokens.
 
     Args:
-        tokens: of the prompt with so many units.
+        tokens: token count of the prompt with a number of units.
         length: in tokens.
-        what: is to be fitted, for the error, such as ``"passkey"``.
+        what: name of the prompt for the error, such as ``"passkey"``.
 
     Raises:
         LengthTooShort: not even a prompt without filler fits.

@@ -2,7 +2,7 @@
 
     filler × round(d₁ n) · needle₁ · filler · … · needle_k · filler          n sentences in all, depths d₁ ≤ … ≤ d_k
 
-A depth is the share of the filler that stands before the needle. It does not change with the length, and needles of
+A depth is the share of the filler before the needle. It does not change with the length, and needles of
 one depth keep the order in which they are given: so the order in the document is the same at every length.
 """
 
@@ -19,18 +19,18 @@ HAYSTACKS = ("prose", "repeat", "needles")
 
 
 def insert_needles(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[str]:
-    """Filler with each needle behind its share of it."""
+    """Insert each needle after its share of the filler."""
     mixed: list[str] = []
     passed = 0
     for depth, needle in sorted(needles, key=lambda placed: placed[0]):
-        place = round(depth * len(filler))
-        mixed += [*filler[passed:place], needle]
-        passed = place
+        index = round(depth * len(filler))
+        mixed += [*filler[passed:index], needle]
+        passed = index
     return [*mixed, *filler[passed:]]
 
 
 def filler(kind: str, rng: random.Random, needles: Supply) -> Supply:
-    """Sentences of a kind: drawn ones, five in turn, or needles that nobody asks for."""
+    """Filler sentences of a kind: random ones, the same five repeated, or needles that are not requested."""
     if kind == "needles":
         return Supply(needles.__next__, distinct=False)
     if kind == "prose":
@@ -39,7 +39,7 @@ def filler(kind: str, rng: random.Random, needles: Supply) -> Supply:
 
 
 def depths(rng: random.Random, count: int) -> list[float]:
-    """Depths drawn once and for all lengths."""
+    """Random depths, the same for all lengths."""
     return [rng.random() for _ in range(count)]
 
 

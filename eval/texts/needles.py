@@ -2,8 +2,8 @@
 
     intro · filler … "The code of mesodar is 4831957." … filler · question · opening of the answer
 
-Answers follow the order the question asks for: that of the text for the values of one key, that of the question for
-several keys. ``depth`` is that of one needle, the pinned one; all others lie where the seed puts them.
+Answers follow the order that the question defines: that of the text for the values of one key, that of the question for
+several keys. ``depth`` is that of one needle, the pinned one; all others have random depths.
 
 Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3. The shapes are RULER's; words, codes and filler are not.
 """
@@ -38,13 +38,13 @@ class Niah:
     """One set of needles, in a haystack of any size.
 
     Args:
-        seed: of keys, values, filler and places.
+        seed: of keys, values, filler and depths.
         depth: of the pinned needle.
-        queries: keys asked for.
-        codes: that each of these keys has; more than one only for a single key.
-        distractors: keys that have a code and are not asked for.
-        haystack: what lies around the needles, one of `HAYSTACKS`.
-        code_kind: what codes look like, one of `CODE_KINDS`.
+        queries: requested keys.
+        codes: codes of each of these keys; more than one only for a single key.
+        distractors: keys with a code that are not requested.
+        haystack: filler around the needles, one of `HAYSTACKS`.
+        code_kind: form of the codes, one of `CODE_KINDS`.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Niah:
         values = keys if code_kind == "words" else Supply(lambda: CODE_KINDS[code_kind](rng))
         others = Supply(lambda: NEEDLE.format(key=next(keys), value=next(values)))
         self.keys, self.answers = keys.first(queries), tuple(next(values) for _ in range(queries * codes))
-        chosen, places = rng.randrange(queries), depths(rng, len(self.answers) - 1)
-        places = sorted([depth, *places]) if codes > 1 else [*places[:chosen], depth, *places[chosen:]]
-        self.pinned = places.index(depth)
+        chosen, positions = rng.randrange(queries), depths(rng, len(self.answers) - 1)
+        positions = sorted([depth, *positions]) if codes > 1 else [*positions[:chosen], depth, *positions[chosen:]]
+        self.pinned = positions.index(depth)
         owners = [key for key in self.keys for _ in range(codes)]
-        told = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
+        needles = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
         noise = [next(others) for _ in range(distractors)]
-        self.needles = [*zip(places, told, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
+        self.needles = [*zip(positions, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
 
     def prompt(self, units: int) -> str:
@@ -79,7 +79,7 @@ class Niah:
 
     @property
     def question(self) -> str:
-        """What is asked, up to where the answer begins."""
+        """The question, up to where the answer begins."""
         if len(self.keys) > 1:
             return QUERIES.format(keys=listed(self.keys))
         shape = ONE if len(self.answers) == 1 else VALUES

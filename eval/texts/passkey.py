@@ -1,9 +1,9 @@
-"""Passkey retrieval: a five-digit number is inserted into filler text, and the model is asked for it.
+"""Passkey retrieval: a five-digit number is inserted into filler text, and the prompt asks for it.
 
     frame · filler × n · "The pass key is 71432. …" · filler × m · "What is the pass key? The pass key is"
 
-The filler is a whole number of sentences, as many as fit, so that a prompt never exceeds the length asked for and never
-loses its frame. Depth is the share of the filler that stands before the needle.
+The filler is a whole number of sentences, as many as fit, so that a prompt never exceeds the requested length and never
+loses its frame. Depth is the share of the filler before the needle.
 
 Mohtashami, Jaggi 2023, "Landmark Attention", arXiv:2305.16300, appendix.
 """
@@ -68,7 +68,7 @@ def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, fill
 
     Raises:
         LengthTooShort: not even a prompt without filler fits.
-        TokenizerTooPoor: the tokenizer reads filler as next to nothing.
+        TokenizerTooPoor: the tokenizer has fewer tokens than filler sentences.
     """
 
     def tokens(sentence_count: int) -> int:

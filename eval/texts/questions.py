@@ -3,7 +3,7 @@
     "Document 3. Mesodar Tibenul was born in Gorafim and works as a potter."        one hop: where was she born?
     "Document 8. Gorafim lies on the river Sadoven and lives on salt."              two hops: on which river?
 
-``depth`` is that of the person's document. Nothing can be known from training, so a right answer was read.
+``depth`` is that of the person's document. Nothing can be known from training, so a right answer comes from the text.
 
 Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, question answering; there the documents are real ones.
 """
@@ -49,9 +49,9 @@ class Questions:
     """One question, among any number of documents.
 
     Args:
-        seed: of people, towns and places.
+        seed: of people, towns and depths.
         depth: of the person's document among the others.
-        hops: documents the answer takes, 1 or 2.
+        hops: documents needed for the answer, 1 or 2.
     """
 
     pinned = 0
@@ -59,9 +59,9 @@ class Questions:
     def __init__(self, seed: str, depth: float, *, hops: int = 1) -> None:
         rng = random.Random(seed)
         self.rng, self.words = random.Random(f"{seed}-others"), Supply(lambda: coined(rng).capitalize())
-        self.asked, self.hops = self.life(), hops
-        self.gold = list(zip([depth, *depths(rng, 1)], self.asked.documents, strict=True))[:hops]
-        self.answers = (self.asked.town if hops == 1 else self.asked.river,)
+        self.target, self.hops = self.life(), hops
+        self.gold = list(zip([depth, *depths(rng, 1)], self.target.documents, strict=True))[:hops]
+        self.answers = (self.target.town if hops == 1 else self.target.river,)
         waiting: list[str] = []
 
         def other() -> str:
@@ -77,8 +77,8 @@ class Questions:
         return Life(f"{first} {last}", town, river, self.rng.choice(TRADES), self.rng.choice(GOODS))
 
     def prompt(self, units: int) -> str:
-        """``units`` documents beside those that matter, the question, and the opening of its answer."""
+        """The needed documents among ``units`` others, the question, and the opening of its answer."""
         texts = insert_needles(self.gold, self.others.first(units))
-        documents = "\n".join(DOCUMENT.format(number=place, text=text) for place, text in enumerate(texts, 1))
+        documents = "\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))
         question = ONE_HOP if self.hops == 1 else TWO_HOPS
-        return f"{INTRO}{documents}{question.format(name=self.asked.name)}"
+        return f"{INTRO}{documents}{question.format(name=self.target.name)}"

@@ -1,7 +1,7 @@
 """Random token strings to copy or continue, which requires attention to distant tokens.
 
-copy         x₁ x₂ … xₙ ▏ x₁ x₂ … → xₙ         each token stands n places back
-induction    … a b … … … … … … … a → b         the pair stands once, at a depth
+copy         x₁ x₂ … xₙ ▏ x₁ x₂ … → xₙ         each token is n positions back
+induction    … a b … … … … … … … a → b         the pair occurs once, at a depth
 
 The last tokens are the same at every length, so that only the distance changes. Training models on short strings and
 asking them for long ones is how length generalisation is measured: Kazemnejad et al. 2023, arXiv:2305.19466; the second

@@ -33,13 +33,13 @@ TRAINING = (
 def module_text(name: str) -> str:
     """The sources of a standard-library module or package, joined; empty where this Python has none.
 
-    Nothing is imported: the file is found and read.
+    Nothing is imported: the source files are located and read.
     """
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return ""
     files = [Path(spec.origin)]
     if spec.submodule_search_locations:
-        files = sorted(p for place in spec.submodule_search_locations for p in Path(place).rglob("*.py"))
+        files = sorted(p for root in spec.submodule_search_locations for p in Path(root).rglob("*.py"))
     kept = (f for f in files if not {"test", "tests"} & set(f.parts[-3:]))
     return "\n".join(f.read_text(encoding="utf-8", errors="replace") for f in kept)

@@ -1,4 +1,4 @@
-"""Read a user's text file, or raise an error that says what is wrong with it."""
+"""Read a user's text file, or raise an error that names the problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import UnreadableDocuments
 
 AS_TOKENS = 300
-"""Bytes of memory that a byte of text takes while a tokenizer reads it with offsets: 185 … 271 measured."""
+"""Bytes of memory per byte of text while a tokenizer processes it with offsets: 185 … 271 measured."""
 AS_TEXT = 8
 """The same where only the beginning is tokenised."""
 
@@ -34,7 +34,7 @@ def read_text(given: Any, takes: int = AS_TOKENS) -> str:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-            raise ValueError("it is a pipe or a device, whose end nobody knows; save it as a file")
+            raise ValueError("it is a pipe or a device, which has no known size; save it as a file")
         check_size(path, about.st_size, takes)
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a NUL in the name, or bytes that are no UTF-8
@@ -61,7 +61,7 @@ def check_size(path: Path, size: int, takes: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What a system says of a file, in a few words."""
+    """Short reason of a file error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).partition("\n")[0].rstrip(" .")

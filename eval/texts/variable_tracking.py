@@ -2,7 +2,7 @@
 
     "Let mesodar be 4831957." … "Let tibenul be mesodar." … "Let gorafim be tibenul."      one chain, in this order
 
-The chain asked for is hidden among filler together with chains that start from other numbers. The answer is its names
+The requested chain is hidden among filler together with chains that start from other numbers. The answer is its names
 in the order of the text, which is that of the chain.
 
 Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, variable tracking.
@@ -28,10 +28,10 @@ class VariableTracking:
     """One set of chains, in a haystack of any size.
 
     Args:
-        seed: of names, numbers, filler and places.
+        seed: of names, numbers, filler and depths.
         hops: steps from the first name of a chain to its last.
-        chains: chains in all; one of them is asked for.
-        haystack: what lies around the statements, one of `HAYSTACKS`; needles are statements about other names.
+        chains: number of chains; one of them is requested.
+        haystack: filler around the statements, one of `HAYSTACKS`; needles are statements about other names.
     """
 
     pinned = 0
@@ -44,8 +44,8 @@ class VariableTracking:
             links = [next(numbers), *(next(names) for _ in range(hops + 1))]
             if chain == 0:
                 self.value, self.answers = links[0], tuple(links[1:])
-            told = (STATEMENT.format(name=name, value=value) for value, name in pairwise(links))
-            self.statements += zip(sorted(depths(rng, hops + 1)), told, strict=True)
+            statements = (STATEMENT.format(name=name, value=value) for value, name in pairwise(links))
+            self.statements += zip(sorted(depths(rng, hops + 1)), statements, strict=True)
         others = Supply(lambda: STATEMENT.format(name=next(names), value=next(numbers)))
         self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
 

@@ -3,7 +3,7 @@
     "mesodar", "tibenul"        consonant, vowel, …, seven letters: 14⁴ · 5³ = 4,802,000 words
 
 All coined words have one length, so none hides inside another, and none can be known from training. Everything comes
-from a seed, in an order that does not depend on how much is asked for: a longer text begins with the shorter one's.
+from a seed, in an order that does not depend on how much is needed: a longer text begins with the shorter one's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHEN = ("after lunch", "at noon", "before dawn", "in the evening", "in spring", 
 
 
 class Supply(Iterator[str]):
-    """Texts in a fixed order, made when they are first asked for."""
+    """Texts in a fixed order, generated on first use."""
 
     def __init__(self, draw: Callable[[], str], *, distinct: bool = True) -> None:
         self.draw, self.distinct = draw, distinct
@@ -74,7 +74,7 @@ def identifier(rng: random.Random) -> str:
 
 
 def sentence(rng: random.Random) -> str:
-    """A plain sentence about nothing that is asked for."""
+    """A random filler sentence."""
     parts: Sequence[Sequence[str]] = (HOW, WHO, DID, WHERE, WHEN)
     how, who, did, where, when = (rng.choice(part) for part in parts)
     return f"The {how} {who} {did} {where} {when}."

@@ -4,7 +4,7 @@
     length 512         … … … … … … … … … context ▏ target
 
 The target is a fixed run of tokens; the context reaches back as far as the length allows. Texts are cut at the
-tokenizer's own offsets, never by decoding, and each cut is checked: context and target must read as the same tokens
+tokenizer's own offsets, never by decoding, and each cut is checked: context and target must have the same tokens
 apart and joined. Where the tokenizer merges across a cut, the start moves up a token, or the whole window moves on.
 """
 
@@ -66,13 +66,13 @@ def source_text(path: str | Path | None) -> str:
 
 @lru_cache(maxsize=1)
 def held_out_text() -> str:
-    """The held-out modules, which nobody changes meanwhile."""
+    """The held-out modules, which do not change."""
     return "\n".join(module_text(name) for name in HELD_OUT)
 
 
 @lru_cache(maxsize=8)
 def tokenized(tokenizer: Any, text: str) -> Tokenized:
-    """``text`` through a fast tokenizer; kept, because a sweep asks for the same text again and again."""
+    """``text`` through a fast tokenizer; cached, because a sweep uses the same text many times."""
     if not tokenizer.is_fast:
         raise CannotCut(f"{type(tokenizer).__name__} keeps no offsets. Load the fast version of this tokenizer.")
     read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
@@ -103,7 +103,7 @@ def check_room(lengths: Sequence[int], scored: int) -> None:
 def windows(
     source: Tokenized, tokenizer: Any, *, lengths: Sequence[int], scored: int, count: int, longest: int
 ) -> list[Window]:
-    """``count`` windows whose targets have ``scored`` tokens and do not depend on ``lengths``, only on ``longest``."""
+    """Return ``count`` windows; targets have ``scored`` tokens and depend on ``longest``, not on ``lengths``."""
     check_room(lengths, scored)
     last = 0
     found = []
@@ -117,7 +117,7 @@ def windows(
 def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[int], scored: int) -> Window:
     """The first window that ends at or after ``end`` and whose target is cut cleanly from a short context.
 
-    The choice looks at the target's neighbourhood, never at ``lengths``, so that every length meets the same targets.
+    The choice looks at the target's neighbourhood, never at ``lengths``, so that every length has the same targets.
     """
     for last in range(end, min(end + SHIFTS, len(source.ids)) + 1):
         target = last - scored
@@ -142,7 +142,7 @@ def cut(
 
 
 def clean(source: Tokenized, tokenizer: Any, start: int, target: int, last: int, length: int | None = None) -> bool:
-    """Whether context and target read as the same tokens apart and joined, and fit ``length``."""
+    """Whether context and target have the same tokens apart and joined, and fit ``length``."""
     context = source.text[source.spans[start][0] : source.spans[target][0]]
     if not context or context != context.rstrip():  # lm-eval moves trailing blanks from the context to the target
         return False

@@ -326,7 +326,7 @@ TASK_FILES: list[tuple[int, str, str, dict[str, str]]] = [
     (67, "includes itself", "includes 'mine.yaml'.+Break the circle", {"mine": "include: mine.yaml\ntask: mine\n"}),
     (67, "circle of two", "Break the circle", {"mine": "include: two.yaml\ntask: mine\n", "two": "include: mine.yaml"}),
     (67, "include that is not there", "'nowhere.yaml', which is not there", {"mine": "include: nowhere.yaml\n"}),
-    (68, "one name twice", "'mine' stands in.+one.yaml.+two.yaml.+Rename", {"one": "task: mine", "two": "task: mine"}),
+    (68, "one name twice", "'mine' is in.+one.yaml.+two.yaml.+Rename", {"one": "task: mine", "two": "task: mine"}),
     (68, "slash", "is called 'a/b'.+without slashes", {"mine": "task: a/b"}),
     (68, "up", r"is called '\.\.'", {"mine": "task: .."}),
     (68, "newline", r"is called 'a\\nb'", {"mine": 'task: "a\\nb"'}),

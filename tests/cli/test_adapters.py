@@ -59,7 +59,7 @@ def test_an_adapter_is_exported_merged_and_evaluated(adapter: Callable, call: Ca
     assert values[0] == pytest.approx(values[1], abs=1e-3)
 
 
-def test_an_adapter_beside_the_weights_is_not_exported(adapter: Callable, call: Callable, tmp_path: Path) -> None:
+def test_an_unmerged_adapter_is_not_exported(adapter: Callable, call: Callable, tmp_path: Path) -> None:
     tuned = adapter(peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     answer = call("export", "-m", str(tuned), "--out", str(tmp_path / "plain"))
     assert answer.code == 1

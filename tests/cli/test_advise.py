@@ -22,20 +22,20 @@ def test_text(call: Callable) -> None:
 
 
 def test_json_holds_every_line(call: Callable) -> None:
-    told = call("advise", "-m", "starter:bert", "--target", "1024", "--json").data
-    assert (told["trained_length"], told["target_length"], told["supported"]) == (256, 1024, True)
-    assert told["zero_shot"] == []
-    assert {"alibi", "rope", "t5", "learned_hier"} <= {one["scheme"] for one in told["training"]}
-    assert all(one["patch"].startswith(f'patch_model(model, "{one["scheme"]}", ') for one in told["training"])
+    advice = call("advise", "-m", "starter:bert", "--target", "1024", "--json").data
+    assert (advice["trained_length"], advice["target_length"], advice["supported"]) == (256, 1024, True)
+    assert advice["zero_shot"] == []
+    assert {"alibi", "rope", "t5", "learned_hier"} <= {one["scheme"] for one in advice["training"]}
+    assert all(one["patch"].startswith(f'patch_model(model, "{one["scheme"]}", ') for one in advice["training"])
 
 
 @pytest.mark.parametrize("starter", ["llama", "gpt2", "bert"])
 def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
     """Parsed by the very commands they name, without running them."""
-    told = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
+    advice = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
     known = typer.main.get_command(app).commands
     lines = [
-        one[name] for one in told["zero_shot"] + told["training"] for name in ("compare", "finetune") if name in one
+        one[name] for one in advice["zero_shot"] + advice["training"] for name in ("compare", "finetune") if name in one
     ]
     assert lines
     for line in lines:
@@ -50,8 +50,8 @@ def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
     pytest.importorskip("lm_eval", reason="an extra")
     from hf_posenc.schemes.entry import entries_of
 
-    told = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
-    for one in told["zero_shot"] + told["training"]:
+    advice = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
+    for one in advice["zero_shot"] + advice["training"]:
         words = shlex.split(one["compare"])
         unpatched, entry = entries_of(words[words.index("--schemes") + 1])
         assert unpatched.scheme is None

@@ -34,7 +34,7 @@ def test_json_is_complete(call: Callable) -> None:
 
 @pytest.mark.slow
 def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need the extra plot")
+    pytest.importorskip("matplotlib", reason="plots need the extra plot")
     answer = call(
         "bench", *TINY, "-s", "yarn", "--prefill", "--train", "--against", "unpatched", "--out", str(tmp_path / "out")
     )

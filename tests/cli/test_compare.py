@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_it_passes_on_what_was_asked(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
+def test_it_passes_on_its_arguments(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
     words = ("-l", "256,512", "-l", "1024", "--tasks", "posenc_ppl,posenc_passkey", "--depths", "0,1", "--out", "o u t")
     answer = call(*WORDS, *words, "--one-factor", "--json")
     assert answer.code == 0
@@ -77,7 +77,7 @@ def test_the_command_repeats_itself(call: Callable, asked: dict[str, Any]) -> No
     ("states", "code"),
     [(["done"], 0), (["done", "refused"], 3), (["done", "failed"], 1), (["refused", "failed"], 1), (["refused"], 3)],
 )
-def test_how_it_ends(call: Callable, asked: dict[str, Any], states: list[str], code: int) -> None:
+def test_exit_codes(call: Callable, asked: dict[str, Any], states: list[str], code: int) -> None:
     asked["answer"] = made(*states)
     answer = call(*WORDS)
     assert answer.code == code
@@ -102,7 +102,7 @@ def test_quiet_is_quiet(call: Callable, asked: dict[str, Any]) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_wrong_words(call: Callable, tmp_path: Path, words: list[str], hint: str) -> None:
+def test_invalid_arguments(call: Callable, tmp_path: Path, words: list[str], hint: str) -> None:
     answer = call("compare", "-m", "starter:llama", "-s", "unpatched", "--out", str(tmp_path / "out"), *words)
     assert answer.code == 2
     assert hint in answer.err

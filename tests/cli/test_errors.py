@@ -45,7 +45,7 @@ def test_folder_without_a_model(call: Callable, tmp_path: Path) -> None:
     assert answer.err.count("\n") <= 3
 
 
-def test_length_that_cannot_be(call: Callable) -> None:
+def test_an_impossible_length(call: Callable) -> None:
     answer = call("check", "-m", "starter:llama", "-s", "yarn", "-f", "0.5")
     assert answer.code == 2
     assert "at least 1, got 0.5" in answer.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def test_recipes_that_train_at_the_trained_length(script, scheme, tmp_path) -> N
     assert "+".join(part["name"] for part in kept["scheme"]["scheme"]) == scheme
 
 
-def test_the_way_there_is_in_the_help() -> None:
+def test_the_help_names_the_recipe() -> None:
     for script in ("finetune_lora.py", "pose.py", "drope.py"):
         shown = run(script, "--help")
         assert f"python examples/{script}" in shown.stdout

@@ -54,7 +54,7 @@ SHORT = ("--factor", 2, "--steps", 1, "--batch", 1, "--samples", 2, "--save-ever
 
 
 @pytest.mark.parametrize("example", ["extend_bert"], indirect=True)
-def test_bert_reads_on_and_finished_seeds_are_not_repeated(
+def test_bert_is_extended_and_finished_seeds_are_not_repeated(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: Path
 ) -> None:
     output = tmp_path / "bert"
@@ -73,7 +73,7 @@ def test_bert_reads_on_and_finished_seeds_are_not_repeated(
 
 
 @pytest.mark.parametrize("example", ["extend_bert"], indirect=True)
-def test_bert_under_its_new_positions_reads_the_first_tokens_as_before(example: ModuleType) -> None:
+def test_bert_under_its_new_positions_keeps_the_first_tokens(example: ModuleType) -> None:
     """What the default promises: short texts are read as ever where the window hides nothing."""
     model, _ = load_starter("bert")
     ids = torch.arange(100, 200)[None]  # shorter than the window to each side

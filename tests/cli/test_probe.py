@@ -28,8 +28,8 @@ def test_json_is_complete(call: Callable) -> None:
     assert len(found["moved"]) == 5
 
 
-def test_tables_and_pictures(call: Callable, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need the extra plot")
+def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra plot")
     answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))
     assert answer.code == 0
     assert "heads use position" in answer.out

@@ -16,14 +16,14 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_scheme_is_all_it_takes(call: Callable, here: Path) -> None:
+def test_a_scheme_is_the_only_required_argument(call: Callable, here: Path) -> None:
     answer = call("show", "rope")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == "Written to pictures/rope-clock.png\n"
     assert (here / "pictures" / "rope-clock.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_numbers_instead_and_beside(call: Callable, here: Path) -> None:
+def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
     words = ("show", "yarn", "pi:factor=2", "-p", "stretch", "--factor", "8", "--head-dim", "8", "--json")
     answer = call(*words)
     assert answer.code == 0
@@ -65,7 +65,7 @@ def test_lists(call: Callable) -> None:
     assert "Bias against distance" in call("show", "alibi", "--list").out
 
 
-def test_films_and_pages(call: Callable, here: Path) -> None:
+def test_animations_and_pages(call: Callable, here: Path) -> None:
     film = call("show", "rope", "-p", "clock", "--animate", "own", "--frames", "2", "--position", "5")
     assert film.out == "Written to pictures/rope-clock.gif\n"
     assert call("show", "alibi", "-p", "all", "-l", "8", "--heads", "2", "--out", "a.html").code == 0
@@ -86,7 +86,7 @@ def test_films_and_pages(call: Callable, here: Path) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_wrong_words(call: Callable, here: Path, words: list[str], hint: str) -> None:
+def test_invalid_arguments(call: Callable, here: Path, words: list[str], hint: str) -> None:
     answer = call("show", *words)
     assert answer.code == 2, answer.err
     assert hint in answer.err

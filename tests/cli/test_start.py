@@ -20,7 +20,7 @@ def test_quick_commands_import_no_torch(words: list[str]) -> None:
     assert not {"torch", "transformers", "numpy"} & imported
 
 
-def test_the_python_face_loads_nothing_until_asked() -> None:
+def test_importing_the_package_loads_no_torch() -> None:
     code = "import sys, hf_posenc; assert not {'torch', 'transformers'} & set(sys.modules); dir(hf_posenc)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

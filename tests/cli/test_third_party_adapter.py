@@ -83,7 +83,7 @@ def test_the_first_call_and_a_checkpoint(installed: dict[str, str], tmp_path: Pa
     assert said == "yarn+logn True\n"
 
 
-def test_everything_that_goes_by_the_model_type_knows_it(installed: dict[str, str]) -> None:
+def test_everything_selected_by_model_type_finds_it(installed: dict[str, str]) -> None:
     said = run(
         f"""{MODEL}
     from hf_posenc.cli import main

@@ -16,7 +16,7 @@ import hf_posenc
 from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
 from hf_posenc.insight.lessons import all_lessons
-from hf_posenc.insight.plots.registry import list_plots
+from hf_posenc.insight.plots.catalogue import list_plots
 from hf_posenc.schemes import registry
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -65,7 +65,7 @@ def rows(llama) -> list[list[int]]:
 
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("task", TASKS)
-def test_rows_are_as_long_as_told(task: str, before: int, llama, tokenizer, text, rows) -> None:
+def test_inputs_have_the_requested_length(task: str, before: int, llama, tokenizer, text, rows) -> None:
     evaluate(
         llama, framing(tokenizer, before), tasks=[task], lengths=[LENGTH], samples=2, scored=16, keys=1, depths=[0.5],
         text=text, options={"docs": [str(text)], **TASKS[task]},
@@ -101,7 +101,7 @@ def test_windows_slide_behind_a_begin_token(llama, tokenizer, text) -> None:
 
 
 @pytest.mark.parametrize(("before", "behind"), [(0, 0), (1, 0), (0, 1), (1, 1), (3, 2)])
-def test_what_stands_around_a_text(before: int, behind: int, tokenizer) -> None:
+def test_special_tokens_around_a_text(before: int, behind: int, tokenizer) -> None:
     made = framing(tokenizer, before, behind)
     end, sep = (tokenizer.convert_tokens_to_ids(name) for name in ("<end>", "<sep>"))
     assert frame_of(made) == ([end] * before, [sep] * behind)
@@ -112,7 +112,7 @@ def test_what_stands_around_a_text(before: int, behind: int, tokenizer) -> None:
     assert opened(made, "a") == [end] * before + tokenizer("a")["input_ids"]
 
 
-def test_a_masked_text_stands_between_its_special_tokens(bert, framed_tokenizer) -> None:
+def test_a_masked_text_is_between_its_special_tokens(bert, framed_tokenizer) -> None:
     read: list[list[int]] = []
     bert.base_model.register_forward_pre_hook(
         lambda module, args, options: read.extend(options["input_ids"].tolist()), with_kwargs=True
@@ -140,7 +140,7 @@ def test_no_prompt_is_longer_than_its_length(task: str, llama, tokenizer, text) 
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_behind_a_begin_token_the_first_token_counts(before: int, llama, tokenizer, text) -> None:
+def test_after_a_begin_token_the_first_token_is_scored(before: int, llama, tokenizer, text) -> None:
     """From the start of a text: without a begin token nothing tells its first token, which is left out."""
     evaluation = evaluate(
         llama, framing(tokenizer, before), tasks=["posenc_sliding_ppl", "posenc_token_nll"], lengths=[64], samples=1,

@@ -96,7 +96,7 @@ def test_rolling_and_generation_are_kept_too(llama, tokenizer, tmp_path) -> None
     assert (lm.loglikelihood_rolling(rolling), lm.generate_until(generation)) == first
 
 
-def test_cached_requests_are_those_of_the_lengths_asked(llama, tokenizer, tmp_path, monkeypatch) -> None:
+def test_cached_requests_are_those_of_the_lengths(llama, tokenizer, tmp_path, monkeypatch) -> None:
     import lm_eval.caching.cache as cache
 
     monkeypatch.setattr(cache, "PATH", str(tmp_path))

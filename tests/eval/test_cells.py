@@ -30,7 +30,7 @@ def key(
     return request.cell(entry, task, lengths).key
 
 
-def test_a_key_is_of_all_that_changes_a_number() -> None:
+def test_a_key_covers_every_setting_that_changes_a_number() -> None:
     keys = [
         key(),
         key(replace(REQUEST, measure={"seed": 1, "samples": 2})),
@@ -51,7 +51,7 @@ def test_a_key_is_of_all_that_changes_a_number() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_a_key_is_of_nothing_else() -> None:
+def test_a_key_covers_nothing_else() -> None:
     assert key(entry=Entry("another label", "yarn")) == key()
     assert key(entry=Entry("linear", "linear")) == key(entry=Entry("pi", "pi"))
     plain = Entry("unpatched", None)
@@ -128,7 +128,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
     return measure_cell(SimpleNamespace(), cell, REQUEST, {}, lambda: None)
 
 
-def test_how_a_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     done = outcome(monkeypatch, ROWS)
     assert (done.state, done.reason, done.rows, done.length, done.scheme) == ("done", "", ROWS, 64, "yarn")
     bad = [{"metric": "nll", "value": float("nan"), "length": 64}]
@@ -145,6 +145,6 @@ def test_how_a_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_numbers_that_are_none(value: float) -> None:
+def test_non_finite_numbers(value: float) -> None:
     assert invalid_rows_reason([{"metric": "ppl", "value": value, "length": 8}])
     assert invalid_rows_reason(ROWS) == ""

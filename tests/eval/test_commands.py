@@ -44,12 +44,12 @@ def results(folder: Path, done: subprocess.CompletedProcess[str]) -> dict:
 
 def test_stock_command_with_the_path_of_a_task_and_names(folder: Path) -> None:
     tasks = f"{TASKS / 'posenc_token_nll.yaml'},posenc_ppl"
-    told = results(folder, command(folder, "-m", "lm_eval", "--include_path", str(TASKS), "--tasks", tasks))
-    assert set(told["results"]) == {"posenc_token_nll", "posenc_ppl"}
-    assert f"nll_L{TRAINED},none" in told["results"]["posenc_token_nll"]
-    assert (told["config"]["posenc_scheme"], told["config"]["posenc_factor"]) == ("yarn", 2.0)
-    assert told["config"]["max_length"] == 2 * TRAINED
-    assert told["configs"]["posenc_ppl"]["metadata"]["lengths"] == [100, TRAINED]
+    output = results(folder, command(folder, "-m", "lm_eval", "--include_path", str(TASKS), "--tasks", tasks))
+    assert set(output["results"]) == {"posenc_token_nll", "posenc_ppl"}
+    assert f"nll_L{TRAINED},none" in output["results"]["posenc_token_nll"]
+    assert (output["config"]["posenc_scheme"], output["config"]["posenc_factor"]) == ("yarn", 2.0)
+    assert output["config"]["max_length"] == 2 * TRAINED
+    assert output["configs"]["posenc_ppl"]["metadata"]["lengths"] == [100, TRAINED]
 
 
 def test_stock_command_does_not_know_our_names_alone(folder: Path) -> None:
@@ -59,11 +59,11 @@ def test_stock_command_does_not_know_our_names_alone(folder: Path) -> None:
 
 
 def test_our_command_knows_names(folder: Path) -> None:
-    told = results(folder, command(folder, "-m", "hf_posenc.eval", "--tasks", "posenc_passkey"))
-    assert f"acc_L{TRAINED}_D50,none" in told["results"]["posenc_passkey"]
+    output = results(folder, command(folder, "-m", "hf_posenc.eval", "--tasks", "posenc_passkey"))
+    assert f"acc_L{TRAINED}_D50,none" in output["results"]["posenc_passkey"]
 
 
-def test_words_are_handed_on() -> None:
+def test_arguments_are_passed_on() -> None:
     assert with_our_tasks(["ls", "tasks"]) == ["ls", "tasks", "--include_path", str(TASKS)]
     assert with_our_tasks(["--include_path", "x"]) == ["--include_path", "x"]
     assert with_our_tasks([]) == []

@@ -83,7 +83,7 @@ def test_one_factor_for_all_lengths(run) -> None:
     assert losses == {r.length: r.value for r in own.rows if r.metric == "nll"}
 
 
-def test_the_same_again_measures_nothing(run, measured, tmp_path) -> None:
+def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None:
     run()
     first = {name: (tmp_path / name).read_bytes() for name in FILES[1:]}
     assert sorted(p.name for p in tmp_path.iterdir()) == FILES
@@ -142,12 +142,12 @@ def test_what_is_not_defined_is_refused_and_the_rest_goes_on(run, measured, llam
     assert len(measured) == 2
 
 
-def test_a_host_with_a_table_ends_where_its_table_ends(gpt2, tokenizer, tmp_path) -> None:
+def test_a_model_with_a_table_is_measured_up_to_its_end(gpt2, tokenizer, tmp_path) -> None:
     found = compare(
         gpt2, "unpatched,alibi", out=tmp_path, tokenizer=tokenizer, lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
     ).records
     assert [record.state for record in found] == ["done", "refused", "done", "done"]
-    assert f"has learned {TRAINED} positions, and {2 * TRAINED} are asked for" in found[1].reason
+    assert f"has learned {TRAINED} positions, and {2 * TRAINED} are requested" in found[1].reason
 
 
 def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:
@@ -178,7 +178,7 @@ def test_a_length_without_room_fails_alone(run) -> None:
     assert "no room for context" in found[0].reason
 
 
-def test_numbers_that_are_none_are_not_reported(run, llama) -> None:
+def test_non_finite_numbers_are_not_reported(run, llama) -> None:
     """Weights that are numbers, and logits that are not: no cell has a number."""
     with torch.no_grad():
         llama.lm_head.weight[0] = 3e38
@@ -188,7 +188,7 @@ def test_numbers_that_are_none_are_not_reported(run, llama) -> None:
     assert all("no metric is made" in record.reason for record in found.with_state("failed"))
 
 
-def test_weights_that_are_no_numbers_are_not_measured(run, llama, tmp_path) -> None:
+def test_non_finite_weights_are_refused(run, llama, tmp_path) -> None:
     with torch.no_grad():
         llama.lm_head.weight[0, 0] = float("nan")
     with pytest.raises(WeightsNotFinite, match="lm_head"):
@@ -196,7 +196,7 @@ def test_weights_that_are_no_numbers_are_not_measured(run, llama, tmp_path) -> N
     assert not (tmp_path / "results.json").exists()
 
 
-def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
+def test_learned_schemes_start_equally(run, tmp_path, llama, tokenizer) -> None:
     first = run("fire", tasks=["posenc_ppl"])
     torch.rand(7)
     second = compare(
@@ -223,7 +223,7 @@ def test_learned_schemes_start_alike(run, tmp_path, llama, tokenizer) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_said_before_anything_is_written(run, tmp_path, given, error, said) -> None:
+def test_invalid_arguments_are_refused_before_writing(run, tmp_path, given, error, said) -> None:
     with pytest.raises(error, match=said):
         run(**given)
     assert list(tmp_path.iterdir()) == []
@@ -244,15 +244,15 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
 
 
 def test_progress_only_moves_forward(run) -> None:
-    told: list[float] = []
-    run(progress=lambda done, doing: told.append(done))
-    assert told[0] == 0.0
-    assert told[-1] == 1.0
-    assert told == sorted(told)
-    assert len(set(told)) > 8
+    fractions: list[float] = []
+    run(progress=lambda done, doing: fractions.append(done))
+    assert fractions[0] == 0.0
+    assert fractions[-1] == 1.0
+    assert fractions == sorted(fractions)
+    assert len(set(fractions)) > 8
 
 
-def test_what_reads_a_text_once_is_one_cell(run, measured) -> None:
+def test_tasks_that_score_a_text_once_are_one_cell(run, measured) -> None:
     found = run("pi", tasks=["posenc_token_nll", "posenc_ppl"])
     assert [lengths for _, _, lengths in measured] == [tuple(LENGTHS), (TRAINED,), (2 * TRAINED,)]
     assert {row.length for row in found.rows if row.task == "posenc_token_nll"} == set(LENGTHS)
@@ -265,7 +265,7 @@ def test_groups_are_their_tasks() -> None:
     assert "posenc_longctx" not in tasks
 
 
-def test_words_of_schemes() -> None:
+def test_scheme_entries_as_text() -> None:
     entries = entries_of(["yarn, self_extend:group=8,window=128", "unpatched,longrope:short=[1,1],magnitude=2;pi"][:1])
     assert entries == [
         Entry("yarn", "yarn"),

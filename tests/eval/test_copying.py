@@ -39,7 +39,7 @@ def test_copies_are_copies(llama, tokenizer) -> None:
         assert rows["acc", length].stderr is not None
 
 
-def test_pairs_stand_once_at_their_depth(llama, tokenizer) -> None:
+def test_pairs_occur_once_at_their_depth(llama, tokenizer) -> None:
     evaluation = evaluate(llama, tokenizer, tasks=["posenc_induction"], **SMALL)
     cells = [(length, depth) for length in LENGTHS for depth in DEPTHS]
     for sample in evaluation.raw["samples"]["posenc_induction"]:

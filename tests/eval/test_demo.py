@@ -28,8 +28,8 @@ def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None
     monkeypatch.setattr(starters, "load_starter", lambda name: (llama, tokenizer), raising=False)
     small = demo.Plan(("unpatched", "pi", "yarn"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
     monkeypatch.setattr(demo, "QUICK", small)
-    told: list[float] = []
-    results = demo.run_demo(tmp_path / "out", quick=True, progress=lambda done, doing: told.append(done))
+    fractions: list[float] = []
+    results = demo.run_demo(tmp_path / "out", quick=True, progress=lambda done, doing: fractions.append(done))
 
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "loss.png",
@@ -43,9 +43,9 @@ def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None
     schemes = ("unpatched", "pi", "yarn", demo.FINE_TUNED)
     assert lines == {(scheme, length) for scheme in schemes for length in (TRAINED, 2 * TRAINED)}
     assert [call[:2] for call in calls] == [(2 * TRAINED, 3)]
-    assert told[0] == 0.0
-    assert told[-1] == 1.0
-    assert told == sorted(told)
+    assert fractions[0] == 0.0
+    assert fractions[-1] == 1.0
+    assert fractions == sorted(fractions)
     console = Console(width=120)
     with console.capture() as captured:
         console.print(results_table(results.rows, TRAINED))

@@ -31,8 +31,8 @@ def records(tmp_path):
 def test_numbers_are_those_of_the_documents(llama, tokenizer, records, caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="hf_posenc"):
         evaluation = evaluate(llama, tokenizer, options={"docs": str(records), "field": "body"}, **SMALL)
-    told = evaluation.raw["configs"]["posenc_docs"]["metadata"]["documents"]
-    assert told == {"read": 6, "used": 3, "short": 1, "empty": 2}
+    counts = evaluation.raw["configs"]["posenc_docs"]["metadata"]["documents"]
+    assert counts == {"read": 6, "used": 3, "short": 1, "empty": 2}
     assert "2 are empty and 1 too short" in caplog.text
     rows = {(r.metric, r.length): r for r in evaluation.rows}
     samples = evaluation.raw["samples"]["posenc_docs"]
@@ -67,7 +67,7 @@ def broken(path, content: str | bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.jsonl", '{"text": "x"}\n{oops', "no JSON in line 2"),
         ("a.jsonl", '{"body": "x"}', "only body"),
@@ -75,8 +75,8 @@ def broken(path, content: str | bytes) -> str:
         ("a.txt", b"\xff\xfe\x00", "UTF-8"),
     ],
 )
-def test_what_cannot_be_read_raises(name: str, content: str | bytes, told: str, tmp_path) -> None:
-    with pytest.raises(UnreadableDocuments, match=told):
+def test_what_cannot_be_read_raises(name: str, content: str | bytes, message: str, tmp_path) -> None:
+    with pytest.raises(UnreadableDocuments, match=message):
         list(documents([broken(tmp_path / name, content)], "text"))
 
 

@@ -30,15 +30,15 @@ from hf_posenc.eval.texts.vocabulary import (
     sentence,
 )
 
-from .reading import BINDING, BIRTH, CODE, solve
+from .prompt_solver import BINDING, BIRTH, CODE, solve
 
-PLACES = st.floats(0, 1)
+DEPTHS = st.floats(0, 1)
 SEEDS = st.integers(0, 10**6).map(str)
 UNITS = st.integers(0, 60)
 
 
 @given(
-    seed=SEEDS, depth=PLACES, units=UNITS,
+    seed=SEEDS, depth=DEPTHS, units=UNITS,
     haystack=st.sampled_from(HAYSTACKS), kind=st.sampled_from(sorted(CODE_KINDS)),
     counts=st.sampled_from([{}, {"distractors": 5}, {"codes": 4}, {"queries": 4}, {"queries": 3, "distractors": 2}]),
 )  # fmt: skip
@@ -46,10 +46,10 @@ def test_needles(seed: str, depth: float, units: int, haystack: str, kind: str, 
     niah = Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
     prompt = niah.prompt(units)
     assert tuple(solve(prompt)) == niah.answers
-    told = CODE.findall(prompt)
+    codes = CODE.findall(prompt)
     noise = counts.get("distractors", 0) + (units if haystack == "needles" else 0)
-    assert len(told) == len(niah.answers) + noise
-    assert len({value for _, value in told}) == len(told)  # no code is given twice
+    assert len(codes) == len(niah.answers) + noise
+    assert len({value for _, value in codes}) == len(codes)  # no code is given twice
     sentences = re.findall(r"[A-Z][^.\n]*\.", prompt.split("\n")[1])
     pinned = next(n for n, text in enumerate(sentences) if niah.answers[niah.pinned] in text)
     hidden = {text for _, text in niah.needles}
@@ -89,15 +89,15 @@ def test_frequent_words(seed: str, units: int, count: int, alpha: float) -> None
     assert [n for _, n in times.most_common()] == [math.floor(first / r**alpha) for r in range(1, len(times) + 1)]
 
 
-@given(seed=SEEDS, depth=PLACES, units=UNITS, hops=st.sampled_from([1, 2]))
+@given(seed=SEEDS, depth=DEPTHS, units=UNITS, hops=st.sampled_from([1, 2]))
 def test_questions(seed: str, depth: float, units: int, hops: int) -> None:
     questions = Questions(seed, depth, hops=hops)
     prompt = questions.prompt(units)
     assert tuple(solve(prompt)) == questions.answers
     documents = prompt.split("\n")[1:-1]
     assert [int(text.split()[1][:-1]) for text in documents] == list(range(1, units + hops + 1))
-    person = next(n for n, text in enumerate(documents) if questions.asked.name in text)
-    river = [n for n, text in enumerate(documents) if text.split(". ")[1].startswith(f"{questions.asked.town} lies")]
+    person = next(n for n, text in enumerate(documents) if questions.target.name in text)
+    river = [n for n, text in enumerate(documents) if text.split(". ")[1].startswith(f"{questions.target.town} lies")]
     assert len(river) == hops - 1
     assert person - sum(n < person for n in river) == round(depth * units)
     people = [name for name, _ in BIRTH.findall(prompt)]
@@ -142,14 +142,14 @@ def test_filler_of_a_longer_prompt_begins_as_that_of_a_shorter() -> None:
     assert len(long) > 4 * len(short)
 
 
-def test_needles_keep_their_order_and_their_place() -> None:
+def test_needles_keep_their_order_and_depth() -> None:
     filler = list(string.ascii_lowercase)
     mixed = insert_needles([(0.5, "B"), (0.0, "A"), (0.5, "C"), (1.0, "D")], filler)
     assert "".join(mixed) == "A" + "abcdefghijklm" + "BC" + "nopqrstuvwxyz" + "D"
     assert insert_needles([(0.7, "B"), (0.2, "A")], []) == ["A", "B"]
 
 
-def test_words_are_of_one_length_and_no_two_alike() -> None:
+def test_words_have_one_length_and_differ() -> None:
     rng = random.Random(0)
     words = Supply(lambda: coined(rng)).first(20_000)
     assert len(set(words)) == 20_000
@@ -158,7 +158,7 @@ def test_words_are_of_one_length_and_no_two_alike() -> None:
     assert WORDS == 4_802_000
 
 
-def test_filler_holds_nothing_that_is_asked_for() -> None:
+def test_filler_holds_no_answers() -> None:
     rng = random.Random(0)
     words = {word for _ in range(3000) for word in re.findall(r"\w+", sentence(rng).lower())}
     coinable = {w for w in words if re.fullmatch(r"([bdfgklmnprstvz][aeiou]){3}[bdfgklmnprstvz]", w)}

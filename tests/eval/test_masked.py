@@ -14,7 +14,7 @@ from .conftest import TRAINED
 from .test_parity import requests
 
 
-def test_score_is_that_of_masked_places(bert, framed_tokenizer) -> None:
+def test_score_is_that_of_masked_positions(bert, framed_tokenizer) -> None:
     context, target = "The sky is", " blue."
     ((score, _),) = PosEncMLM(bert, tokenizer=framed_tokenizer).loglikelihood(
         requests("loglikelihood", [(context, target)])
@@ -54,7 +54,7 @@ def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, tmp_path) 
     assert len(hidden_at_each_length) == 3  # the same tokens are hidden at both lengths
 
 
-def test_pass_keys_for_bert_by_default(bert, framed_tokenizer, tmp_path) -> None:
+def test_passkeys_for_bert_by_default(bert, framed_tokenizer, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(module_text("bisect") * 2, encoding="utf-8")
     evaluation = evaluate(bert, framed_tokenizer, lengths=[2 * TRAINED], samples=2, keys=2, depths=[0.5], text=text)

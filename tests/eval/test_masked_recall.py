@@ -23,7 +23,7 @@ def text(tmp_path):
     return path
 
 
-def test_the_target_stands_in_front(bert, framed_tokenizer, text) -> None:
+def test_the_target_is_in_front(bert, framed_tokenizer, text) -> None:
     evaluation = evaluate(bert, framed_tokenizer, tasks=["posenc_mlm_all"], text=text, keys=1, depths=[0.5], **SMALL)
     assert {r.task for r in evaluation.rows} == {"posenc_mlm", "posenc_mlm_recall", "posenc_passkey"}
     plain, recall = (evaluation.raw["samples"][task] for task in ("posenc_mlm", "posenc_mlm_recall"))

@@ -47,7 +47,7 @@ def exact(model: Any, ids: list[int], scored: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_losses_of_pass_keys_are_nats_a_token(llama, tokenizer) -> None:
+def test_passkey_losses_are_nats_per_token(llama, tokenizer) -> None:
     depths = [0.0, 1.0]
     evaluation = evaluate(
         llama, tokenizer, tasks=["posenc_passkey"], log_samples=True, lengths=[TRAINED, 2 * TRAINED], keys=2,
@@ -153,7 +153,7 @@ def row(metric: str, depth: float | None = None, task: str = "t", length: int = 
     return Row("m", "s", task, length, depth, metric, 1.0, 0.1, 4)
 
 
-def test_what_a_comparison_is_asked_for() -> None:
+def test_settings_of_a_comparison() -> None:
     found = comparison(row("nll"), row("acc"), row("acc", 0.5), row("part", 0.5), row("other"), row("ppl", task="u"))
     assert found.tasks() == ["t", "u"]
     assert found.metrics("t") == ["acc", "nll", "other"]  # the first stands for the task
@@ -168,7 +168,7 @@ def test_what_a_comparison_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("depth", [None, 0.0, 0.25, 1.0, 0.125])
-def test_names_of_metrics_are_read_as_they_are_written(depth: float | None) -> None:
+def test_metric_names_survive_a_round_trip(depth: float | None) -> None:
     assert parse_metric(metric_name("exact_match", 512, depth)) == ("exact_match", 512, depth)
     assert metric_name("acc", 512, 0.5) == "acc_L512_D50"
     assert parse_metric("acc") is None
@@ -193,7 +193,7 @@ def test_a_sweep_by_default() -> None:
 
 
 @pytest.mark.parametrize(("depth", "place"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
-def test_a_needle_lies_behind_its_share_of_the_filler(depth: float, place: int) -> None:
+def test_a_needle_follows_its_share_of_the_filler(depth: float, place: int) -> None:
     filler = [str(n) for n in range(10)]
     assert insert_needles([(depth, "x")], filler).index("x") == place
     both = insert_needles([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
@@ -201,13 +201,13 @@ def test_a_needle_lies_behind_its_share_of_the_filler(depth: float, place: int) 
     assert both.index("x") < both.index("z")
 
 
-def test_needles_say_which_of_them_is_pinned() -> None:
+def test_the_pinned_needle_has_its_index() -> None:
     for seed in range(12):
         for options in ({"queries": 3}, {"codes": 3}, {}, {"distractors": 4}):
             made = Niah(f"{seed}", 0.37, **options)
-            depth, told = made.needles[made.pinned]
+            depth, needle = made.needles[made.pinned]
             assert depth == 0.37
-            assert made.answers[made.pinned] in told
+            assert made.answers[made.pinned] in needle
             assert sum(place == 0.37 for place, _ in made.needles) == 1
             order = [made.prompt(50).index(answer) for answer in made.answers]
             assert options.get("codes", 1) == 1 or order == sorted(order)  # values of one key come in the text's order
@@ -219,7 +219,7 @@ def test_each_answer_follows_the_right_ones_before_it() -> None:
     assert [listed(["a", "b", "c"][:n]) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
 
 
-def test_a_row_of_the_store_is_known_by_all_it_says() -> None:
+def test_a_row_of_the_store_is_identified_by_all_its_fields() -> None:
     values = ["key", "pi", "t", 8, "done", "", "[1.5]", 2.0, "{}"]
     digest = row_digest(values)
     assert is_intact(values, digest)
@@ -244,7 +244,7 @@ def test_requests_of_one_context_do_not_mix(llama, tokenizer) -> None:
         assert other == pytest.approx(one, rel=1e-6)
 
 
-def test_drawn_positions_are_a_rows_own(llama, tokenizer) -> None:
+def test_random_positions_depend_on_the_sequence_alone(llama, tokenizer) -> None:
     """Two texts that drew the same positions would be one draw counted twice."""
     patch_model(llama, "randpos", target_length=2 * TRAINED, test="random")
     lm = PosEncLM(llama, tokenizer=tokenizer)
@@ -261,7 +261,7 @@ def test_drawn_positions_are_a_rows_own(llama, tokenizer) -> None:
     assert torch.equal(torch.rand(3), expected)  # outside, as if none had been drawn
 
 
-def test_a_long_text_leaves_no_trace_on_a_short_one(tokenizer) -> None:
+def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
     """transformers' dynamic RoPE goes on with the frequencies of the longest text so far."""
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
     config = LlamaConfig(

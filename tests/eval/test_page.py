@@ -92,7 +92,7 @@ def read(page: str) -> Tags:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
-def test_names_are_text_wherever_they_stand(payload: str) -> None:
+def test_names_are_escaped_everywhere(payload: str) -> None:
     hostile = comparison(("unpatched", payload), tasks=("posenc_passkey", payload), model=payload, command=payload)
     hostile.records.append(Record("k", payload, payload, 256, "refused", payload, [], 0.0, {}))
     tame = comparison(("unpatched", "y"), tasks=("posenc_passkey", "y"), model="y", command="y")
@@ -120,7 +120,7 @@ def test_names_are_text_wherever_they_stand(payload: str) -> None:
     assert "".join(payload.split()) in "".join(page.text.split())
 
 
-def test_the_page_stands_alone() -> None:
+def test_the_page_is_self_contained() -> None:
     page = page_html(comparison())
     tags = read(page)
     assert tags.tags["script"] == 0
@@ -165,7 +165,7 @@ def test_a_large_comparison_stays_small_and_is_the_same_twice() -> None:
     assert page_html(large) == page
 
 
-def test_pictures_follow_light_and_dark() -> None:
+def test_plots_follow_light_and_dark() -> None:
     page = page_html(comparison())
     pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert len(pictures) == 1 + 2 + 2  # loss; passkeys and the loss of the answer; two maps
@@ -174,7 +174,7 @@ def test_pictures_follow_light_and_dark() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_nothing_but_refusals_is_a_page_too() -> None:
+def test_a_page_of_refusals_only() -> None:
     made = comparison()
     records = [
         Record(r.key, r.scheme, r.task, r.length, "refused", "It is not defined.", [], 0.0, {}) for r in made.records

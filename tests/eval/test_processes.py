@@ -43,14 +43,14 @@ lm.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
 evaluation = evaluate(
     lm, tasks=tasks[kind], lengths=[128, 256], samples=3, scored=16, keys=3, depths=[0.5], text=text, log_samples=True
 )
-told = {
+state = {
     "rank": lm.rank, "world": lm.world_size, "scored": scored, "first": evaluation.first,
     "rows": [row.to_dict() for row in evaluation.rows],
     "samples": {
         task: [sample["doc_id"] for sample in samples] for task, samples in evaluation.raw.get("samples", {}).items()
     },
 }
-Path(out, f"{lm.rank}.json").write_text(json.dumps(told))
+Path(out, f"{lm.rank}.json").write_text(json.dumps(state))
 evaluation.save(Path(out, "saved.json"))
 """
 
@@ -135,8 +135,8 @@ def test_the_command_reports_once(folder: Path) -> None:
         "posenc_ppl",
         "--json",
     ]
-    told = launch("-m", "hf_posenc.cli", "eval", *words)
-    assert {row["length"] for row in json.loads(told)} == {TRAINED}
+    output = launch("-m", "hf_posenc.cli", "eval", *words)
+    assert {row["length"] for row in json.loads(output)} == {TRAINED}
 
 
 def test_fewer_documents_than_processes(folder: Path) -> None:

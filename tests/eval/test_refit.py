@@ -35,7 +35,7 @@ def test_each_length_has_its_own_factor(llama, tokenizer, tmp_path) -> None:
     assert refitted.raw["config"]["posenc_scheme"] == "pi"
 
 
-def test_a_length_that_was_not_asked_for_raises(llama, tokenizer) -> None:
+def test_a_length_that_was_not_requested_raises(llama, tokenizer) -> None:
     lm = RefittedLM(llama, fit="pi", lengths=LENGTHS, tokenizer=tokenizer)
     with pytest.raises(LengthTooShort, match="513 tokens"):
         lm.length_of(4 * TRAINED + 1)

@@ -74,7 +74,7 @@ def test_report_holds_every_number() -> None:
     assert "![" in text
 
 
-def test_pictures_are_pictures(tmp_path) -> None:
+def test_plots_are_image_files(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     write_report(tmp_path, rows(), ABOUT)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["loss.png", "passkey.png", "report.md"]

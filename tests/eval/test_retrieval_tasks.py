@@ -24,7 +24,7 @@ from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
 from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.sweep import Sweep, parse_metric
 
-from .reading import Reader, solve
+from .prompt_solver import Reader, solve
 
 DEEP = ("posenc_niah_single", "posenc_niah_multikey", "posenc_niah_multivalue", "posenc_niah_multiquery", "posenc_qa")
 FLAT = ("posenc_vt", "posenc_cwe", "posenc_fwe")
@@ -116,7 +116,7 @@ def test_every_prompt_can_be_answered_from_its_text(tokenizer, name: str) -> Non
 
 @pytest.mark.parametrize("scoring", ["forced", "generate"])
 @pytest.mark.parametrize("right", [True, False])
-def test_a_reader_scores_all_or_nothing(tokenizer, scoring: str, right: bool) -> None:
+def test_a_perfect_model_scores_one_and_a_wrong_one_zero(tokenizer, scoring: str, right: bool) -> None:
     out = run(Reader(right=right), RETRIEVAL, tokenizer, scoring=scoring)
     hits = {"acc", "match", "part"}
     expected_metrics = {"acc", "nll"} if scoring == "forced" else {"match", "part"}
@@ -130,7 +130,7 @@ def test_a_reader_scores_all_or_nothing(tokenizer, scoring: str, right: bool) ->
         assert {row.n for row in rows} == {2}
 
 
-def test_a_share_is_a_share(tokenizer) -> None:
+def test_partial_answers_score_their_share(tokenizer) -> None:
     """A reader who forgets the second answer of every list, and nothing else."""
 
     class Forgetful(Reader):
@@ -213,18 +213,18 @@ def test_all_answers_of_a_prompt_take_one_pass(llama, tokenizer, name: str) -> N
     assert asked >= 4 * len(passes)
 
 
-def test_masked_models_are_asked_alike(bert, framed_tokenizer) -> None:
+def test_masked_models_get_the_same_documents(bert, framed_tokenizer) -> None:
     """The answer masked, between the special tokens, which have their room too."""
     lm = PosEncMLM(bert, tokenizer=framed_tokenizer, max_length=250)
     out = run(lm, ["posenc_niah_single"], framed_tokenizer, lengths=[250], depths=[0.0, 1.0])
     for sample in out["samples"]["posenc_niah_single"]:
         for (context, target), loss in zip(sample["arguments"], ("nll_L250_D0", "nll_L250_D100"), strict=True):
             whole, before = framed_tokenizer(context + target)["input_ids"], framed_tokenizer(context)["input_ids"]
-            places = torch.arange(len(before) - 1, len(whole) - 1)
+            positions = torch.arange(len(before) - 1, len(whole) - 1)
             ids = torch.tensor(whole)
             masked = ids.clone()
-            masked[places] = framed_tokenizer.mask_token_id
-            scores = bert(masked[None]).logits[0, places].double().log_softmax(-1).gather(-1, ids[places, None])
+            masked[positions] = framed_tokenizer.mask_token_id
+            scores = bert(masked[None]).logits[0, positions].double().log_softmax(-1).gather(-1, ids[positions, None])
             assert sample[loss] == pytest.approx(-scores.mean().item(), rel=1e-4)
 
 
@@ -282,14 +282,14 @@ def test_prompts_do_not_depend_on_the_hash_seed() -> None:
     assert len(digests.pop().strip()) == hashlib.sha256().digest_size * 2
 
 
-def test_a_tokenizer_that_cannot_tell_answers_apart_is_refused() -> None:
+def test_a_tokenizer_without_tokens_for_the_answers_is_refused() -> None:
     """Every answer would be the one unknown token, and every guess of it right."""
     with pytest.raises(TokenizerTooPoor, match="as unknown"):
         task_of("posenc_vt", few_words(), lengths=[400], keys=1)
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "told"),
+    ("name", "option", "message"),
     [
         ("posenc_niah_single", {"haystack": "essays"}, "haystack must be one of prose, repeat, needles"),
         ("posenc_niah_single", {"code_kind": "colours"}, "code_kind must be one of"),
@@ -305,19 +305,20 @@ def test_a_tokenizer_that_cannot_tell_answers_apart_is_refused() -> None:
     ],
     ids=str,
 )
-def test_bad_options_are_refused(tokenizer, name: str, option: dict, told: str) -> None:
-    with pytest.raises(TaskOptionOutOfRange, match=told):
+def test_bad_options_are_refused(tokenizer, name: str, option: dict, message: str) -> None:
+    with pytest.raises(TaskOptionOutOfRange, match=message):
         task_of(name, tokenizer, **SMALL, **option)
 
 
-def test_results_tell_how_to_repeat(tokenizer) -> None:
+def test_results_hold_every_setting(tokenizer) -> None:
     """Options left alone are written down with their defaults."""
     options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"zipf": 1.5}, "posenc_cwe": {}}
     for name, given in options.items():
         out = run(Reader(right=True), [name], tokenizer, keys=1, depths=[0.5], **given)
-        told = out["configs"][name]["metadata"]
-        assert told | given == told
-    assert (told["common_words"], told["often"], told["rarely"], told["scoring"]) == (5, 10, 1, "forced")
+        metadata = out["configs"][name]["metadata"]
+        assert metadata | given == metadata
+    used = {name: metadata[name] for name in ("common_words", "often", "rarely", "scoring")}
+    assert used == {"common_words": 5, "often": 10, "rarely": 1, "scoring": "forced"}
 
 
 def test_no_option_is_called_like_one_of_a_scheme(tokenizer) -> None:
@@ -328,7 +329,7 @@ def test_no_option_is_called_like_one_of_a_scheme(tokenizer) -> None:
     assert not read & {field.name for field in dataclasses.fields(Sweep)}
 
 
-def test_metric_names_tell_length_and_depth(tokenizer) -> None:
+def test_metric_names_have_length_and_depth(tokenizer) -> None:
     task = task_of("posenc_qa", tokenizer, **SMALL, scoring="generate")
     read = [parse_metric(name) for name in task.aggregation()]
     assert ("part", 900, None) in read

@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "cells.sqlite"
 
 
-def test_a_record_comes_back_as_it_went(path: Path) -> None:
+def test_a_record_survives_a_round_trip(path: Path) -> None:
     with Store(path) as store:
         assert store.get("k") is None
         store.put(RECORD)
@@ -74,7 +74,7 @@ def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
         assert store.get("k") == RECORD  # what was under way never happened
 
 
-def test_foreign_writing_is_noticed(path: Path) -> None:
+def test_writes_by_others_are_detected(path: Path) -> None:
     with Store(path) as store:
         store.put(RECORD)
     for change in ("seconds = 2.5", "rows = '[]'", "state = 'refused'", "settings = '{}'"):
@@ -95,7 +95,7 @@ def test_foreign_writing_is_noticed(path: Path) -> None:
 @pytest.mark.parametrize(
     "deed", [os.unlink, lambda path: os.replace(path.with_name("new"), path)], ids=["gone", "other"]
 )
-def test_a_file_taken_away_is_noticed(path: Path, deed) -> None:
+def test_a_removed_file_is_detected(path: Path, deed) -> None:
     with Store(path) as store:
         path.with_name("new").write_bytes(path.read_bytes())
         deed(path)
@@ -157,7 +157,7 @@ def test_a_write_that_fails_half_way(path: Path) -> None:
         assert store.get("big") is None
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnusable, match="cannot be a folder of results"):
         Store(tmp_path / "file" / "cells.sqlite")

@@ -56,7 +56,7 @@ def test_reported_losses_are_those_of_the_logged_samples(llama, tokenizer, text)
         assert row.n == 3
 
 
-def test_pass_keys_are_teacher_forced_greedy(llama, tokenizer, text) -> None:
+def test_passkeys_are_teacher_forced_greedy(llama, tokenizer, text) -> None:
     evaluation = evaluate(llama, tokenizer, tasks=["posenc_passkey"], log_samples=True, **SMALL)
     rows = by_name(evaluation)
     cells = [(length, depth) for length in LENGTHS for depth in (0.0, 1.0)]
@@ -90,14 +90,14 @@ def test_limit_means_samples_at_every_length(llama, tokenizer, text) -> None:
     assert {(r.length, r.n) for r in evaluation.rows} == {(length, 2) for length in LENGTHS}
 
 
-def test_runs_repeat(llama, tokenizer, text) -> None:
+def test_evaluations_are_reproducible(llama, tokenizer, text) -> None:
     first, second = (evaluate(llama, tokenizer, text=text, **SMALL) for _ in range(2))
     assert first.rows == second.rows
     other = evaluate(llama, tokenizer, text=text, seed=1, **SMALL)
     assert other.rows != first.rows  # control: other keys
 
 
-def test_model_info_tells_how_to_repeat(llama, tokenizer, text) -> None:
+def test_model_info_holds_every_setting(llama, tokenizer, text) -> None:
     evaluation = evaluate(llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_ppl"], text=text, **SMALL)
     config = evaluation.raw["config"]
     assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, 2 * TRAINED)
@@ -111,7 +111,7 @@ def test_default_lengths_double_up_to_the_target(llama, tokenizer, text) -> None
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "message"),
     [
         ({}, "no lengths"),
         ({"lengths": [64.5]}, "whole numbers"),
@@ -122,8 +122,8 @@ def test_default_lengths_double_up_to_the_target(llama, tokenizer, text) -> None
     ],
     ids=str,
 )
-def test_bad_metadata_is_refused(metadata: dict, told: str) -> None:
-    with pytest.raises(TaskOptionOutOfRange, match=told):
+def test_bad_metadata_is_refused(metadata: dict, message: str) -> None:
+    with pytest.raises(TaskOptionOutOfRange, match=message):
         Sweep.of(metadata)
 
 
@@ -133,7 +133,7 @@ def test_lengths_from_a_command_line() -> None:
 
 
 @pytest.mark.parametrize("depth", [None, 0.0, 0.25, 0.125, 1.0])
-def test_metric_names_read_back(depth: float | None) -> None:
+def test_metric_names_are_parsed(depth: float | None) -> None:
     assert parse_metric(metric_name("nll", 512, depth)) == ("nll", 512, depth)
     assert parse_metric("acc_norm") is None
 

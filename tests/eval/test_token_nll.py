@@ -84,7 +84,9 @@ def test_one_pass_serves_every_length(scheme: str, llama, tokenizer, text, forwa
 
 
 @pytest.mark.parametrize("scheme", WHOLE)
-def test_a_pass_a_length_where_the_length_matters(scheme: str, llama, tokenizer, text, forwards, monkeypatch) -> None:
+def test_length_dependent_schemes_take_one_pass_per_length(
+    scheme: str, llama, tokenizer, text, forwards, monkeypatch
+) -> None:
     options = {"norm01": {"direction": "learned"}}.get(scheme, {})
     patch_model(llama, scheme, target_length=LENGTHS[-1], **options)
     forwards.clear()
@@ -95,14 +97,14 @@ def test_a_pass_a_length_where_the_length_matters(scheme: str, llama, tokenizer,
     assert [r.value for r in one.rows] != pytest.approx([r.value for r in many.rows], rel=1e-4)  # control
 
 
-def test_the_hosts_own_length_dependent_scalings_count(llama) -> None:
+def test_the_models_own_length_dependent_scaling_counts(llama) -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, rope_parameters=rope)
     assert not prefix_consistent(LlamaForCausalLM(config))
     assert prefix_consistent(llama)
 
 
-def test_encoders_read_the_whole_text(bert, framed_tokenizer) -> None:
+def test_encoders_take_the_whole_text(bert, framed_tokenizer) -> None:
     assert not prefix_consistent(bert)
     lm = PosEncMLM(bert, tokenizer=framed_tokenizer)
     with pytest.raises(NotMeasurable, match="posenc_mlm"):
@@ -125,7 +127,7 @@ def test_batches_of_any_size(batch_size: int | str, llama, tokenizer, text) -> N
     assert [r.value for r in together.rows] == pytest.approx([r.value for r in alone.rows], rel=1e-6)
 
 
-def test_drawn_positions_are_drawn_alike_in_any_batch(llama, tokenizer, text) -> None:
+def test_random_positions_are_equal_in_any_batch(llama, tokenizer, text) -> None:
     patch_model(llama, "randpos", target_length=LENGTHS[-1], test="random")
     alone = evaluate(llama, tokenizer, text=text, **SMALL)
     torch.manual_seed(1)
@@ -133,7 +135,7 @@ def test_drawn_positions_are_drawn_alike_in_any_batch(llama, tokenizer, text) ->
     assert together.rows == alone.rows
 
 
-def test_a_begin_token_takes_a_place(llama, tokenizer, text) -> None:
+def test_a_begin_token_takes_a_position(llama, tokenizer, text) -> None:
     backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = processors.TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
     starting = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>")

@@ -9,7 +9,7 @@ from hf_posenc import export_native, load_starter, patch_model
 from hf_posenc.eval import TASKS, evaluate
 
 
-def test_an_exported_checkpoint_reads_alike_in_vllm(tmp_path) -> None:
+def test_an_exported_checkpoint_gives_equal_scores_in_vllm(tmp_path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed; it needs a GPU and brings its own torch")
     if not torch.cuda.is_available():
         pytest.skip("vLLM runs on a GPU, and there is none")

@@ -32,7 +32,7 @@ def test_windows_keep_their_promises(tokenizer, lengths: list[int], scored: int,
             assert joined[:-scored] == before  # lm-eval finds the same border
 
 
-def test_targets_do_not_depend_on_the_lengths_asked(tokenizer) -> None:
+def test_targets_do_not_depend_on_the_lengths(tokenizer) -> None:
     source = tokenized(tokenizer, module_text("bisect") * 4)
     shared = {"scored": 16, "count": 4, "longest": 400}
     alone = windows(source, tokenizer, lengths=[64], **shared)

@@ -157,7 +157,7 @@ def twice(name):
 def kills(count):
     """kill -9 at ``count`` random moments of a comparison, each in a fresh folder."""
     reference, seconds = whole()
-    drawn, told = random.Random(0), []
+    drawn, found = random.Random(0), []
     for number in range(int(count)):
         folder = twice(f"killed{number}")
         log = folder.parent / "log"
@@ -171,12 +171,12 @@ def kills(count):
         kept, begun = lines(log, "kept"), len(lines(log, "begin"))
         second = ended(fork([*COMPARE, "--out", reference], killed_setup(log, folder)))["code"]
         again = lines(log, "begin")[begun:]
-        told.append({
+        found.append({
             "first": first, "second": second, "kept": len(kept), "begun": begun,
             "measured again": len({line.split(" ", 1)[1] for line in kept} & {line.split(" ", 1)[1] for line in again}),
             "same": same(reference, folder), "stray": [name for name in files(folder) if "tmp" in name],
         })  # fmt: skip
-    return told
+    return found
 
 
 def killed_setup(log, folder):
@@ -271,7 +271,7 @@ def small_files(limit=1000):
 
 def full():
     """Every command that writes, where no file has room."""
-    out, told = HERE / "full", {}
+    out, found = HERE / "full", {}
     commands = {
         "compare": [*COMPARE, "--out", out],
         "finetune": [*FINETUNE, "--out", out],
@@ -283,9 +283,9 @@ def full():
     }  # fmt: skip
     for name, words in commands.items():
         answer = ended(fork(words, small_files()))
-        told[name] = {"code": answer["code"], "err": answer["err"], "left": files(out)}
+        found[name] = {"code": answer["code"], "err": answer["err"], "left": files(out)}
         shutil.rmtree(out, ignore_errors=True)
-    return told
+    return found
 
 
 def read_only():
@@ -297,7 +297,7 @@ def read_only():
     mounted = not os.system(f"mount -t tmpfs -o size=1m,ro tmpfs {frozen} 2>/dev/null")
     if mounted:
         places["read only"] = frozen
-    told = {}
+    found = {}
     try:
         for what, place in places.items():
             for name, words in {
@@ -306,11 +306,11 @@ def read_only():
                 "show": ["show", "alibi", "--picture", "bias", "--out", place / "deep" / "a.png"],
                 "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", place / "deep"],
             }.items():
-                told[f"{name}: {what}"] = run(words)
+                found[f"{name}: {what}"] = run(words)
     finally:
         if mounted:
             os.system(f"umount {frozen}")
-    return told
+    return found
 
 
 def filling():
@@ -369,17 +369,17 @@ def two_writers():
 
         return setup
 
-    told = {}
+    found = {}
     for name, words in {"compare": [*COMPARE, "--out", folder], "finetune": [*FINETUNE, "--out", tuning]}.items():
         ready, go = HERE / f"{name} ready", HERE / f"{name} go"
         child = fork(words, waiting(ready, go))
         wait_until(ready.exists)
         second = run(words)
         go.touch()
-        told[name] = [ended(child), second]
+        found[name] = [ended(child), second]
     with contextlib.closing(sqlite3.connect(folder / "cells.sqlite")) as store:
-        told["cells"] = store.execute("SELECT count(*) FROM cells").fetchone()[0]
-    return told
+        found["cells"] = store.execute("SELECT count(*) FROM cells").fetchone()[0]
+    return found
 
 
 def memory():
@@ -446,12 +446,12 @@ def odd():
         "removed": removed, "no temporary folder": no_temporary_folder, "few files": few_files,
         "mute": lambda: os.close(2), "deaf": lambda: os.close(0),
     }  # fmt: skip
-    told = {}
+    found = {}
     for name, setup in faults.items():
         before = files(place / name)
         answer = run([*COMPARE, "--out", place / name], setup or (lambda: None))
-        told[name] = {"code": answer["code"], "err": answer["err"], "before": before, "after": files(place / name)}
-    return told
+        found[name] = {"code": answer["code"], "err": answer["err"], "before": before, "after": files(place / name)}
+    return found
 
 
 SCENARIOS = {

@@ -139,7 +139,7 @@ def export_comparison(folder: Path, which: int) -> None:
 
 
 def demo_report(folder: Path, which: int) -> None:
-    """The pictures are stand-ins: drawing takes longer than all the rest."""
+    """Plots are replaced by stand-ins: drawing takes longer than all the rest."""
     about = {
         "model": "tiny", "trained_length": 16, "lengths": [16, 32], "depths": [0.5], "options": {}, "versions": {},
         "scored_tokens": 8, "samples": 4, "keys": 1, "fine_tune_steps": 2, "python": "3",
@@ -170,13 +170,13 @@ def finished(folder: Path, which: int) -> None:
 
 
 def probed(folder: Path, which: int) -> None:
-    """With stand-ins for the pictures."""
+    """With stand-ins for the plots."""
     from hf_posenc.cli.commands import probe as command
-    from hf_posenc.insight.probe import plots as pictures
+    from hf_posenc.insight.probe import plots
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("distance_picture", "heads_picture", "sink_picture", "loss_picture"):
-            patch.setattr(pictures, name, lambda probe, path: save_figure(Figure((1 + which, 1)), path))
+        for name in ("distance_plot", "heads_plot", "sink_plot", "loss_plot"):
+            patch.setattr(plots, name, lambda probe, path: save_figure(Figure((1 + which, 1)), path))
         command.write(probe_of(which), folder)
 
 
@@ -198,11 +198,11 @@ def byte_tokenizer() -> Any:
 
 
 def drawn(folder: Path, which: int) -> None:
-    """Two pictures, drawn once."""
+    """Two plots, drawn once."""
     from hf_posenc.insight.plots import save as saving
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(saving.FILES, ".svg", lambda taken: drawing(which, taken.picture.name))
+        patch.setitem(saving.FILES, ".svg", lambda computed: drawing(which, computed.plot.name))
         saving.save(taken(which), folder / "x.svg", title="t")
 
 
@@ -210,19 +210,20 @@ def drawn(folder: Path, which: int) -> None:
 def taken(which: int) -> list[Any]:
     from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots import save as saving
-    from hf_posenc.insight.plots.registry import View, plot_of
+    from hf_posenc.insight.plots.catalogue import plot_of
+    from hf_posenc.insight.plots.registry import View
     from hf_posenc.schemes.entry import entries_of
 
     order = compose.PlotRequest(entries_of("alibi" if which else "t5"), view=View(length=8))
-    pictures = map(plot_of, ("bias", "bias_curve"))
-    return [saving.ComputedPlot(picture, [compose.sheets(picture, order)]) for picture in pictures]
+    plots = map(plot_of, ("bias", "bias_curve"))
+    return [saving.ComputedPlot(plot, [compose.sheets(plot, order)]) for plot in plots]
 
 
 @lru_cache(maxsize=4)
 def drawing(which: int, name: str) -> bytes:
     from hf_posenc.insight.plots import save as saving
 
-    return next(saving.svg(one) for one in taken(which) if one.picture.name == name)
+    return next(saving.svg(one) for one in taken(which) if one.plot.name == name)
 
 
 def searched(folder: Path, which: int) -> None:
@@ -282,7 +283,7 @@ OPERATIONS = [
     Operation("finetune: the curve", curve, dear=True),
     Operation("show --out", drawn, dear=True),
     Operation("probe --out", probed, dear=True),
-    Operation("a picture", lambda folder, which: loss_plot(rows(which), 16, folder / "loss.png"), dear=True),
+    Operation("a plot", lambda folder, which: loss_plot(rows(which), 16, folder / "loss.png"), dear=True),
     Operation("search", searched),
 ]
 

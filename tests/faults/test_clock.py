@@ -46,14 +46,14 @@ def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
     assert measured(tmp_path / "jumping") == steady
 
 
-def test_progress_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_monotonic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where a cell is told to have taken no time, or an age."""
-    told: list[float] = []
-    progress = RemainingTime([("a", 16)] * 4, [], lambda done, doing: told.append(done))
+    fractions: list[float] = []
+    progress = RemainingTime([("a", 16)] * 4, [], lambda done, doing: fractions.append(done))
     for seconds in (0.0, 1e9, 1e-9, 3.0):
         progress.begin("")
         progress.on_request()
         progress.end(seconds)
-    assert told == sorted(told)
-    assert all(0.0 <= share <= 1.0 for share in told)
+    assert fractions == sorted(fractions)
+    assert all(0.0 <= share <= 1.0 for share in fractions)
     assert "time.time" not in Path(pace.__file__).read_text(encoding="utf-8")

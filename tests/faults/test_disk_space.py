@@ -40,7 +40,7 @@ def bytes_told(error: pytest.ExceptionInfo) -> list[int]:
 
 def compared(folder: Path, out: Path) -> Any:
     pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
-    pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+    pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     from hf_posenc.eval import compare
 
     text = folder / "text.txt"

@@ -17,7 +17,7 @@ from .programs import end, environment, start, write_model
 
 pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="fork, signals and limits are POSIX's"),
@@ -57,10 +57,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def plain(err: str) -> str:
     """The one error of a command, in sentences and without a traceback."""
     assert "Traceback" not in err
-    told = [line for line in err.splitlines() if line.startswith("Error: ")]
-    assert len(told) == 1, err
-    assert told[0].count(". ") >= 1 or "; resume with" in told[0], "what happened, and what to do"
-    return told[0]
+    errors = [line for line in err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1, err
+    assert errors[0].count(". ") >= 1 or "; resume with" in errors[0], "what happened, and what to do"
+    return errors[0]
 
 
 def check_kills(rounds: list[Found], count: int) -> None:
@@ -122,7 +122,7 @@ def test_no_file_has_room(found: Found, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["compare", "finetune", "show", "export"])
 @pytest.mark.parametrize("place", ["a file", "read only"])
-def test_a_place_nobody_can_write_to(found: Found, command: str, place: str) -> None:
+def test_a_folder_without_write_permission(found: Found, command: str, place: str) -> None:
     one = found["read_only"].get(f"{command}: {place}")
     if one is None:
         pytest.skip("only root can mount a file system for reading")
@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up(found: Found) -> None:
 
 
 @pytest.mark.parametrize("place", ["loop", "store a folder", "garbage", "cut"])
-def test_a_place_that_is_something_else(found: Found, place: str) -> None:
+def test_a_path_that_is_something_else(found: Found, place: str) -> None:
     """A link to itself, a folder or another program's bytes where the store should be: left as it was."""
     one = found["odd"][place]
     assert one["code"] == 1
@@ -161,7 +161,7 @@ def test_a_folder_where_a_result_should_be(found: Found) -> None:
     assert one["after"] == ["cells.sqlite", "results.json"]
 
 
-def test_a_folder_that_is_taken_away(found: Found) -> None:
+def test_a_removed_folder(found: Found) -> None:
     one = found["odd"]["removed"]
     assert one["code"] == 1
     assert "deleted or replaced" in plain(one["err"])
@@ -205,7 +205,7 @@ def test_standard_output_is_full() -> None:
     assert "No space left" in done.stderr
 
 
-def test_nobody_reads_standard_output() -> None:
+def test_closed_standard_output() -> None:
     """As with ``| head -1``."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -221,7 +221,7 @@ def test_nobody_reads_standard_output() -> None:
 
 @pytest.mark.parametrize("home", [None, "/proc/nowhere"], ids=["unset", "unwritable"])
 def test_without_a_home(home: str | None, tmp_path: Path) -> None:
-    """Neither a home nor a cache that could be written to: a picture and a check of a starter need none."""
+    """Neither a home nor a cache that could be written to: a plot and a check of a starter need none."""
     kept = {name: value for name, value in environment().items() if name not in ("HOME", "XDG_CACHE_HOME")}
     if home is not None:
         kept |= {"HOME": home, "HF_HOME": f"{home}/hf", "XDG_CACHE_HOME": f"{home}/cache"}

@@ -49,7 +49,7 @@ def test_a_new_folder_is_gone_after_a_failure(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_openers_go_first_and_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_files_are_removed_first_and_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is killed in between finds a folder that does not open."""
     new, folder = tmp_path / "new", tmp_path / "folder"
     for place in (new, folder):

@@ -128,7 +128,7 @@ def test_cache_of_other_types_and_of_encoders() -> None:
     assert advise(tiny_bert(is_decoder=True), TARGET).memory.cache == 2 * 2 * 32 * 4 * TARGET
 
 
-def test_a_window_of_the_host_bounds_its_cache() -> None:
+def test_a_window_of_the_model_bounds_its_cache() -> None:
     memory = advise(MistralConfig(sliding_window=4096), "64k").memory
     assert memory.cache == 4096 * memory.token
 
@@ -140,8 +140,8 @@ def test_caches_are_as_large_as_advised(scheme: str) -> None:
     one = next(one for one in advise(model, TARGET).zero_shot if one.scheme == scheme)
     exec(one.patch, {"model": model, "patch_model": patch_model})
     prompt = torch.randint(3, WORDS, (1, TARGET), generator=torch.Generator().manual_seed(0))
-    told = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "return_dict_in_generate": True}
-    filled = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, **told)
+    greedy = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "return_dict_in_generate": True}
+    filled = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, **greedy)
     layers = filled.past_key_values.layers
     assert sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) == one.cache
 
@@ -150,7 +150,7 @@ def test_caches_are_as_large_as_advised(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_line_patches_and_runs(kind: str) -> None:
+def test_every_recommended_call_patches_and_runs(kind: str) -> None:
     model = tiny(kind)
     advice = advise(model, TARGET)
     assert len(advice.recommendations) >= 5
@@ -166,7 +166,7 @@ def test_every_line_patches_and_runs(kind: str) -> None:
         unpatch_model(model)
 
 
-def test_the_model_asked_about_is_left_alone() -> None:
+def test_the_model_is_not_changed() -> None:
     model = tiny("llama")
     before = model.config.to_dict()
     advise(model, TARGET)
@@ -177,8 +177,8 @@ def test_the_model_asked_about_is_left_alone() -> None:
 def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
     """A folder without weights is enough."""
     tiny_llama(dtype="float32").save_pretrained(tmp_path)
-    told = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
-    assert told[0] == told[1] == told[2]
+    found = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
+    assert found[0] == found[1] == found[2]
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_the_trained_length_itself_can_be_used_better() -> None:
     assert schemes(advise(tiny_gpt2(), TRAINED)) == []
 
 
-def test_a_scaled_host_is_seen_through() -> None:
+def test_scaling_in_the_configuration_is_accounted_for() -> None:
     rope = {**LLAMA3, "original_max_position_embeddings": 8192}
     config = llama_8b(max_position_embeddings=131072, rope_parameters=rope)
     assert advise(config, "64k").recommendations == ()
@@ -310,7 +310,7 @@ def test_nothing_is_put_on_frequencies_that_change_with_the_length() -> None:
     assert "yarn" in schemes(advice)
 
 
-def test_a_checkpoint_that_carries_a_scheme(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_scheme(tmp_path: Path) -> None:
     model = patch_model(tiny("llama"), "yarn", factor=2)
     model.save_pretrained(tmp_path)
     for given_ in (str(tmp_path), model):
@@ -337,7 +337,7 @@ def test_a_peft_adapter_brings_its_scheme(tmp_path: Path) -> None:
     assert "yarn" in advice.positions
 
 
-def test_tables_end() -> None:
+def test_a_target_beyond_the_table_is_warned_of() -> None:
     advice = advise(tiny_bert(), TRAINED**2 + 1)
     assert f"ends after {TRAINED**2} positions" in advice.refused["learned_hier"]
     assert "table ends after 32 rows" in " ".join(advice.warnings)
@@ -363,23 +363,23 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 # -- ranking and warnings ----------------------------------------------------------------------------------------------
 
 
-def test_what_was_shown_this_far_comes_first() -> None:
+def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
     assert at_4[0] == "rerope"
     assert at_8[0] == "dca"
     assert at_8.index("dca") < at_8.index("rerope")
 
 
-def test_what_forgets_comes_last_and_keeps_less() -> None:
+def test_schemes_that_evict_come_last_and_keep_less() -> None:
     zero_shot = advise(llama_7b(), "128k").zero_shot
     assert [one.scheme for one in zero_shot[-2:]] == ["sinks", "lm_infinite"]
     assert zero_shot[-2].cache == 4095 * 512 * 1024
 
 
 def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
-    told = " ".join(advise(llama_7b(), "512k").warnings)
-    assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in told
-    assert "self_extend needs groups of" in told
+    found = " ".join(advise(llama_7b(), "512k").warnings)
+    assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in found
+    assert "self_extend needs groups of" in found
     assert "without training" not in " ".join(advise(llama_7b(), "16k").warnings)  # control
 
 
@@ -387,11 +387,11 @@ def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
 def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.main_memory", lambda: ram)
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
-    told = " ".join(advise(llama_7b(), "128k").warnings)
-    assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in told) == warned
+    found = " ".join(advise(llama_7b(), "128k").warnings)
+    assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in found) == warned
 
 
-def test_a_gpu_is_where_models_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_gpu_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: 24 * 2**30)
     assert "24 GiB of GPU memory" in " ".join(advise(llama_7b(), "128k").warnings)
 
@@ -412,12 +412,12 @@ def test_claims_have_a_scheme_and_a_source() -> None:
     ("written", "count"),
     [("128k", 131072), ("128K", 131072), ("1m", 1048576), ("1.5k", 1536), ("4096", 4096), ("4,096", 4096), (7, 7)],
 )
-def test_lengths_as_people_write_them(written: int | str, count: int) -> None:
+def test_lengths_with_units(written: int | str, count: int) -> None:
     assert tokens(written) == count
 
 
 @pytest.mark.parametrize("written", ["", "k", "12q", "-4k", "0", "0.3", "1e3", "99999m", 0, True, 1.5, "４k"])
-def test_lengths_that_are_none(written: Any) -> None:
+def test_invalid_lengths_are_refused(written: Any) -> None:
     with pytest.raises(LengthContradiction):
         tokens(written)
 
@@ -436,10 +436,10 @@ def test_text_and_json(kind: str) -> None:
     text = str(advice)
     assert max(map(len, text.splitlines())) <= 100
     assert advice.recommendations[0].patch in " ".join(text.split())
-    told = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
-    assert told["factor"] == advice.target_length / advice.trained_length
-    assert told["training"][0]["patch"] == advice.training[0].patch
-    assert told["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
+    found = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
+    assert found["factor"] == advice.target_length / advice.trained_length
+    assert found["training"][0]["patch"] == advice.training[0].patch
+    assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
 
 
 def test_starters_by_path() -> None:

@@ -97,17 +97,17 @@ def test_patch_and_unpatch(request: pytest.FixtureRequest, capsys: pytest.Captur
         memory.append(resident())
         after = {kind: model(TEXT).logits for kind, model in models.items()}
     steps = [memory[round(share * (len(memory) - 1) / 10)] >> 10 for share in range(11)]
-    told = (
+    summary = (
         f"{cycles} cycles of {len(pairs)} pairs: memory {steps} KiB, objects "
         f"{objects[0]:,} -> {objects[-1]:,}, calls of functions in a round {early.count:,} -> {late.count:,}"
     )
     with capsys.disabled():
-        print(f"\n{told}")  # noqa: T201
+        print(f"\n{summary}")  # noqa: T201
     assert all(torch.equal(after[kind], before[kind]) for kind in KINDS)
-    assert memory[-1] - memory[0] <= GROWTH, told
-    assert objects[-1] - objects[0] <= 0, told
+    assert memory[-1] - memory[0] <= GROWTH, summary
+    assert objects[-1] - objects[0] <= 0, summary
     assert early.count > 1000 * len(pairs), "control: they are counted"
-    assert late.count <= (1 + MORE) * early.count, told
+    assert late.count <= (1 + MORE) * early.count, summary
 
 
 def cycle(model: PreTrainedModel, scheme: str) -> None:
@@ -117,7 +117,7 @@ def cycle(model: PreTrainedModel, scheme: str) -> None:
     unpatch_model(model)
 
 
-def test_what_is_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaked_objects_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a patch that is remembered somewhere shows in the number of objects."""
     model, kept = tiny_model("llama"), []
     gc.collect()
@@ -130,7 +130,7 @@ def test_what_is_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(gc.get_objects()) > before
 
 
-def test_work_that_grows_is_seen() -> None:
+def test_growing_work_is_detected() -> None:
     """Control: a list of all former patches that each patch looks through."""
     former: list[int] = []
 

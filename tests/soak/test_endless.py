@@ -57,14 +57,14 @@ def decode(tokens: int) -> tuple[list[float], list[int], int]:
 def test_decoding_stays_flat(tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory of each tenth of the tokens; their times are told, not judged."""
     seconds, memory, kept = decode(tokens)
-    told = "\n".join(
+    summary = "\n".join(
         f"tenth {number}: {1e6 * each:6.0f} µs a token, {used >> 10:,} KiB"
         for number, (each, used) in enumerate(zip(seconds, memory, strict=True), 1)
     )
     with capsys.disabled():
-        print(f"\n{tokens:,} tokens under sinks\n{told}")  # noqa: T201
+        print(f"\n{tokens:,} tokens under sinks\n{summary}")  # noqa: T201
     assert kept <= 32, "the cache keeps more than sinks and window"
-    assert memory[-1] <= (1 + MEMORY) * memory[0], told
+    assert memory[-1] <= (1 + MEMORY) * memory[0], summary
 
 
 class Largest(TorchDispatchMode):

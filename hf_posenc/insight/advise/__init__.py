@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from hf_posenc.insight.advise.recommend import advise
-from hf_posenc.insight.advise.recommendation import Recommendation
-from hf_posenc.insight.advise.report import Advice
+from typing import TYPE_CHECKING
 
-__all__ = ["Advice", "Recommendation", "advise"]
+from hf_posenc.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from hf_posenc.insight.advise.recommend import advise as advise
+    from hf_posenc.insight.advise.recommendation import Recommendation as Recommendation
+    from hf_posenc.insight.advise.report import Advice as Advice
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hf_posenc.insight.advise.recommend": ("advise",),
+        "hf_posenc.insight.advise.recommendation": ("Recommendation",),
+        "hf_posenc.insight.advise.report": ("Advice",),
+    },
+)

@@ -1,7 +1,7 @@
-"""Schemes tried on the model itself, without its weights: what is recommended has been patched once.
+"""Try candidate schemes on the model without its weights: every recommendation has been patched once.
 
-Ranked: what keeps every token in sight before what forgets, what has been shown to carry as far as asked before what
-has not, and then in the order of `hf_posenc.insight.advise.evidence`.
+Ranking: schemes that keep every token before those that evict, schemes with evidence for the requested factor before
+those without, and then the order of `hf_posenc.insight.advise.evidence`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 
 @dataclass(frozen=True)
 class Trial:
-    """A scheme to be tried: where from, how far, and in which of the two ways."""
+    """Setting of candidates: the model, the target length, and the use (zero-shot or training)."""
 
-    subject: TargetModel
+    target_model: TargetModel
     skeleton: PreTrainedModel
     memory: Memory
     target: int
     use: str
 
     def recommendation(self, shown: Shown) -> Recommendation:
-        """The recommendation of a scheme that fits.
+        """Return the recommendation of a scheme.
 
         Raises:
-            PosEncError: it does not.
+            PosEncError: the scheme does not fit.
         """
         lengths = self.lengths(shown.scheme)
         options = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
@@ -67,29 +67,29 @@ class Trial:
             beyond=factor is not None and least > factor,
             cache=cache_under(scheme, self.memory, self.target),
             kept=kept_tokens(scheme, self.target),
-            model=self.subject.name,
+            model=self.target_model.name,
             trained=geometry.trained_length,
-            restore=self.subject.block is not None,
+            restore=self.target_model.block is not None,
         )
 
     def lengths(self, scheme: str) -> dict[str, Any]:
-        """What `patch_model` must be told: the trained length only where the configuration has another."""
-        subject = self.subject
-        told = subject.reach if keeps_host(scheme) and subject.block is None else subject.trained
-        recorded = subject.adapter.trained_length(subject.config) if subject.adapter else None
-        needed = told != recorded or (subject.scaling is not None and not keeps_host(scheme))
+        """Length arguments of `patch_model`; the trained length only where the configuration has another."""
+        target_model = self.target_model
+        length = target_model.reach if keeps_host(scheme) and target_model.block is None else target_model.trained
+        recorded = target_model.adapter.trained_length(target_model.config) if target_model.adapter else None
+        needed = length != recorded or (target_model.scaling is not None and not keeps_host(scheme))
         lengths = {"target_length": self.target}
-        return {"trained_length": told, **lengths} if needed and told is not None else lengths
+        return {"trained_length": length, **lengths} if needed and length is not None else lengths
 
     def _by_rule(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
-        trained = lengths.get("trained_length", self.subject.trained or 0)
-        geometry: Geometry = replace(self.subject.geometry, trained_length=trained, target_length=self.target)
+        trained = lengths.get("trained_length", self.target_model.trained or 0)
+        geometry: Geometry = replace(self.target_model.geometry, trained_length=trained, target_length=self.target)
         return RULES[part](geometry) if part in RULES else {}
 
 
 def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
-    """Those that fit, best first, and why the others do not."""
-    geometry = trial.subject.geometry
+    """Return the candidates that fit, best first, and why the others do not."""
+    geometry = trial.target_model.geometry
     host = "table" if geometry.table is not None else "rotation"
     found: list[Recommendation] = []
     refused: dict[str, str] = {}
@@ -105,18 +105,18 @@ def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation,
 
 
 def rank(one: Recommendation, target: int) -> tuple[bool, bool, bool, float]:
-    """Smaller is better; among those that have not been shown to carry so far, the farther ones."""
+    """Sort key, smaller is better; without evidence for the factor, larger published factors come first."""
     farthest = -(one.shown_factor or 0.0) if one.beyond else 0.0
     return one.kept < target, one.beyond, one.shown_factor is None, farthest
 
 
 def keeps_host(scheme: str) -> bool:
-    """Whether a scheme, or a composition, works on top of the host's own positions."""
+    """Whether a scheme, or a composition, works on top of the model's own positions."""
     return not any(scheme_class(part).replaces_host for part in scheme.split("+"))
 
 
 def written_out(scheme: Scheme) -> dict[str, int]:
-    """Options that were left to the scheme and that it made whole numbers of: its defaults are the papers' rules."""
+    """Integer options that the scheme chose itself: its defaults are the papers' rules."""
     return {
         name: value
         for part in scheme.schemes
@@ -128,17 +128,19 @@ def written_out(scheme: Scheme) -> dict[str, int]:
 def spread(geometry: Geometry) -> torch.Tensor:
     """Positions at both ends and around the trained length, ``[1, token]``."""
     trained, target = geometry.trained_length, geometry.target_length
-    places = {place for edge in (0, 1, trained, target) for place in (edge - 1, edge) if 0 <= place < target}
-    return torch.tensor([sorted(places)])
+    positions = {
+        position for edge in (0, 1, trained, target) for position in (edge - 1, edge) if 0 <= position < target
+    }
+    return torch.tensor([sorted(positions)])
 
 
 def says(record: SchemeRecord) -> str:
-    """The title of a scheme's text, which says in one sentence what it does."""
+    """Title of a scheme's documentation: one sentence on what it does."""
     return record.title.rstrip(".")
 
 
-def defined_here(subject: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
-    """Registered schemes that the records define for this model, but for those named already."""
+def defined_here(target_model: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
+    """Registered schemes that are defined for this model, without those ``named``."""
     known = {part for name in named for part in name.split("+")}
     others = [record for record in list_schemes() if record.name not in known and not record.recipe]
-    return tuple(record.name for record in others if not record.unmet_needs(subject.geometry))
+    return tuple(record.name for record in others if not record.unmet_needs(target_model.geometry))

@@ -1,8 +1,7 @@
-"""How far each scheme has been shown to carry, and by whom: the claims that the ranking rests on.
+"""Published claims about how far each scheme extends a model; the ranking uses them.
 
-What a scheme is, what it takes and where it is defined is in its record (`hf_posenc.schemes.registry`). A record
-cannot say how far others have got with it; this file does, and says nothing that has no source. Order is preference
-among equals: what changes the model least comes first.
+Definition and options of a scheme are in its record (`hf_posenc.schemes.registry`); this file has the evidence of
+others, every claim with its source. Order is preference among equals: what changes the model least comes first.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ class Shown:
 
     Attributes:
         scheme: name or composition.
-        host: the kind of model it was made for.
-        factor: target over trained length it reached; None where nobody gives a figure.
+        host: the kind of model it applies to.
+        factor: target over trained length it reached; None where no figure is published.
         claim: in words.
         source: arXiv id or address.
-        encoders: whether it can stand alone in a model that reads both sides, where order must not get lost.
+        encoders: whether it suffices alone in an encoder, where order must not get lost.
     """
 
     scheme: str

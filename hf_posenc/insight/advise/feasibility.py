@@ -1,4 +1,4 @@
-"""What is not feasible, or what nobody has shown to be."""
+"""Warnings about what is not feasible, or has no evidence."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.units import size
 
 
-def warnings_of(advice: Advice, subject: TargetModel) -> Iterator[str]:
-    """One or two sentences each, the graver ones first."""
-    if subject.unsupported:
-        yield subject.unsupported
-    yield from _about_length(advice, subject)
+def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
+    """Yield warnings of one or two sentences each, the graver ones first."""
+    if model.unsupported:
+        yield model.unsupported
+    yield from _about_length(advice, model)
     yield from _about_memory(advice)
     yield from _about_reach(advice)
-    yield from _about_configuration(advice, subject)
+    yield from _about_configuration(advice, model)
 
 
-def _about_length(advice: Advice, subject: TargetModel) -> Iterator[str]:
+def _about_length(advice: Advice, model: TargetModel) -> Iterator[str]:
     reach, target = advice.reach, advice.target_length
     if reach is not None and target < reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing to do for {target:,}."
     elif reach == target:
         yield f"The model reaches {target:,} tokens as it stands: there is nothing that must be done."
-    elif subject.adapter is not None and (table := subject.geometry.table) is not None and subject.block is None:
+    elif model.adapter is not None and (table := model.geometry.table) is not None and model.block is None:
         yield f"The table ends after {table:,} rows: unpatched, a text of {target:,} tokens raises an error."
 
 
@@ -65,17 +65,17 @@ def _groups(found: tuple[Recommendation, ...]) -> list[int]:
     return [one.options["group"] for one in found if "group" in one.options]
 
 
-def _about_configuration(advice: Advice, subject: TargetModel) -> Iterator[str]:
-    if subject.block is not None:
+def _about_configuration(advice: Advice, model: TargetModel) -> Iterator[str]:
+    if model.block is not None:
         yield (
             "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "
             "first, and weights that were tuned under it want tuning again."
         )
-    elif subject.scaling is not None and advice.training:
+    elif model.scaling is not None and advice.training:
         yield (
-            f"The configuration scales RoPE by {subject.scaling!r} already. Schemes on top of that count from "
-            f"{subject.reach:,} tokens; those that replace it count from {subject.trained:,} and want tuning."
+            f"The configuration scales RoPE by {model.scaling!r} already. Schemes on top of that count from "
+            f"{model.reach:,} tokens; those that replace it count from {model.trained:,} and want tuning."
         )
-    window = getattr(subject.config, "sliding_window", None)
+    window = getattr(model.config, "sliding_window", None)
     if window:
         yield f"Some or all layers see no more than the last {window:,} tokens."

@@ -1,4 +1,4 @@
-"""What weights and cache take, and what this machine has. Everything is built on the meta device and measured there."""
+"""Memory of weights and KV cache, measured on the meta device, and the memory of this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes.
+    """Memory in bytes.
 
     Attributes:
         dtype: of weights and cache.
         weights: of the model.
         cache: of the unpatched model at the target length, for one text; 0 where it has none, as an encoder.
-        token: the share of one token in it.
+        token: bytes of the cache per token.
         ram, gpu: of this machine, in all: main memory, and the largest GPU's; None where unknown or absent.
     """
 
@@ -41,13 +41,13 @@ class Memory:
 
     @property
     def largest(self) -> tuple[int, str] | None:
-        """The memory a model would be run in, and what it is called: that of one GPU, where there is any."""
+        """Memory a model would run in, and its name: that of one GPU, where there is one."""
         found = [(self.gpu, "GPU memory"), (self.ram, "RAM")]
         return next(((count, name) for count, name in found if count), None)
 
 
 def skeleton(config: PreTrainedConfig, dtype: str | None = None) -> PreTrainedModel:
-    """The model of a configuration without its weights, of the class its checkpoint names."""
+    """Build the model of a configuration on the meta device, of the class its checkpoint names."""
     named = [getattr(transformers, str(name), None) for name in config.architectures or ()]
     classes: list[Any] = [cls for cls in named if isinstance(cls, type) and issubclass(cls, PreTrainedModel)]
     kwargs: dict[str, Any] = {} if dtype in (None, "auto") else {"dtype": dtype}
@@ -56,13 +56,13 @@ def skeleton(config: PreTrainedConfig, dtype: str | None = None) -> PreTrainedMo
 
 
 def has_cache(config: PreTrainedConfig) -> bool:
-    """Whether models of an architecture without an adapter are decoders, by what transformers lists them as."""
+    """Whether models of an architecture without an adapter are decoders, by transformers' lists of classes."""
     kind = type(config)
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING and kind not in MODEL_FOR_MASKED_LM_MAPPING
 
 
 def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
-    """The memory of a skeleton and of its cache at ``target`` tokens; layers with a window keep no more than that."""
+    """Memory of a skeleton and of its cache at ``target`` tokens; layers with a window keep no more than that."""
     cache = cache_bytes(model, target) if causal else 0
     return Memory(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -75,7 +75,7 @@ def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
 
 
 def cache_bytes(model: PreTrainedModel, length: int) -> int:
-    """Keys and values of one text."""
+    """Bytes of keys and values of one text."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -87,7 +87,7 @@ def cache_bytes(model: PreTrainedModel, length: int) -> int:
 
 
 def kept_tokens(scheme: Scheme, target: int) -> int:
-    """How many tokens a cache holds under a scheme once it is full."""
+    """Tokens in a full cache under a scheme."""
     kept = scheme.kept_keys
     return target if kept is None else min(target, sum(kept))
 
@@ -100,7 +100,7 @@ def cache_under(scheme: Scheme, memory: Memory, target: int) -> int:
 
 
 def main_memory() -> int | None:
-    """All of it; psutil comes with the extra ``train``."""
+    """Main memory in bytes; psutil comes with the extra ``train``."""
     try:
         import psutil  # type: ignore[import-untyped]
     except ModuleNotFoundError:
@@ -109,6 +109,6 @@ def main_memory() -> int | None:
 
 
 def gpu_memory() -> int | None:
-    """Of the largest CUDA device."""
+    """Memory of the largest CUDA device in bytes."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return max((torch.cuda.get_device_properties(n).total_memory for n in range(count)), default=None)

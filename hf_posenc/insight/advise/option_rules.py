@@ -54,12 +54,12 @@ def sinks(geometry: Geometry) -> dict[str, Any]:
 
 
 def alibi(geometry: Geometry) -> dict[str, Any]:
-    """In an encoder half the heads look either way: |i − j| alone does not tell left from right."""
+    """In an encoder half of the heads attend to each side: |i − j| alone does not distinguish left from right."""
     return {} if geometry.causal else {"bidirectional": "asymmetric"}
 
 
 def learned_interp(geometry: Geometry) -> dict[str, Any]:
-    """Rows repeated, as Longformer began (arXiv:2004.05150, section 5): neighbours stay as far apart as they were."""
+    """Repeat the table, as Longformer did (arXiv:2004.05150, section 5): neighbours stay as far apart as they were."""
     return {"mode": "tile"}
 
 

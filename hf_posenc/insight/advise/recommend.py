@@ -1,4 +1,4 @@
-"""The way from a configuration and a target to advice."""
+"""Compute advice from a configuration and a target length."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hf_posenc.insight.advise.units import tokens
 
 
 def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
-    """Which schemes take a model to a length, with which options, and what that costs. Loads no weights.
+    """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or a folder or hub name, of which the configuration is read.
+        model: a live model, a configuration, or a folder or hub name, of which only the configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
-        name: what the model is called in the commands; by default as it was given.
+        name: name of the model in the commands; by default as given.
         dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.
 
     Returns:
@@ -40,43 +40,43 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     Raises:
         LengthContradiction: the target is no length.
         UnsupportedModel: transformers itself does not know the architecture. One that it knows and this package does
-            not is no error: the advice says so and recommends nothing.
+            not is no error: the advice states it and recommends nothing.
         CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
     """
-    target, subject = tokens(target_length), TargetModel.of(model, name)
-    bare = skeleton(subject.config, dtype)
-    causal = has_cache(subject.config) if subject.adapter is None else subject.geometry.causal
+    target, target_model = tokens(target_length), TargetModel.of(model, name)
+    bare = skeleton(target_model.config, dtype)
+    causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
     memory = measured(bare, target, causal=causal)
     zero_shot: tuple[Recommendation, ...] = ()
     training: tuple[Recommendation, ...] = ()
     refused: dict[str, str] = {}
     others: tuple[str, ...] = ()
-    if subject.adapter is not None and subject.reach is not None and subject.trained is not None:
-        trials = {use: Trial(subject, bare, memory, target, use) for use in ("zero-shot", "training")}
-        if target > subject.reach:
-            zero_shot, refused = choose(trials["zero-shot"], untrained(subject))
+    if target_model.adapter is not None and target_model.reach is not None and target_model.trained is not None:
+        trials = {use: Trial(target_model, bare, memory, target, use) for use in ("zero-shot", "training")}
+        if target > target_model.reach:
+            zero_shot, refused = choose(trials["zero-shot"], untrained(target_model))
             training, also = choose(trials["training"], WITH_TRAINING)
             refused |= also
-            others = defined_here(subject, [one.scheme for one in (*zero_shot, *training)] + list(refused))
-        elif target == subject.reach and subject.block is None:
+            others = defined_here(target_model, [one.scheme for one in (*zero_shot, *training)] + list(refused))
+        elif target == target_model.reach and target_model.block is None:
             zero_shot, _ = choose(trials["zero-shot"], WITHIN)
     advice = Advice(
-        model=subject.name,
-        model_type=subject.config.model_type,
-        positions=subject.positions,
-        trained_length=subject.trained,
-        reach=subject.reach,
+        model=target_model.name,
+        model_type=target_model.config.model_type,
+        positions=target_model.positions,
+        trained_length=target_model.trained,
+        reach=target_model.reach,
         target_length=target,
         memory=memory,
         zero_shot=zero_shot,
         training=training,
         refused=refused,
         others=others,
-        supported=subject.adapter is not None,
+        supported=target_model.adapter is not None,
     )
-    return replace(advice, warnings=tuple(warnings_of(advice, subject)))
+    return replace(advice, warnings=tuple(warnings_of(advice, target_model)))
 
 
-def untrained(subject: TargetModel) -> list[Shown]:
-    """Claims for use without training: weights tuned under a scaling do not take another in its place."""
-    return [shown for shown in ZERO_SHOT if subject.scaling is None or keeps_host(shown.scheme)]
+def untrained(target_model: TargetModel) -> list[Shown]:
+    """Claims for zero-shot use: a scaling that the weights were tuned under cannot be replaced."""
+    return [shown for shown in ZERO_SHOT if target_model.scaling is None or keeps_host(shown.scheme)]

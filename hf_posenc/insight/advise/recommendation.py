@@ -15,16 +15,16 @@ class Recommendation:
         scheme: name or composition.
         use: ``zero-shot`` or ``training``.
         options: of the scheme, by the paper's rules.
-        lengths: what `patch_model` is told: the target, and the trained length where the configuration misleads.
-        reason: what it does, and how far whom it carried.
-        shown_factor: the largest target over trained length it has been shown at; None where nobody gives a figure.
+        lengths: length arguments of `patch_model`: the target, and the trained length where the configuration is wrong.
+        reason: what it does, and the published claim.
+        shown_factor: the largest published target over trained length; None where no figure is published.
         source: of that claim; an arXiv id or an address.
         beyond: whether this target is farther than that.
         cache: bytes of keys and values of one text at the target length.
-        kept: tokens the cache holds; those in between are forgotten.
+        kept: tokens the cache holds; others are evicted.
         model: as on the command line.
         trained: tokens the weights saw.
-        restore: whether the scheme the checkpoint carries must be taken off first.
+        restore: whether the checkpoint's own scheme must be removed first.
     """
 
     scheme: str
@@ -43,7 +43,7 @@ class Recommendation:
 
     @property
     def patch(self) -> str:
-        """The line of Python."""
+        """The call of `patch_model`."""
         given = {**self.lengths, **self.options}
         call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
         call = call.replace("'", '"')
@@ -51,9 +51,9 @@ class Recommendation:
 
     @property
     def compare(self) -> str:
-        """The command that measures it beside the unpatched model."""
-        told = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
-        words = ",".join(f"{name}={_word(value)}" for name, value in told.items())
+        """The command that compares it with the unpatched model."""
+        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+        words = ",".join(f"{name}={_word(value)}" for name, value in options.items())
         entry = f"{self.scheme}:{words}" if words else self.scheme
         lengths = ",".join(map(str, sorted({self.trained, self.lengths["target_length"]})))
         return shlex.join(
@@ -62,7 +62,7 @@ class Recommendation:
 
     @property
     def finetune(self) -> str:
-        """The command that tunes it."""
+        """The command that fine-tunes it."""
         words = ["hf-posenc", "finetune", "--model", self.model, "--scheme", self.scheme]
         for name, value in self.lengths.items():
             words += [f"--{name.replace('_', '-')}", str(value)]

@@ -1,4 +1,4 @@
-"""What `hf_posenc.advise` answers, in values and in words."""
+"""Result of `hf_posenc.advise`, as values and as text."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.units import size
 
 WIDTH = 98
-SHOWN = 4  # recommendations of each kind that are printed in full, and one more that forgets
+SHOWN = 4  # recommendations of each kind that are printed in full, and one more that evicts
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What a model was trained for, and what takes it to another length. Prints as a short text.
+    """Trained length of a model, and schemes that extend it to another. Prints as a short text.
 
     Attributes:
-        model: as it was asked for.
+        model: name or path as given.
         model_type: of its configuration.
-        positions: how it knows position, in words.
+        positions: its positional encoding, in words.
         trained_length: tokens the weights saw; None where the configuration does not say.
-        reach: tokens it reaches as it stands, with a scaling or scheme it has already.
-        target_length: tokens wanted.
-        memory: what weights and cache take.
+        reach: context length of the unchanged model, with a scaling or scheme it has already.
+        target_length: requested tokens.
+        memory: of weights and cache, in bytes.
         zero_shot, training: recommendations, best first.
         refused: scheme to why it does not fit here.
-        others: further schemes that are defined here; nothing is known of how far they carry.
-        warnings: what is not feasible, or not known to be.
+        others: further schemes that are defined here, without published evidence.
+        warnings: what is not feasible, or has no evidence.
         supported: whether there is an adapter for it.
     """
 
@@ -55,7 +55,7 @@ class Advice:
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """All of them, those that need no training first."""
+        """All recommendations, zero-shot ones first."""
         return (*self.zero_shot, *self.training)
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Advice:
                 lines += ["", title]
                 forgetting = [one for one in found[SHOWN:] if one.kept < self.target_length]
                 listed = found[:SHOWN] + tuple(forgetting[:1])
-                lines += [line for number, one in enumerate(listed, 1) for line in self._told(number, one)]
+                lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
                 if more := [one.scheme for one in found if one not in listed]:
                     lines.append(f"  then {', '.join(more)} (all lines: --json)")
         lines += _bullets("Does not fit", self._refusals())
@@ -95,7 +95,7 @@ class Advice:
             facts["work"] = f"attention over a text of {self.target_length:,} is {work:,.4g} × that over {self.reach:,}"
         return [line for name, value in facts.items() for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
-    def _told(self, number: int, one: Recommendation) -> list[str]:
+    def _lines_of(self, number: int, one: Recommendation) -> list[str]:
         head = "; ".join(filter(None, (self._shown(one), self._cost(one))))
         return [
             f"  {number}  {one.scheme}{f' ({head})' if head else ''}",
@@ -124,7 +124,7 @@ class Advice:
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 
     def _refusals(self) -> list[str]:
-        """One line a reason, where several schemes share it."""
+        """One line per reason, with all schemes that share it."""
         reasons = dict.fromkeys(self.refused.values())
         return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
 
@@ -135,12 +135,12 @@ def _bullets(title: str, items: Iterable[str]) -> list[str]:
 
 
 def _code(call: str) -> list[str]:
-    """Python, broken between arguments where it is long."""
+    """Break a long Python call between arguments."""
     return _wrapped(call, 5, 9)
 
 
 def _shell(command: str) -> list[str]:
-    """A command, broken where a shell lets it be."""
+    """Break a long command with backslashes."""
     *lines, last = textwrap.wrap(
         command, WIDTH - 2, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False,
         break_long_words=False,

@@ -1,4 +1,4 @@
-"""What a configuration says of a model: where it keeps position, what it was trained for, what was done to it since."""
+"""Facts about a model from its configuration: positional encoding, trained length, scaling or scheme applied since."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetModel:
-    """A model to be advised on.
+    """The model that advice is about.
 
     Attributes:
         name: for messages and command lines.
-        config: as it was before any scheme of this package.
-        adapter: None where no adapter knows the architecture.
-        block: the scheme the checkpoint carries, if any.
-        trained: tokens the weights saw before any scaling; None where the configuration does not say.
-        reach: tokens the model reaches as it stands: with its own scaling, or the scheme it carries.
+        config: configuration before any scheme of this package.
+        adapter: adapter of the architecture; None where there is none.
+        block: the checkpoint's own scheme, if any.
+        trained: trained length before any scaling, in tokens; None where the configuration has none.
+        reach: context length of the unchanged model in tokens, with its own scaling or scheme.
         scaling: transformers' own position scaling, if the configuration has one.
     """
 
@@ -50,7 +50,7 @@ class TargetModel:
 
         Raises:
             UnsupportedModel: transformers itself does not know the architecture.
-            CheckpointMismatch: the scheme the checkpoint carries cannot be read.
+            CheckpointMismatch: the checkpoint's scheme cannot be loaded.
         """
         config, block = _config_and_scheme(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
@@ -65,7 +65,7 @@ class TargetModel:
 
     @property
     def geometry(self) -> Geometry:
-        """Its shapes, at its own length.
+        """Geometry of the model at its own length.
 
         Raises:
             UnsupportedModel: no adapter knows the architecture.
@@ -76,7 +76,7 @@ class TargetModel:
 
     @property
     def unsupported(self) -> str:
-        """That there is no adapter, and for what there is one; empty where there is."""
+        """Message that there is no adapter, with the known ones; empty where there is one."""
         if self.adapter is not None:
             return ""
         known = ", ".join(adapter_names())
@@ -84,7 +84,7 @@ class TargetModel:
 
     @property
     def positions(self) -> str:
-        """How the model as it stands knows position, in words."""
+        """The model's current positional encoding, in words."""
         if self.block is not None:
             return f"carries scheme {self.block}"
         if self.adapter is None:

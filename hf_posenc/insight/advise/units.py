@@ -1,4 +1,4 @@
-"""Lengths and sizes as people write them: ``128k`` tokens, ``0.5 MiB``."""
+"""Parse lengths and format sizes: ``128k`` tokens, ``0.5 MiB``."""
 
 from __future__ import annotations
 

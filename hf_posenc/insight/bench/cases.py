@@ -15,14 +15,14 @@ from transformers.cache_utils import Cache, DynamicCache
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.state import base_model_of
 
-CHUNK = 512  # tokens that are read at a time into a cache, which is not timed
+CHUNK = 512  # tokens per forward pass when the cache is filled, which is not timed
 TINY = 16  # tokens that warm a model up
 
 
 class Prefill:
-    """A text is read, as before the first new token: a decoder fills its cache and gives the last token's logits.
+    """Prefill, the forward pass before the first new token: fill the KV cache and compute the last token's logits.
 
-    An encoder is run without its head, which knows no position and whose logits can outweigh everything else.
+    An encoder runs without its head, which does not depend on position and whose logits can take most of the memory.
     """
 
     name, decoder_only, scores_squared = "prefill", False, "one layer"
@@ -42,24 +42,23 @@ class Prefill:
         return ids.numel()
 
     def reset(self) -> None:
-        """Every call starts alike anyway."""
+        """Nothing to reset: calls do not depend on each other."""
 
     def call(self) -> None:
-        """Read the text."""
+        """Run the forward pass."""
         with torch.inference_mode():
             self.model(self.ids, **self.more)
 
     def held(self) -> int:
-        """Bytes that stay between calls."""
+        """Bytes that remain allocated between calls."""
         return 0
 
 
 class Decode:
-    """One token is read behind a text that is in the cache.
+    """Decode one token after a cached text.
 
-    ``reset`` takes out what came after the text and reads one token, which is not timed: where a cache has memory to
-    spare, or keeps a copy of its keys, that token takes it or makes it, and those after it do as they would in a long
-    generation.
+    ``reset`` crops the cache to the text and decodes one untimed token: where a cache preallocates memory or
+    keeps a copy of its keys, that token pays for it, and the timed one is like any in a long generation.
     """
 
     name, decoder_only, scores_squared = "decode", True, None
@@ -81,7 +80,7 @@ class Decode:
         return len(ids)
 
     def reset(self) -> None:
-        """The cache as it was when it was filled, and one token more."""
+        """Restore the filled cache and decode one more token."""
         if self.kept is not None:
             self.cache = copy.deepcopy(self.kept)
         else:
@@ -89,7 +88,7 @@ class Decode:
         self.call()
 
     def call(self) -> None:
-        """Read one token."""
+        """Decode one token."""
         with torch.inference_mode():
             self.model(self.token, past_key_values=self.cache, use_cache=True, **self.more)
 
@@ -99,7 +98,7 @@ class Decode:
 
 
 class Train:
-    """Forward and backward, without an optimiser: of the model's own loss, or of its states' mean square."""
+    """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
 
     name, decoder_only, scores_squared = "train", False, "all layers"
 
@@ -133,7 +132,7 @@ class Train:
         loss.backward()
 
     def held(self) -> int:
-        """Bytes that stay between calls: gradients do, but are part of a call's peak."""
+        """Bytes that remain allocated between calls: gradients do, but are part of a call's peak."""
         return 0
 
 
@@ -141,7 +140,7 @@ CASES = {case.name: case for case in (Prefill, Decode, Train)}
 
 
 def cropped(cache: Cache, length: int) -> bool:
-    """Take the newest tokens out of a cache; False where it cannot, because others were dropped for them."""
+    """Remove the newest tokens from a cache; False where that is impossible because others were evicted for them."""
     with suppress(PosEncError, RuntimeError, NotImplementedError):
         if new := cache.get_seq_length() - length:
             cache.crop(-new)
@@ -150,7 +149,7 @@ def cropped(cache: Cache, length: int) -> bool:
 
 
 def last_logits_only(model: nn.Module) -> bool:
-    """Whether the head can be asked for the last token alone."""
+    """Whether the head can compute the last token alone."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
@@ -160,7 +159,7 @@ def last_of(model: Any) -> nn.Module | None:
 
 
 def tensor_storages(cache: Any) -> dict[int, int]:
-    """Bytes of every storage that a cache holds, by address: two tensors may share one."""
+    """Bytes of every storage of a cache, by address: two tensors may share one."""
     found = {}
     for tensor in tensors_in([vars(layer) for layer in cache.layers]):
         storage = tensor.untyped_storage()

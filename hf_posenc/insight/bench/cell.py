@@ -1,4 +1,4 @@
-"""What a benchmark finds: a cell for each scheme, case and length, and in it a measurement for each model."""
+"""Results of a benchmark: a cell for each scheme, case and length, with a measurement for each model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hf_posenc.insight.bench.variants import PATCHED
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found of one model in a cell.
+    """Measurement of one model in a cell.
 
     Attributes:
-        times: of one call, a round each; empty where there is none.
+        times: of one call, one per round; empty without a measurement.
         memory: peak bytes above the model, the cache of a decoding step included.
         why_not: where there are no times.
     """
@@ -33,7 +33,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Cell:
-    """A scheme in one case at one length, with all that it was timed beside.
+    """Measurements of a scheme in one case at one length, and of the models it is compared with.
 
     Attributes:
         scheme: label of the entry.
@@ -41,7 +41,7 @@ class Cell:
         length: tokens of a text, or in the cache.
         tokens: of one call, over the batch.
         state: ``done``, ``refused`` where the scheme is not defined here, ``failed`` where an error ended it.
-        models: what was found, by role.
+        models: measurements, by role.
         why_not: where the state is not ``done``.
     """
 

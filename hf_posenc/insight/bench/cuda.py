@@ -1,4 +1,4 @@
-"""A CUDA device: kernels run beside Python, so time is that between two events on the device."""
+"""A CUDA device: kernels run asynchronously, so time is that between two events on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Cuda:
 
     Args:
         device: as torch knows it.
-        api: `torch.cuda`, or what stands for it in a test.
+        api: `torch.cuda`, or its substitute in a test.
     """
 
     def __init__(self, device: torch.device, api: object = torch.cuda) -> None:
@@ -24,7 +24,7 @@ class Cuda:
 
     @property
     def name(self) -> str:
-        """As the driver tells it."""
+        """Name of the device, from the driver."""
         return str(self.api.get_device_name(self.torch))  # type: ignore[attr-defined]
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
@@ -50,9 +50,9 @@ class Cuda:
         return int(self.api.max_memory_allocated(self.torch) - before)  # type: ignore[attr-defined]
 
     def free(self) -> int | None:
-        """What the driver can give."""
+        """Free memory in bytes, from the driver."""
         return int(self.api.mem_get_info(self.torch)[0])  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Wait until nothing runs."""
+        """Wait for all kernels."""
         self.api.synchronize(self.torch)  # type: ignore[attr-defined]

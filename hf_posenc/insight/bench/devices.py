@@ -1,4 +1,4 @@
-"""Where a benchmark runs: how time is taken there, how memory, and how much there is."""
+"""Devices of a benchmark: how to measure time and memory there, and free memory."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from hf_posenc.insight.bench.timing import Elapsed, cpu_clock
 
 
 class Device(Protocol):
-    """A place to run."""
+    """A device to run a benchmark on."""
 
     @property
     def torch(self) -> torch.device:
-        """As torch knows it."""
+        """Device of torch."""
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """Name of the device."""
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
-        """How long something takes."""
+        """Time of a callable."""
 
     def peak(self, run: Callable[[], None]) -> int:
-        """Bytes that something holds at most, more than was held before."""
+        """Peak memory of a callable above what was allocated before, in bytes."""
 
     def free(self) -> int | None:
-        """Bytes that are left, if it can be known."""
+        """Free memory in bytes, if known."""
 
 
 class Cpu:
@@ -45,7 +45,7 @@ class Cpu:
 
     @property
     def name(self) -> str:
-        """As the kernel tells it, else as Python does."""
+        """Name of the processor, from the kernel or else from Python."""
         with suppress(OSError, StopIteration):
             lines = Path("/proc/cpuinfo").read_text().splitlines()
             return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
@@ -60,7 +60,7 @@ class Cpu:
         return memory.peak(run)
 
     def free(self) -> int | None:
-        """What the kernel says it can give without swapping."""
+        """Free memory in bytes without swapping, from the kernel."""
         with suppress(OSError, StopIteration):
             lines = Path("/proc/meminfo").read_text().splitlines()
             return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])

@@ -1,7 +1,7 @@
-"""Peak memory of a piece of work, above what the process held before it.
+"""Peak memory of a callable, above what the process had allocated before.
 
-On Linux the kernel keeps a process's high-water mark, and sets it back when it is asked to. Elsewhere the profiler of
-torch adds up what torch's own allocator gives and takes: no Python objects, and nothing that libraries allocate.
+On Linux the kernel keeps a process's peak memory (high-water mark), which can be reset. Elsewhere torch's profiler adds
+up what torch's own allocator allocates and frees: no Python objects, and nothing that libraries allocate.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ALLOCATION = "[memory]"  # what torch's profiler calls one
 
 
 def peak(run: Callable[[], None]) -> int:
-    """Bytes that were held at most while something ran, more than before."""
+    """Peak memory while a callable runs, above that before, in bytes."""
     return high_water(run) if has_high_water() else allocated(run)
 
 
 def has_high_water() -> bool:
-    """Whether the kernel lets its high-water mark be set back."""
+    """Whether the kernel's high-water mark can be reset."""
     with suppress(OSError):
         RESET.write_text(RESET_HIGH_WATER)
         return "VmHWM" in STATUS.read_text()
@@ -34,7 +34,7 @@ def has_high_water() -> bool:
 
 
 def high_water(run: Callable[[], None]) -> int:
-    """As the kernel counts it: pages that were touched."""
+    """Peak memory from the kernel's count of touched pages."""
     give_back()
     RESET.write_text(RESET_HIGH_WATER)
     before = kernel_bytes("VmRSS")
@@ -49,14 +49,14 @@ def kernel_bytes(field: str) -> int:
 
 
 def give_back() -> None:
-    """Return free memory to the system: what the allocator has kept would hide that it is used again."""
+    """Return free memory to the system: memory kept by the allocator would hide its reuse."""
     gc.collect()
     with suppress(OSError, AttributeError):  # only of the GNU library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def allocated(run: Callable[[], None]) -> int:
-    """As torch counts it: tensors."""
+    """Peak memory of tensors, from torch's profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         run()
     changes = sorted(

@@ -1,7 +1,7 @@
 """Naive decoding of schemes that move keys to other positions, as in published code.
 
-Keys are cached as they were projected, and at every step all are rotated to the positions of their regions: O(keys)
-rotations for one token. Other schemes have no such form; their keys are cached as they are read, naively too.
+Keys are cached unrotated, and at every step all of them are rotated to their positions in the regions: O(keys)
+rotations for one token. Other schemes have no such form; their keys are cached rotated in the naive variant too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hf_posenc.schemes.base import Scheme, implements
 
 
 class Rerotating(PatchedAttention):
-    """In front of a patched attention class: its cache holds raw keys."""
+    """Mixin for a patched attention class: its cache holds unrotated keys."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Any, mask: Any, host: dict[str, Any]
@@ -58,7 +58,7 @@ def rerotate(base: nn.Module) -> None:
 
 
 def moves_keys(scheme: Scheme) -> bool:
-    """Whether keys stand elsewhere than at their positions, and nothing else is cached or dropped."""
+    """Whether regions move keys to other positions, and nothing else is cached or evicted."""
     here = torch.zeros(1, 1, dtype=torch.long)
     regions = scheme.regions(PositionContext(here, here, causal=True, contiguous=True))
     return (

@@ -20,7 +20,7 @@ PANEL = (4.6, 3.4)  # inches
 
 
 def write_plot(cells: Sequence[Cell], path: Path) -> bool:
-    """Draw what was timed beside the unpatched model; False where nothing was.
+    """Draw ratios to the unpatched model; False where there are none.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -45,7 +45,7 @@ def write_plot(cells: Sequence[Cell], path: Path) -> bool:
 
 
 Line = list[tuple[int, float, float, float]]
-"""Length, value, and how far it reaches down and up."""
+"""Length, value, and lower and upper error."""
 
 
 def times(cells: Sequence[Cell]) -> dict[str, Line]:
@@ -68,7 +68,7 @@ def memories(cells: Sequence[Cell]) -> dict[str, Line]:
 
 
 def draw(axes: Any, lines: dict[str, Line]) -> None:
-    """A line a scheme; as much as the unpatched model is a dashed line."""
+    """One line per scheme, and a dashed line at 1, the unpatched model."""
     lengths = sorted({point[0] for line in lines.values() for point in line})
     axes.axhline(1.0, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     for number, (scheme, line) in enumerate(lines.items()):

@@ -14,12 +14,12 @@ SEED = 0
 
 
 def random_model(shape: tuple[int, int, int, int], kind: str, trained_length: int, dtype: torch.dtype) -> Any:
-    """A model with random weights, to be timed where there is no other.
+    """Build a model with random weights.
 
     Args:
         shape: layers, hidden size, heads, key-value heads.
         kind: ``llama``, ``gpt2`` or ``bert``.
-        trained_length: what its configuration says.
+        trained_length: positions of its configuration.
         dtype: of the weights.
 
     Raises:
@@ -41,7 +41,7 @@ def random_model(shape: tuple[int, int, int, int], kind: str, trained_length: in
 
 
 def llama(layers: int, hidden: int, heads: int, kv_heads: int, trained_length: int) -> PreTrainedModel:
-    """A decoder that rotates."""
+    """A decoder with RoPE (Llama)."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -53,7 +53,7 @@ def llama(layers: int, hidden: int, heads: int, kv_heads: int, trained_length: i
 
 
 def gpt2(layers: int, hidden: int, heads: int, kv_heads: int, trained_length: int) -> PreTrainedModel:
-    """A decoder with a table."""
+    """A decoder with a position table (GPT-2)."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
@@ -65,7 +65,7 @@ def gpt2(layers: int, hidden: int, heads: int, kv_heads: int, trained_length: in
 
 
 def bert(layers: int, hidden: int, heads: int, kv_heads: int, trained_length: int) -> PreTrainedModel:
-    """An encoder with a table."""
+    """An encoder with a position table (BERT)."""
     from transformers import BertConfig, BertForMaskedLM
 
     return BertForMaskedLM(

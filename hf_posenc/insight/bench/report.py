@@ -1,4 +1,4 @@
-"""A benchmark in words: one table a case, and what is to be said beside."""
+"""Format a benchmark as text: one table per case, and notes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def spread(found: Ratio | None) -> str:
 
 
 def remarks(cells: Sequence[Cell]) -> list[str]:
-    """What stands behind a dash, each once."""
+    """Notes that explain dashes, each once."""
     said = []
     for cell in cells:
         where = f"{cell.scheme}, {cell.case}, {cell.length:,} tokens"
@@ -68,5 +68,5 @@ def remarks(cells: Sequence[Cell]) -> list[str]:
 
 
 def to_dict(cells: Sequence[Cell], about: dict[str, Any]) -> dict[str, Any]:
-    """Plain values for JSON: how it was measured, and every round of every cell."""
+    """Plain values for JSON: settings, and every round of every cell."""
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}

@@ -1,4 +1,4 @@
-"""What a benchmark is asked for."""
+"""Settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hf_posenc.insight.bench.cases import CASES
 from hf_posenc.insight.bench.variants import AGAINST
 from hf_posenc.schemes.entry import Entry
 
-REACH = 8  # times the trained length, where neither lengths nor factor say more
+REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What a benchmark is to measure.
+    """Settings of a benchmark.
 
     Attributes:
         entries: schemes.
         lengths: tokens.
         cases: of `hf_posenc.insight.bench.cases.CASES`.
-        against: what the schemes are timed beside.
-        factor: target length over trained length, where an entry does not say it.
+        against: models that the schemes are compared with.
+        factor: target length over trained length, where an entry has none.
         rounds: of each cell.
-        batch: rows.
+        batch: batch size.
     """
 
     entries: Sequence[Entry]
@@ -49,10 +49,10 @@ class BenchSettings:
         if self.factor is not None:
             check_factor(self.factor)
         if any(entry.scheme is None for entry in self.entries):
-            raise OptionOutOfRange("unpatched is what schemes are timed beside, and is no scheme. Leave it out.")
+            raise OptionOutOfRange("unpatched is what schemes are compared with, and is no scheme. Leave it out.")
 
     def target(self, trained: int) -> int:
-        """Tokens that schemes are to reach."""
+        """Target length of the schemes, in tokens."""
         if self.factor is not None:
             return round(self.factor * trained)
         return max(REACH * trained, *self.lengths)

@@ -1,9 +1,9 @@
-"""Paired, interleaved timing: everything runs once per round, in one process, and each round in the reverse settings.
+"""Paired, interleaved timing: everything runs once per round, in one process, and each round in the reverse order.
 
     ratio = median over rounds of (time of one / time of the other, in the same round)
 
-What the host does meanwhile, and what it did to its clock rate, then meets both sides of a ratio alike; what one side
-leaves in the processor's caches meets the other in half of the rounds only.
+Other load on the machine, and its clock rate, then affect both sides of a ratio equally; what one side leaves in the
+processor's caches affects the other in half of the rounds only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ MOST_CALLS = 64
 
 
 class Timed(Protocol):
-    """Something whose time is taken."""
+    """A callable to be timed."""
 
     def reset(self) -> None:
-        """Make the next sample start like every other; its time is not counted."""
+        """Restore the state before the next sample; not timed."""
 
     def call(self) -> None:
-        """What is timed."""
+        """The timed call."""
 
 
 @dataclass(frozen=True)
 class Elapsed:
-    """Seconds that something took: on the wall, and of the processor in all threads of this process."""
+    """Seconds: wall time, and processor time of all threads of this process."""
 
     wall: float
     processor: float
@@ -38,7 +38,7 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Of paired times: the median, and the quartiles around it."""
+    """Median ratio of paired times, with quartiles."""
 
     median: float
     low: float
@@ -49,36 +49,36 @@ Clock = Callable[[Callable[[], None]], Elapsed]
 
 
 def cpu_clock(run: Callable[[], None]) -> Elapsed:
-    """Run something and say how long it took."""
+    """Run a callable and return its time."""
     wall, processor = time.perf_counter(), time.process_time()
     run()
     return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
 
 
 def calls_of(seconds: float) -> int:
-    """Calls of a sample, where one takes so long."""
+    """Number of calls per sample, from the seconds of one."""
     return max(1, min(MOST_CALLS, round(SHORTEST / max(seconds, 1e-9))))
 
 
 def interleaved(
-    subjects: Mapping[str, Timed],
+    timed_calls: Mapping[str, Timed],
     rounds: int,
     clock: Clock = cpu_clock,
     progress: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[Elapsed]]:
-    """Times of one call of each callable in each round.
+    """Measure the time of one call of each callable in each round.
 
     Args:
-        subjects: by name; each runs once before anything is timed, which says how many calls make a sample.
+        timed_calls: by name; each runs once before anything is timed, to choose the number of calls per sample.
         rounds: how many; the order is reversed from one to the next.
         clock: times a sample.
         progress: called with the number of a round when it is done.
     """
-    calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in subjects.items()}
-    found: dict[str, list[Elapsed]] = {name: [] for name in subjects}
+    calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in timed_calls.items()}
+    found: dict[str, list[Elapsed]] = {name: [] for name in timed_calls}
     for number in range(rounds):
-        for name in list(subjects)[:: -1 if number % 2 else 1]:
-            found[name].append(sampled(subjects[name], calls[name], clock))
+        for name in list(timed_calls)[:: -1 if number % 2 else 1]:
+            found[name].append(sampled(timed_calls[name], calls[name], clock))
         progress(number + 1)
     return found
 
@@ -96,7 +96,7 @@ def sampled(timed: Timed, calls: int, clock: Clock) -> Elapsed:
 
 
 def ratio(of: list[float], to: list[float]) -> Ratio:
-    """How many times ``to`` something took, round by round."""
+    """Ratio of times to those of ``to``, by round, summarised."""
     found = [a / b for a, b in zip(of, to, strict=True)]
     if len(found) == 1:
         return Ratio(found[0], found[0], found[0])

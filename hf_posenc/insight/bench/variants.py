@@ -26,15 +26,15 @@ SEED = 0
 def variant(
     model: PreTrainedModel, role: str, entry: Entry, length: int, target: int, *, decodes: bool = False
 ) -> PreTrainedModel:
-    """A model of its own, whose weights are those of ``model``.
+    """Build a variant of ``model`` that shares its weights.
 
     Args:
         model: without a scheme.
         role: `UNPATCHED`, `PATCHED`, or `NAIVE`, which forms all scores and biases: the scheme's reference.
         entry: the scheme and its options.
         length: tokens it is run on.
-        target: tokens the scheme is to reach, where the entry does not say it.
-        decodes: whether it reads token by token, which has a naive form of its own
+        target: target length of the scheme in tokens, where the entry has none.
+        decodes: whether it decodes token by token, which has a naive form of its own
             (`hf_posenc.insight.bench.naive_rerotation`).
 
     Raises:
@@ -56,13 +56,13 @@ def variant(
 
 
 def twin(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that has the same weights in the same memory."""
+    """Copy a model so that it shares the memory of all weights."""
     same = {id(p): nn.Parameter(p.data, requires_grad=p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, memo={**same, id(model.config): copy.deepcopy(model.config)})
 
 
 def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
-    """A twin that runs on so many tokens, to be timed and nothing else: a table begins again where it ends."""
+    """Copy that runs on any length, for timing only: a position table is repeated past its end."""
     base, adapter = base_model_of(model)
     known: Any = base.config
     if length <= known.max_position_embeddings:

@@ -9,12 +9,23 @@ tables of measurements and its conclusion.
 
 from __future__ import annotations
 
-from hf_posenc.insight.lessons.finding import Finding, Table
-from hf_posenc.insight.lessons.registry import (
-    Lesson,
-    all_lessons,
-    explain,
-    register_lesson,
-)
+from typing import TYPE_CHECKING
 
-__all__ = ["Finding", "Lesson", "Table", "all_lessons", "explain", "register_lesson"]
+from hf_posenc.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from hf_posenc.insight.lessons.catalogue import all_lessons as all_lessons
+    from hf_posenc.insight.lessons.catalogue import explain as explain
+    from hf_posenc.insight.lessons.finding import Finding as Finding
+    from hf_posenc.insight.lessons.finding import Table as Table
+    from hf_posenc.insight.lessons.registry import Lesson as Lesson
+    from hf_posenc.insight.lessons.registry import register_lesson as register_lesson
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hf_posenc.insight.lessons.catalogue": ("all_lessons", "explain"),
+        "hf_posenc.insight.lessons.finding": ("Finding", "Table"),
+        "hf_posenc.insight.lessons.registry": ("Lesson", "register_lesson"),
+    },
+)

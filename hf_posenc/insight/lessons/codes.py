@@ -15,7 +15,7 @@ def coded(scheme: str, **options: Any) -> Target:
     """A scheme that adds codes to embeddings, 128 channels wide.
 
     Raises:
-        UnknownTopic: it adds none.
+        UnknownLesson: it adds none.
     """
     found = targets(scheme, options)[0]
     if not found.has_codes:
@@ -24,8 +24,8 @@ def coded(scheme: str, **options: Any) -> Target:
 
 
 def codes(target: Target, positions: Tensor | int) -> Tensor:
-    """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first so many."""
-    places = torch.arange(positions) if isinstance(positions, int) else positions
-    found = target.codes(places)
+    """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first ``positions``."""
+    positions = torch.arange(positions) if isinstance(positions, int) else positions
+    found = target.codes(positions)
     assert found is not None
     return found

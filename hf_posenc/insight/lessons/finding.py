@@ -10,11 +10,11 @@ Value = str | float | int | bool | None
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers under heads.
+    """A table of values with column names.
 
     Attributes:
-        columns: what each number is, with its unit.
-        rows: as many values each.
+        columns: name and unit of each column.
+        rows: one value per column.
         title: what the table is about, where there are several.
     """
 
@@ -34,9 +34,9 @@ class Finding:
     Attributes:
         topic: its name.
         title: its question.
-        shows: what is done, for a reader who is new to it.
-        tables: what was measured.
-        conclusion: what the numbers say; made from them.
+        shows: description of the experiment, for a reader who is new to it.
+        tables: the measurements.
+        conclusion: sentences computed from the numbers.
     """
 
     topic: str

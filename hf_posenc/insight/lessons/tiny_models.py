@@ -14,11 +14,11 @@ from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
 
 SAME = 1e-4  # of outputs of order one: below it is rounding
-FIRST_WORD = 3  # the ids before stand for special tokens
+FIRST_WORD = 3  # the ids before are special tokens
 
 
 def patched(model: str, scheme: str) -> PreTrainedModel:
-    """A small model that knows position by a scheme, learned parameters stirred.
+    """Build a small model with a scheme; learned parameters are random.
 
     Args:
         model: ``llama``, ``gpt2`` or ``bert``.
@@ -33,7 +33,7 @@ def patched(model: str, scheme: str) -> PreTrainedModel:
 
 
 def patched_if_defined(model: str, scheme: str) -> PreTrainedModel | None:
-    """The same, or None where the scheme is not defined for this model."""
+    """Build the model, or return None where the scheme is not defined for this model."""
     try:
         return patched(model, scheme)
     except SchemeNotDefined:
@@ -41,13 +41,13 @@ def patched_if_defined(model: str, scheme: str) -> PreTrainedModel | None:
 
 
 def tokens(words: str) -> Tensor:
-    """A sentence as ids ``[1, n]``: equal words have equal ones."""
+    """Token ids ``[1, n]`` of a sentence; equal words have equal ids."""
     numbers: dict[str, int] = {}
     return torch.tensor([[numbers.setdefault(word.lower(), FIRST_WORD + len(numbers)) for word in words.split()]])
 
 
 def hidden(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """What the last layer says of every token, ``[n, width]``."""
+    """Final hidden state of every token, ``[n, width]``."""
     return forward(base_model_of(model)[0], ids)[0]
 
 

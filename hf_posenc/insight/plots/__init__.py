@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from hf_posenc.insight.plots.catalogue import list_plots as list_plots
     from hf_posenc.insight.plots.models import Model as Model
     from hf_posenc.insight.plots.models import Shapes as Shapes
     from hf_posenc.insight.plots.plot import numbers as numbers
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from hf_posenc.insight.plots.registry import Plot as Plot
     from hf_posenc.insight.plots.registry import Sheet as Sheet
     from hf_posenc.insight.plots.registry import View as View
-    from hf_posenc.insight.plots.registry import list_plots as list_plots
     from hf_posenc.insight.plots.registry import register_plot as register_plot
     from hf_posenc.insight.plots.target import Target as Target
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "hf_posenc.insight.plots.catalogue": ("list_plots",),
         "hf_posenc.insight.plots.models": (
             "Model",
             "Shapes",
@@ -41,7 +42,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Plot",
             "Sheet",
             "View",
-            "list_plots",
             "register_plot",
         ),
         "hf_posenc.insight.plots.target": ("Target",),

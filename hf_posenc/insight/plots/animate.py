@@ -29,8 +29,8 @@ def frames(plot: Plot, request: PlotRequest, sweep: Sweep | None = None, count: 
         raise NothingToPlot(f"The plot {plot.name!r} has no animation of its own. Animate factor, length or position.")
     if sweep == "position":
         last = count - 1 if request.view.position is None else request.view.position
-        places = sorted({round(n * last / max(1, count - 1)) for n in range(count)})
-        return [sheets(plot, replace(request, view=replace(request.view, position=p))) for p in places]
+        positions = sorted({round(n * last / max(1, count - 1)) for n in range(count)})
+        return [sheets(plot, replace(request, view=replace(request.view, position=p))) for p in positions]
     if sweep == "length":
         last = request.view.length or longest(plot, request)
         lengths = sorted({max(2, round(last * (n + 1) / count)) for n in range(count)})

@@ -1,6 +1,6 @@
-"""The code of every position, as numbers: what is added to the token, read from a table, or rotated by.
+"""The code of every position, as numbers: an added embedding, a table entry, or a rotation.
 
-code(p) ∈ Rⁿ                    a vector a position; of a rotation, R(p) applied to the hand (1, 0) of every pair
+code(p) ∈ Rⁿ                    a vector per position; of a rotation, R(p) applied to the hand (1, 0) of every pair
 hand m of code(p)               two channels whose length no position changes: one clock hand
 """
 
@@ -19,7 +19,7 @@ from hf_posenc.insight.plots.target import Target, position_range
 
 STEADY = 1e-4  # relative change of a hand's length that is rounding
 TIED = 1e-6  # relative difference of two widths that is rounding
-GOLDEN = math.pi * (3 - math.sqrt(5))  # no two channels stand for directions that are close
+GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different direction
 
 
 def has_code(target: Target) -> bool:
@@ -32,7 +32,7 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
     """Codes of the positions from ``start`` on, ``[length, channels]``, float32.
 
     Raises:
-        OptionOutOfRange: positions have no code: the scheme only says what pairs of them do.
+        OptionOutOfRange: positions have no code: the scheme only acts on pairs of them.
         PositionOutOfTable: the scheme ends before.
     """
     positions = position_range(length, start)
@@ -48,12 +48,12 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
             'Look at another plot: "bias", "scores" or "distances".'
         )
     rotation = rotating[0]
-    places = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
-    return rotate(first_hands(rotation, length), rotation, table(rotation, places))[0, 0].float()
+    coordinates = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
+    return rotate(first_hands(rotation, length), rotation, table(rotation, coordinates))[0, 0].float()
 
 
 def first_hands(rotation: Rotation, length: int) -> Tensor:
-    """(1, 0) in every pair that a rotation turns, ``[1, 1, length, channels]``."""
+    """(1, 0) in every pair of channels that is rotated, ``[1, 1, length, channels]``."""
     upright = torch.zeros(1, 1, length, rotation.dims)
     upright[..., slice(0, rotation.dims // 2) if rotation.layout == "half" else slice(0, None, 2)] = 1.0
     return upright
@@ -62,7 +62,7 @@ def first_hands(rotation: Rotation, length: int) -> Tensor:
 def hands(code: Tensor) -> Tensor | None:
     """Codes ``[position, channels]`` as clock hands ``[position, pairs]``, complex; None where they are none.
 
-    Which channels make a hand is found out: neighbours, or one of either half, whichever keep their length.
+    The pairing of channels is detected: neighbours, or one of either half, whichever keep their length.
     """
     pairs = code.shape[1] // 2
     wide = code[:, : 2 * pairs].double()
@@ -75,7 +75,7 @@ def hands(code: Tensor) -> Tensor | None:
 
 
 def rotated(target: Target, length: int, start: int = 0) -> Tensor | None:
-    """How far each hand has rotated since position 0, radians modulo 2π, ``[length, pairs]``, float64; None without."""
+    """Angle of each hand relative to position 0, radians modulo 2Ï, ``[length, pairs]``, float64; None without."""
     first, now = hands(codes(target, 2)), hands(codes(target, max(length, 2), start))
     if first is None or now is None:
         return None
@@ -110,8 +110,8 @@ def path(target: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
 def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, before: Tensor | None = None) -> Tensor:
     """A unit vector among the directions as wide as one of them: that which leans most ``towards`` a fixed one.
 
-    Codes may be as wide in many directions (binary digits are), and then nothing else says which is meant; nor does
-    anything say the sign of a single one.
+    Codes may have equal variance in many directions (binary digits do), and then the choice is arbitrary; so is the
+    sign of a single one.
     """
     tied = directions[(size - size[min(which, len(size) - 1)]).abs() <= TIED * size[0]]
     found = tied.T @ (tied @ towards)

@@ -10,13 +10,13 @@ from typing import Any
 from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
 from hf_posenc.core.plotting.svg import SETTINGS
 from hf_posenc.errors import OptionOutOfRange, OutsideModel
+from hf_posenc.insight.plots.catalogue import list_plots
 from hf_posenc.insight.plots.models import Shapes, Source
 from hf_posenc.insight.plots.registry import (
     NothingToPlot,
     Plot,
     Sheet,
     View,
-    list_plots,
 )
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.build import reach_of

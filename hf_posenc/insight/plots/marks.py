@@ -1,6 +1,6 @@
 """Marks that plots share: maps with one colour scale, curves with one pair of axes.
 
-Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they come again with other dashes.
+Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they repeat with other dashes.
 Maps run from dark blue to yellow (cividis), and from purple over white to orange where numbers have two signs.
 """
 
@@ -42,7 +42,7 @@ def columns(count: int) -> int:
 def panels(
     figure: Any, count: int, width: float, height: float, *, across: int | None = None, **shared: Any
 ) -> list[Any]:
-    """Axes in a grid, each of a size in inches; ``shared`` goes to ``Figure.subplots``."""
+    """Axes in a grid, each of a size in inches; ``shared`` is passed to ``Figure.subplots``."""
     across = across or columns(count)
     down = math.ceil(count / across)
     figure.set_size_inches(max(4.0, across * width), down * height + 0.35)
@@ -72,14 +72,14 @@ class Limits:
 
 
 def scales(sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet], key: str) -> list[Limits]:
-    """The colour scale of each sheet: that of all ``among`` which it stands, or its own where these are none."""
+    """The colour scale of each sheet: the common one of ``among``, or its own where ``among`` is empty."""
     if scale_sheets:
         return [Limits.of([sheet.numbers[key] for sheet in scale_sheets])] * len(sheets)
     return [Limits.of([sheet.numbers[key]]) for sheet in sheets]
 
 
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:
-    """One bar beside all panels, or one beside each where their scales differ."""
+    """One colour bar for all panels, or one for each where their scales differ."""
     if len({image.get_clim() for image in images}) == 1:
         return [figure.colorbar(images[-1], ax=list(panels), label=label, shrink=0.85)]
     return [figure.colorbar(i, ax=axes, label=label, shrink=0.85) for i, axes in zip(images, panels, strict=True)]

@@ -43,7 +43,7 @@ SEED = 0
 class Unpatched(Scheme):
     """The model's own positional encoding, unchanged."""
 
-    record = SchemeRecord("unpatched", title="The host's own positions.")
+    record = SchemeRecord("unpatched", title="The model's own positions.")
     replaces_host = False
 
 
@@ -62,7 +62,7 @@ class Source(Protocol):
         """Build a scheme as in `hf_posenc.patch_model`; None stands for the unpatched model.
 
         Args:
-            scheme: what to build.
+            scheme: scheme to build.
             options: of the scheme.
             label: name in plots.
             layer: layer whose scheme is built.
@@ -131,7 +131,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of one's own, patched while a plot is taken and afterwards as it was."""
+    """A live model, patched while a plot is computed and restored afterwards."""
 
     model: nn.Module = field(repr=False)
 
@@ -145,7 +145,7 @@ class Model:
         layer: int = 0,
         **lengths: Any,
     ) -> Iterator[Target]:
-        """A scheme in a layer of the model; None is what the model carries, or its own positions.
+        """Patch a scheme into a layer of the model; None stands for the model's present scheme, or its own positions.
 
         Raises:
             PosEncError: the scheme, an option or a length is refused.
@@ -169,17 +169,17 @@ class Model:
 
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:
-    """The first kind of model that all parts of a scheme are defined for; a rotating decoder where there is none."""
+    """The first kind of model that all parts of a scheme are defined for; a rotary decoder where there is none."""
     records = [cls.record for cls, _ in parts_of_spec(scheme or Unpatched)]
     geometries = {kind: Shapes().geometry(kind, Shapes.trained_length) for kind in KINDS}
     return next((kind for kind, one in geometries.items() if not any(r.unmet_needs(one) for r in records)), "llama")
 
 
 def check_layer(layer: int, layers: int) -> None:
-    """Refuse layers that are not there.
+    """Refuse layers that do not exist.
 
     Raises:
-        OptionOutOfRange: as it says.
+        OptionOutOfRange: the layer does not exist.
     """
     if not 0 <= layer < layers:
         raise OptionOutOfRange(f"layer must be among 0 … {layers - 1}, got {layer}. Name one of them.")
@@ -187,7 +187,7 @@ def check_layer(layer: int, layers: int) -> None:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Draws that are the same every time, and leave the caller's generator alone."""
+    """Seed random numbers inside the context and restore the caller's generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         yield

@@ -1,7 +1,7 @@
-"""What attention sees of a pair of positions, as numbers, through the engine's own steps.
+"""Scores of pairs of positions, computed by the attention code of patched layers.
 
-A call is made as a patched layer makes it (prepare, turn, carry, terms), of tokens that are all alike, so that nothing
-but position tells two pairs apart. Regions are merged as the engine merges them.
+A call is built as in a patched layer (prepare, rotate, extra key channels, terms), from identical tokens, so that pairs
+differ by position only. Regions are merged as the engine merges them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 
 Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]
-"""A block of rows, and their places among the keys, to a value of each pair, ``[1, heads or 1, n, key]``."""
+"""Map a block of rows, and their slice of the keys, to a value of each pair, ``[1, heads or 1, n, key]``."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """An attention call to look into: one text, no mask but the scheme's own."""
+    """An attention call on one text, without a mask except the scheme's own."""
 
     call: AttentionCall
 
@@ -38,7 +38,7 @@ class Pairs:
         return self.call.query_length
 
     def seen(self) -> Tensor:
-        """Who sees whom, bool ``[query, key]``."""
+        """Visibility, bool ``[query, key]``."""
         seen, _ = dense_blocks.visibility(self.call, slice(0, self.length))
         if self.call.terms.split:
             seen = seen & reduce(or_, claims(self.call))
@@ -52,13 +52,13 @@ class Pairs:
         return number.masked_fill(~self.seen(), torch.nan)
 
     def distances(self) -> Tensor:
-        """Query minus key where they stand in their region, ``[query, key]``, float64; NaN where unseen."""
+        """Query minus key position within their region, ``[query, key]``, float64; NaN where unseen."""
         found = self.merged(lambda block, _: block.distance[:, None].double())[0, 0]
         return found.masked_fill(~self.seen(), torch.nan)
 
     def bias(self) -> Tensor:
         """What is added to the scores, ``[heads, query, key]``; NaN where unseen."""
-        added = self.merged(lambda block, places: self._biased(block, places) - block.scores)[0]
+        added = self.merged(lambda block, rows: self._biased(block, rows) - block.scores)[0]
         return added.masked_fill(~self.seen(), torch.nan)
 
     def scores(self) -> Tensor:
@@ -72,7 +72,7 @@ class Pairs:
         return logits if factor is None else logits * factor[0, :, :, None]
 
     def value_rows(self, query: int) -> Tensor:
-        """What one row adds to the mixed values when it reads a single key, for each, ``[key, head_dim]``."""
+        """Value bias added when a row attends to a single key, for each key, ``[key, head_dim]``."""
         one = slice(query, query + 1)
         block = dense_blocks.block_of(
             self.call, 0, dense_blocks.upcast(self.call)[0], one, self.seen()[None, None, one]
@@ -82,7 +82,7 @@ class Pairs:
         return torch.stack(added).sum(0)
 
     def merged(self, of_block: OfBlock) -> Tensor:
-        """A value of every pair, read in the region it belongs to, ``[1, heads or 1, query, key]``."""
+        """A value of every pair, from the region it belongs to, ``[1, heads or 1, query, key]``."""
         by_row = self.call.terms.rows
         if by_row is None:
             return merged_regions(self.call, of_block)
@@ -91,12 +91,12 @@ class Pairs:
             [merged_regions(length_rotation.rotated_call(self.call, run, n), of_block) for run, n in runs], dim=2
         )
 
-    def _biased(self, block: Block, places: slice) -> Tensor:
-        return dense_blocks.biased(block.scores, block, self.call.terms.bias, places)
+    def _biased(self, block: Block, rows: slice) -> Tensor:
+        return dense_blocks.biased(block.scores, block, self.call.terms.bias, rows)
 
 
 def claims(call: AttentionCall) -> list[Tensor]:
-    """Which pairs each region holds, bool ``[1, 1, query, key]``."""
+    """Mask of the pairs of each region, bool ``[1, 1, query, key]``."""
     return [dense_blocks.held(region.band, call, slice(0, call.query_length)) for region in call.terms.regions]
 
 
@@ -104,10 +104,10 @@ def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     """A value of every pair of a call whose rows share a rotation."""
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     seen, _ = dense_blocks.visibility(call, every)
-    places = slice(call.first_row, call.first_row + call.query_length)
+    rows = slice(call.first_row, call.first_row + call.query_length)
     whole: Tensor | None = None
     for number, mine in enumerate(claims(call)):
-        value = of_block(dense_blocks.block_of(call, number, keys, every, seen), places)
+        value = of_block(dense_blocks.block_of(call, number, keys, every, seen), rows)
         whole = value if whole is None else torch.where(mine, value, whole)
     return whole  # type: ignore[return-value]  # there is always a region
 
@@ -118,13 +118,13 @@ def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates
     Args:
         target: the scheme.
         length: tokens, from position 0 on.
-        vectors: every channel of all queries and keys alike, so that a pair scores 1 before position has its say and
-            a token's own states are 0; or the same random vectors everywhere and a state for each token.
+        vectors: equal channels of all queries and keys, so that a pair scores 1 before position acts and a token's
+            own states are 0; or the same random vectors everywhere and a state for each token.
         coordinates: of every token ``[1, token, axes]``, for schemes with several.
 
     Raises:
-        OutsideModel: the scheme reads a layer's own projections, and there is no model.
-        CannotCombine: parts of a composition do not go together.
+        OutsideModel: the scheme needs a layer's own projections, and there is no model.
+        CannotCombine: parts of a composition conflict.
     """
     scheme, geometry = target.scheme, target.geometry
     positions = scheme.reposition(position_range(length), training=False)
@@ -148,7 +148,7 @@ def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates
 
 
 def remaps(target: Target) -> bool:
-    """Whether some pairs are seen at another distance than their own."""
+    """Whether some pairs have another distance than their own."""
     return any(region.remaps for region in target.scheme.regions(target.context(position_range(1))))
 
 
@@ -162,15 +162,15 @@ def temperatures(target: Target, length: int) -> Tensor:
     return factor
 
 
-def places(target: Target, length: int) -> Tensor:
-    """Where the tokens of one text stand in training, ``[token]``, float64; drawn anew where a recipe draws."""
+def training_positions(target: Target, length: int) -> Tensor:
+    """Positions of the tokens of one text in training, ``[token]``, float64; random under position sampling."""
     return target.scheme.reposition(position_range(length), training=True)[0].double()
 
 
 def patch_scores(target: Target, height: int, width: int, row: int, column: int) -> Tensor:
     """Logits of one patch of an image with all others, seen or not, ``[height, width]``, of the first head.
 
-    Where a scheme reads coordinates, the last two are row and column and any before them 0; another reads the patches
+    For a scheme with coordinates, the last two are row and column and any before them 0; another numbers the patches
     line by line, as a text.
     """
     number = torch.arange(height * width)

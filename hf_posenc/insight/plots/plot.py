@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import (
     PlotRequest,
     figure,
@@ -16,7 +17,6 @@ from hf_posenc.insight.plots.registry import (
     Plot,
     Sheet,
     View,
-    plot_of,
 )
 from hf_posenc.schemes.entry import Given, entries_of
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar, Literal, TypeVar
 
-from hf_posenc.errors import OptionOutOfRange, nearest
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.pair_scores import Vectors
 from hf_posenc.insight.plots.target import Target
 
@@ -143,8 +142,6 @@ class Plot(ABC):
 
 _PLOTS: dict[str, Plot] = {}
 P = TypeVar("P", bound=type[Plot])
-# Order of preference: the first plot that is informative for a scheme is its default.
-KINDS = ("positions", "biases", "scores", "images", "codes", "rotations")
 
 
 def register_plot(cls: P) -> P:
@@ -160,20 +157,6 @@ def register_plot(cls: P) -> P:
     return cls
 
 
-def list_plots() -> list[Plot]:
-    """Return all plots, in order of preference."""
-    for kind in KINDS:
-        import_module(f"hf_posenc.insight.plots.kinds.{kind}")
+def registered_plots() -> list[Plot]:
+    """Return the plots registered so far, in the order of registration."""
     return list(_PLOTS.values())
-
-
-def plot_of(name: str) -> Plot:
-    """Return the plot with that name.
-
-    Raises:
-        UnknownPlot: there is none.
-    """
-    known = {plot.name: plot for plot in list_plots()}
-    if name not in known:
-        raise UnknownPlot(f"There is no plot {name!r}.{nearest(name, known)} `hf-posenc show --list` lists them.")
-    return known[name]

@@ -9,14 +9,14 @@ from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.insight.plots.target import Target, position_range
 
-BASE = 10_000.0  # of hosts that do not rotate by themselves
+BASE = 10_000.0  # of models without RoPE of their own
 
 
 def rotations(target: Target, length: int) -> dict[str, Rotation]:
     """The rotations in use in a text of some length, by what they are for; the one of the whole text is called ``""``.
 
     Args:
-        target: whose.
+        target: the scheme.
         length: decides where the rotation of a row depends on its length; the row is then the last.
     """
     scheme = target.scheme
@@ -42,16 +42,16 @@ def frequencies(target: Target, length: int) -> dict[str, Tensor]:
 
 
 def unscaled(target: Target) -> Tensor:
-    """Radians a token of every pair before anything scaled it: the host's own, or RoPE's, ``[pairs]``, float64."""
+    """Radians per token of every pair before any scaling: the model's own, or RoPE's, ``[pairs]``, float64."""
     rotary = target.geometry.rotary
     own = geometric(BASE, target.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
     return torch.as_tensor(own, dtype=torch.float64)
 
 
 def matrix(target: Target, position: int, length: int) -> Tensor:
-    """R(position), which turns a head's channels as columns, ``[head_dim, head_dim]``."""
+    """Rotation matrix R(position) of a head's channels as columns, ``[head_dim, head_dim]``."""
     rotation = next(iter(rotations(target, length).values()))
-    places = torch.tensor([[position]])
-    places = places if rotation.axes is None else target.scheme.coordinates(places, None)
+    positions = torch.tensor([[position]])
+    positions = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
     rows = torch.eye(target.geometry.head_dim)[None, None]
-    return rotate(rows, rotation, table(rotation, places))[0, 0].T
+    return rotate(rows, rotation, table(rotation, positions))[0, 0].T

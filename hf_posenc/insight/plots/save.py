@@ -1,6 +1,6 @@
 """Save plots deterministically as PNG, SVG, GIF, or one self-contained HTML page.
 
-A few lines over the limit, since the script of the page's animations stands at the end.
+A few lines over the limit, since the script of the page's animations is at the end.
 """
 
 from __future__ import annotations

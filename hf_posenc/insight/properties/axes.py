@@ -1,7 +1,7 @@
-"""Whether a token may have several coordinates: a scheme that takes them, or one that can be had once an axis.
+"""Whether a token may have several coordinates: a scheme with coordinates, or one that can be applied per axis.
 
-A code of half the width is had for each axis, a rotation turns every other pair by the other axis, a bias
-of distance is had once an axis and added up. All are tried on a grid.
+A code of half the width is used for each axis, a rotation uses the other axis for every other pair, a bias of distance
+is added up over axes. All are measured on a grid.
 """
 
 from __future__ import annotations
@@ -56,14 +56,13 @@ def axes(target: Target) -> Cell:
 
 
 def context(target: Target) -> PositionContext:
-    """Of a short text."""
-    places = torch.arange(SIDE)[None]
+    """Context of a short text."""
+    positions = torch.arange(SIDE)[None]
     layer = target.layer()
-    beside = None
-    ctx = PositionContext(places, places, layer.geometry.causal, True, memo={})
+    ctx = PositionContext(positions, positions, layer.geometry.causal, True, memo={})
     hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
-    beside = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
-    return replace(ctx, carried=None if beside is None else beside.float(), projections=layer, layer=0)
+    extra = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
+    return replace(ctx, carried=None if extra is None else extra.float(), projections=layer, layer=0)
 
 
 def grid_scores(target: Target, rotation: Rotation, grid: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def cost(target: Target) -> Cell:
 
 def counted(layer: Layer, count: int) -> Counter:
     """The operations of one attention call on ``count`` tokens."""
-    x, places = gaussian(1, count, layer.geometry.width, seed=3).float(), torch.arange(count)[None]
+    x, positions = gaussian(1, count, layer.geometry.width, seed=3).float(), torch.arange(count)[None]
     with torch.no_grad(), Counter() as counter:
-        outputs(layer.call(x, x, places))
+        outputs(layer.call(x, x, positions))
     return counter

@@ -1,7 +1,7 @@
 """Properties of scores by distance: whether they decay, and whether they distinguish before from after.
 
-Codes are compared as they are, ⟨c(p), c(p + k)⟩; what has no codes is seen through the logits of a query that says
-the same as all keys, on average over many contents.
+Codes are compared as they are, ⟨c(p), c(p + k)⟩; schemes without codes are compared by the logits of a query with the
+content of all keys, on average over many contents.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FALLS = -0.9  # rank correlation of the means of octaves with distance
 @register_property("decays", "Does the score fall with distance?")
 def decays(target: Target) -> Cell:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
-    places = torch.arange(target.length)
-    codes = target.codes(places)
+    positions = torch.arange(target.length)
+    codes = target.codes(positions)
     if codes is not None:
-        span = len(places) - max(STARTS)
+        span = len(positions) - max(STARTS)
         curves = [codes[s] @ codes[s : s + span].T for s in STARTS if span > 8]
         what = f"inner products of codes, the worst of the starts {', '.join(map(str, STARTS))}"
     elif target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
     else:
-        found = target.profile(places, contents=CONTENTS, alike=True).flip(-1)
+        found = target.profile(positions, contents=CONTENTS, alike=True).flip(-1)
         curves, what = (
             [found.mean(0)],
             "logits of keys that say what the query says, on average over contents and heads",
@@ -52,8 +52,8 @@ def decays(target: Target) -> Cell:
 def direction(target: Target) -> Cell:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
     middle = (min(target.length, 64) - 1) // 2
-    places = torch.arange(2 * middle + 1)
-    codes = target.codes(places)
+    positions = torch.arange(2 * middle + 1)
+    codes = target.codes(positions)
     if codes is not None:
         products = codes @ codes[middle]
         apart = sides(products[None], middle) / max(float(products.abs().max()), 1e-12)
@@ -67,9 +67,9 @@ def direction(target: Target) -> Cell:
     except PosEncError:
         return not_applicable("it is defined in decoders only, which see one side")
     g = layer.geometry
-    key = gaussian(1, 1, g.width, seed=3).expand(8, len(places), -1)
-    query = gaussian(8, 1, g.width, seed=4).expand(-1, len(places), -1)
-    row = layer.scores(query, key, places[None])[:, :, middle].flatten(0, 1)
+    key = gaussian(1, 1, g.width, seed=3).expand(8, len(positions), -1)
+    query = gaussian(8, 1, g.width, seed=4).expand(-1, len(positions), -1)
+    row = layer.scores(query, key, positions[None])[:, :, middle].flatten(0, 1)
     row = row - row[:, middle : middle + 1]
     if float(row.nan_to_num(neginf=-1e3).abs().max()) < ROUNDING:
         return not_applicable("position does nothing to attention")

@@ -1,4 +1,4 @@
-"""How far positions go: beyond the trained length, without growing, and in between whole numbers."""
+"""Properties of extrapolation: beyond the trained length, bounded growth, and fractional positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEADY = 0.05
 
 @register_property("beyond", "Is it defined beyond the trained length?")
 def beyond(target: Target) -> Cell:
-    """A text that ends ever further on, in a model patched for no more than it was trained for."""
+    """Texts at increasing positions, in a model patched for its trained length."""
     layer, furthest, refused = target.layer(factor=1), -1, ""
     for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
         try:
@@ -34,7 +34,7 @@ def beyond(target: Target) -> Cell:
             refused = f"the logits at position {end - 1} are no numbers"
             break
         furthest = end - 1
-    says = f"last position of a text that it was asked for and answered; trained length {TRAINED}"
+    says = f"last position of a text that was requested and defined; trained length {TRAINED}"
     return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
@@ -60,13 +60,13 @@ def bounded(target: Target) -> Cell:
 @register_property("continuous", "Does it move little where position moves little?")
 def continuous(target: Target) -> Cell:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
-    places = torch.arange(1, target.length - 1).double()
+    positions = torch.arange(1, target.length - 1).double()
     if not target.has_codes and (target.moved_by_position < ROUNDING or target.counts_tokens):
         return not_applicable("numbers of positions do not enter: tokens are counted, or nothing is")
-    whole = shown(target, places.long())
-    step = (shown(target, places.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
+    whole = shown(target, positions.long())
+    step = (shown(target, positions.long() + 1) - whole).nan_to_num(nan=0.0).abs().max()
     try:
-        moves = [(shown(target, places + by) - whole).nan_to_num(nan=0.0).abs().max() for by in (-FINE, FINE)]
+        moves = [(shown(target, positions + by) - whole).nan_to_num(nan=0.0).abs().max() for by in (-FINE, FINE)]
     except (PosEncError, RuntimeError, TypeError) as error:
         says = "nothing is defined between whole positions"
         known = isinstance(error, PosEncError)
@@ -77,13 +77,13 @@ def continuous(target: Target) -> Cell:
     return Cell(share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one")
 
 
-def shown(target: Target, places: Tensor) -> Tensor:
-    """What attention gets of tokens at ``places [n]``, whole or not: their codes, or a later query's logits."""
-    codes = target.codes(places)
+def shown(target: Target, positions: Tensor) -> Tensor:
+    """Codes of tokens at ``positions [n]``, whole or fractional, or else a later query's logits."""
+    codes = target.codes(positions)
     if codes is not None:
         return codes
-    query = torch.tensor([target.length], dtype=places.dtype)
-    found = target.profile(torch.cat((places, query)), contents=4)
+    query = torch.tensor([target.length], dtype=positions.dtype)
+    found = target.profile(torch.cat((positions, query)), contents=4)
     return found.masked_fill(~found.isfinite(), -1e6)
 
 
@@ -111,17 +111,17 @@ def some_of(length: int) -> Tensor:
     return torch.cat((torch.tensor([0, length - 1]), (drawn * length).long())).unique()
 
 
-def bias_at(target: Target, places: Tensor) -> float:
+def bias_at(target: Target, positions: Tensor) -> float:
     """The largest bias of a text's last query, less that of its own key."""
     layer = target.layer()
-    key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(places), -1)
-    query = gaussian(4, 1, layer.geometry.width, seed=4).expand(4, len(places), -1)
-    found = layer.biases(query, key.expand(4, -1, -1), places[None], last=1)
+    key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(positions), -1)
+    query = gaussian(4, 1, layer.geometry.width, seed=4).expand(4, len(positions), -1)
+    found = layer.biases(query, key.expand(4, -1, -1), positions[None], last=1)
     return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
 
 
 def key_sizes(target: Target) -> tuple[float, float]:
-    """Largest length of a rotated key over its own, near the start and a million tokens on."""
+    """Largest norm of a rotated key over its own, near the start and a million tokens on."""
     layer = target.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)
     own = layer.key(content).norm(dim=-1)

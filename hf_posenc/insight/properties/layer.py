@@ -1,7 +1,7 @@
-"""One attention layer around a scheme: fixed random projections, no norm, everything position does on the way.
+"""One attention layer with a scheme: fixed random projections, no norm, all effects of position.
 
 The same functions as in a patched model (`hf_posenc.patches.rotate_qk`, `hf_posenc.attention.routes.dense_blocks`),
-without the model: positions may be anything, numbers of any type, and what comes out are the logits before softmax.
+without the model: positions and number types are free, and the output are the logits before softmax.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Layer:
     Args:
         scheme: built for its geometry.
         dtype: of embeddings, queries, keys and values.
-        alike: whether queries are projected as the keys they read.
+        alike: whether queries and keys share one projection.
     """
 
     def __init__(self, scheme: Scheme, dtype: torch.dtype = torch.float64, *, alike: bool = False) -> None:
@@ -58,12 +58,12 @@ class Layer:
         """``[…, n, width]`` to ``[…, kv_heads, n, head_dim]``."""
         return self._heads(x, 1)
 
-    def places(self, positions: Tensor, *, training: bool = False) -> Tensor:
-        """Where the scheme puts tokens ``[batch or 1, n]``; a recipe moves them."""
+    def repositioned(self, positions: Tensor, *, training: bool = False) -> Tensor:
+        """Positions ``[batch or 1, n]`` after the scheme has moved them, as position sampling in training does."""
         return self.scheme.reposition(positions, training=training)
 
     def code(self, positions: Tensor) -> Tensor | None:
-        """What is added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
+        """Code added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
         with torch.no_grad():
             code = self.scheme.embed(positions)
             if code is None and self.table is not None and self._reads_table:
@@ -79,7 +79,7 @@ class Layer:
             query: what queries are projected from.
             key: what keys and values are.
             positions: ``[1, n]``, rising.
-            last: only so many rows, the last ones.
+            last: number of query rows, the last ones; None for all.
             normed: whether embeddings with their codes are divided by their root mean square first.
         """
         queries, cached, values, ctx = self._rotated(query, key, positions, normed=normed)
@@ -92,7 +92,7 @@ class Layer:
         return AttentionCall(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
 
     def cached_channels(self) -> int:
-        """Numbers that a cache holds of a token's key, a head: its copies, and what is carried beside."""
+        """Numbers cached per token and head for a key: its copies and its extra channels."""
         x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
         _, cached, _, ctx = self._rotated(x, x, torch.arange(2)[None])
         return sum(copy.shape[-1] for copy in cached) + (0 if ctx.carried is None else ctx.carried.shape[-1])
@@ -104,27 +104,27 @@ class Layer:
 
     @torch.no_grad()
     def biases(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
-        """What is added to q · k, ``[batch, heads, row, n]``."""
+        """Bias added to q · k, ``[batch, heads, row, n]``."""
         call = self.call(query, key, positions, last=last)
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
 
     def _rotated(
         self, query: Tensor, key: Tensor, positions: Tensor, *, normed: bool = False
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
-        """Queries, the copies of the keys to cache, values and where all of them stand."""
-        places = self.places(positions)
-        code = self.code(places)
+        """Compute queries, the copies of the keys to cache, values, and the context with their positions."""
+        positions = self.repositioned(positions)
+        code = self.code(positions)
         if code is not None:
             query, key = query + code, key + code
         if normed:
             query, key = (torch.nn.functional.rms_norm(x, x.shape[-1:]) for x in (query, key))
-        even = places.shape[-1] < 2 or bool((places.diff(dim=-1) == 1).all())
-        ctx = PositionContext(places, places, self.geometry.causal, even, hidden=key, projections=self, layer=0)
+        even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
+        ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
         q, k = self.scheme.prepare(self.query(query), self.key(key))
         queries, cached, values = rotated(self.scheme, q, k, self._heads(key, 2), ctx)
-        beside = self.scheme.extra_key_channels(ctx)
-        if beside is not None:
-            ctx = replace(ctx, carried=beside.to(self.dtype).float())
+        extra = self.scheme.extra_key_channels(ctx)
+        if extra is not None:
+            ctx = replace(ctx, carried=extra.to(self.dtype).float())
         return queries, cached, values, ctx
 
     @property
@@ -175,13 +175,13 @@ def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
     seen, added = dense_blocks.visibility(call, chosen)
     if terms.split:
         seen = seen & reduce(or_, claims)
-    places = slice(call.first_row, call.first_row + call.query_length)
+    rows = slice(call.first_row, call.first_row + call.query_length)
     of_content = [bias for bias in terms.bias if isinstance(bias, BlockBias)]
-    of_places = tuple(bias for bias in terms.bias if not isinstance(bias, BlockBias))
+    of_positions = tuple(bias for bias in terms.bias if not isinstance(bias, BlockBias))
     regions = [dense_blocks.block_of(call, number, keys, chosen, seen) for number in range(len(claims))]
     found = torch.zeros(1)
     for number, (mine, block) in enumerate(zip(claims, regions, strict=True)):
-        here = dense_blocks.biased(block.scores, block, of_places, places)
+        here = dense_blocks.biased(block.scores, block, of_positions, rows)
         for bias in of_content:
             here = here + bias.of_block(single(block))
         found = here if number == 0 else torch.where(mine, here, found)

@@ -1,4 +1,4 @@
-"""The table: every property of every scheme that is asked for."""
+"""Measure the properties of schemes, as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hf_posenc.insight.properties.target import Target, targets
 from hf_posenc.schemes.spec import SchemeSpec
 
 MODULES = (uniqueness, translation, extrapolation, axes, distance, cost)
-"""What registers the properties, by being imported."""
+"""Modules that register the properties on import."""
 
 ORDER = (
     "unique", "same", "linear", "relative", "beyond", "deterministic", "axes", "bounded", "continuous", "decays",
@@ -34,10 +34,10 @@ Asked: TypeAlias = "SchemeSpec | tuple[SchemeSpec, Mapping[str, Any]]"
 def measure(
     schemes: Iterable[Asked], *, model: str | None = None, progress: Callable[[str], None] = lambda name: None
 ) -> dict[str, dict[str, Cell]]:
-    """Cells by scheme and property.
+    """Measure every property of every scheme; cells by scheme and property.
 
     Args:
-        schemes: as `hf_posenc.patch_model` takes them; or such a one and its options.
+        schemes: as for `hf_posenc.patch_model`, or pairs of such a scheme and its options.
         model: ``llama``, ``gpt2`` or ``bert``; by default the first of them that a scheme is defined for.
         progress: called with every scheme's name.
 
@@ -63,12 +63,12 @@ def measure_precision(
 
 
 def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[Target]:
-    """The subjects of what was asked for."""
+    """Targets of the requested schemes."""
     return [target for asked in schemes for target in targets(*spec_and_options(asked), model=model)]
 
 
 def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
-    """What was asked for, in two parts."""
+    """Split a requested scheme into specification and options."""
     if isinstance(asked, tuple) and len(asked) == 2 and isinstance(asked[1], Mapping):
         return asked[0], asked[1]
     return cast("SchemeSpec", asked), {}

@@ -1,4 +1,4 @@
-"""How much of a score is rounding: low precision at ever higher positions, against float64.
+"""Rounding errors of scores: low precision at increasing positions, against float64.
 
 What is rounded, one at a time:
 
@@ -7,8 +7,8 @@ What is rounded, one at a time:
     positions     the numbers of the positions are bfloat16, as where ``position_ids`` are cast with the rest
 
 An error is the root mean square of what changed, in units of what the exact scores (less each row's mean, to which
-softmax is blind) or outputs (less their mean over rows) differ by. 0.01 is a hundredth of what there is to know, and
-above 1 nothing of it is left.
+softmax is blind) or outputs (less their mean over rows) differ by. 0.01 is one hundredth of the signal, and
+above 1 the signal is lost.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from hf_posenc.insight.properties.layer import (
 )
 from hf_posenc.insight.properties.target import Target
 
-PLACES = (0, 4096, 65_536, 1_000_000)
+STARTS_AT = (0, 4096, 65_536, 1_000_000)
 TOKENS = 64
 ROUNDED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """The error of one kind of rounding at one place.
+    """The error of one kind of rounding at one start position.
 
     Attributes:
         scheme: its name.
         kind: what was rounded.
         start: position of the first of 64 tokens.
-        scores, outputs: errors, see above; None where the scheme ends before.
+        scores, outputs: errors, see above; None where the scheme is not defined.
         reason: why there is no number.
     """
 
@@ -54,9 +54,9 @@ class Rounded:
     reason: str = ""
 
 
-def precision(target: Target, places: Sequence[int] = PLACES) -> list[Rounded]:
-    """All kinds of rounding at all places."""
-    return [one for start in places for one in at(target, start)]
+def precision(target: Target, positions: Sequence[int] = STARTS_AT) -> list[Rounded]:
+    """All kinds of rounding at all start positions."""
+    return [one for start in positions for one in at(target, start)]
 
 
 def at(target: Target, start: int) -> Iterator[Rounded]:
@@ -82,7 +82,7 @@ def at(target: Target, start: int) -> Iterator[Rounded]:
 
 @torch.no_grad()
 def read(layer: Layer, positions: Tensor, *, quantised: bool = False) -> tuple[Tensor, Tensor]:
-    """Logits and outputs of 64 different tokens behind a norm, as models have one, in the layer's type."""
+    """Logits and outputs of 64 different tokens after a norm, in the layer's type."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a scheme that draws positions draws the same for every type
         return _read(layer, positions, quantised=quantised)
@@ -105,7 +105,7 @@ def to_int8(x: Tensor) -> Tensor:
 def compared(
     target: Target, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> Rounded:
-    """The errors of one reading."""
+    """The errors of one evaluation."""
     seen = exact[0].isfinite()
     if not bool((other[0].isfinite() | ~seen).all() and other[1].isfinite().all()):
         return Rounded(target.name, kind, start, inf, inf, "numbers overflow")
@@ -115,7 +115,7 @@ def compared(
 
 
 def centred(scores: Tensor, seen: Tensor) -> Tensor:
-    """Logits less the mean of what their row sees; 0 where nothing is seen."""
+    """Logits less the mean over the visible keys of their row; 0 where no key is visible."""
     kept = scores.masked_fill(~seen, 0.0)
     return (kept - kept.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)).masked_fill(~seen, 0.0)
 

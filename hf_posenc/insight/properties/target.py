@@ -1,6 +1,6 @@
 """Target of property measurements: a scheme on small shapes, at lengths within and beyond the trained length.
 
-A few lines over the limit: every property reads the same embeddings, scores and lengths of a target.
+A few lines over the limit: every property uses the same embeddings, scores and lengths of a target.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
 BENCHES = ("llama", "gpt2", "bert")
 TRAINED, FACTOR, LAYERS = 64, 4, 4
 WIDTH, HEADS, HEAD_DIM = 128, 4, 32
-FAR = 2**16  # positions are drawn from here where there is no end: a full turn of the slowest usual hand
+FAR = 2**16  # bound of positions of schemes without an end: about a full turn of the slowest usual pair
 
 
 def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
-    """A small host of a kind: ``llama`` rotates, ``gpt2`` and ``bert`` have a table, ``bert`` sees both sides."""
+    """A small model of a kind: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder."""
     rotates = model == "llama"
     return Geometry(
         heads=HEADS, kv_heads=HEADS // 2 if rotates else HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS,
@@ -51,7 +51,7 @@ def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool 
 
 @dataclass
 class Target:
-    """A scheme, and where it is looked at.
+    """A scheme with the shapes and lengths it is measured at.
 
     Attributes:
         name: as a user writes it; with the layer where layers differ.
@@ -65,7 +65,7 @@ class Target:
     _layers: dict[object, Layer] = field(default_factory=dict, repr=False)
 
     def scheme(self, *, factor: int | None = None, seed: int = 0, **of_bench: Any) -> Scheme:
-        """Built anew; learned parameters drawn with ``seed`` and stirred, as zeros have every property."""
+        """Build the scheme; learned parameters are random with ``seed``, since zeros have every property."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             scheme = self._built(factor, **of_bench).eval()
@@ -83,7 +83,7 @@ class Target:
         alike: bool = False,
         **of_bench: Any,
     ) -> Layer:
-        """The scheme in an attention layer; kept. ``alike``: equal tokens have equal queries and keys."""
+        """The scheme in an attention layer; cached. ``alike``: equal tokens have equal queries and keys."""
         key = (factor, dtype, alike, *of_bench.items())
         if key not in self._layers:
             self._layers[key] = Layer(self.scheme(factor=factor, **of_bench), dtype, alike=alike)
@@ -92,7 +92,7 @@ class Target:
     def codes(self, positions: Tensor, layer: Layer | None = None) -> Tensor | None:
         """Codes of one text's ``positions [n]``, ``[n, width]``, float64; None where there are none."""
         at = layer or self.layer()
-        code = at.code(at.places(positions[None]))
+        code = at.code(at.repositioned(positions[None]))
         return None if code is None else code[0].double()
 
     @cached_property
@@ -102,7 +102,7 @@ class Target:
 
     @cached_property
     def reach(self) -> int:
-        """Positions it may be asked for: up to `FAR`."""
+        """Number of positions that may be requested: up to `FAR`."""
         from hf_posenc.schemes.build import reach_of
 
         return min(reach_of(self.layer().scheme) or FAR, FAR)
@@ -113,12 +113,12 @@ class Target:
         return min(2 * TRAINED, self.reach)
 
     def profile(self, positions: Tensor, *, contents: int = 1, alike: bool = False) -> Tensor:
-        """Logits of the last query on every key, less its own: ``[contents · heads, n]``; all keys say the same.
+        """Logits of the last query on every key, less its own: ``[contents · heads, n]``; all keys have one content.
 
         Args:
             positions: ``[n]``, rising, the query's own last.
             contents: queries of that many different contents; all keys one and the same.
-            alike: whether query and keys are one vector in each head, so that only position tells them apart.
+            alike: whether query and keys are one vector in each head, so that they differ by position only.
         """
         scores = self.read_by(1, positions, contents=contents, alike=alike)[:, :, 0].flatten(0, 1)
         return scores - scores[:, -1:]
@@ -134,7 +134,7 @@ class Target:
         return at.scores(query, key, positions[None], last=rows)
 
     def constant_scores(self, positions: Tensor, layer: Layer | None = None) -> Tensor:
-        """Logits of a text of one repeated token less each row's own, ``[heads, n, n]``: what position alone does."""
+        """Logits of a text of one repeated token less each row's own, ``[heads, n, n]``: position alone."""
         at = layer or self.layer()
         same = gaussian(1, 1, at.geometry.width, seed=3).expand(1, len(positions), -1)
         other = gaussian(1, 1, at.geometry.width, seed=4).expand(1, len(positions), -1)
@@ -143,12 +143,12 @@ class Target:
 
     @cached_property
     def moved_by_position(self) -> float:
-        """How far logits of equal keys lie apart, at most; 0 where position does nothing to attention."""
+        """Largest difference between logits of equal keys; 0 where position does not affect attention."""
         return spread(self.profile(torch.arange(self.length)))
 
     @cached_property
     def counts_tokens(self) -> bool:
-        """Whether tokens in between make the distance, whatever their positions are."""
+        """Whether distance counts the tokens in between instead of positions."""
         near = torch.arange(min(self.length, self.reach // 3))
         if len(near) < 3 or self.has_codes:
             return False
@@ -178,7 +178,7 @@ def spread(scores: Tensor) -> float:
 
 
 def targets(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None) -> list[Target]:
-    """A scheme on its bench; several where its layers differ.
+    """Targets of a scheme: one, or several where its layers differ.
 
     Args:
         spec: as `hf_posenc.patch_model` takes it.
@@ -193,8 +193,8 @@ def targets(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model
     refused: PosEncError | None = None
     for kind in (model,) if model else BENCHES:
         plans = {number: chosen.plan_of(number, LAYERS) for number in numbers}
-        told = ",".join(f"{name}={value}" for name, value in (options or {}).items())
-        whole = chosen.default.name + (f":{told}" if told else "")
+        given = ",".join(f"{name}={value}" for name, value in (options or {}).items())
+        whole = chosen.default.name + (f":{given}" if given else "")
         found = [
             Target(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
             for number, plan in plans.items()

@@ -1,4 +1,4 @@
-"""What happens to a code when everything moves on: is it a linear map, and is distance all that counts?
+"""Properties under translation: whether a shift is a linear map of codes, and whether scores depend on distance alone.
 
 The map is fitted, not looked up: by least squares on some positions of one text, and judged by others of a longer one.
 
@@ -27,7 +27,7 @@ QUERIES, CONTENTS = 64, 4
 
 @dataclass(frozen=True)
 class Fit:
-    """A map p → p + k, and how well it does on positions it was not fitted to.
+    """A map p → p + k, and its error on positions it was not fitted to.
 
     Attributes:
         matrix: ``[width, width]``, rows are codes: c(p) M ≈ c(p + k).
@@ -44,7 +44,7 @@ class Fit:
 
 @register_property("linear", "Is p → p + k one linear map, whatever p?")
 def linear(target: Target) -> Cell:
-    """Fitted on codes, or on what a set of queries scores a key as it moves away."""
+    """Fit on codes, or on the scores that a set of queries give a key at increasing distance."""
     if not target.has_codes and target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
     try:
@@ -68,18 +68,18 @@ def linear(target: Target) -> Cell:
 @register_property("relative", "Does the score depend on i − j only?")
 def relative(target: Target) -> Cell:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
-    places = torch.arange(target.length)
-    scores = target.constant_scores(places)
+    positions = torch.arange(target.length)
+    scores = target.constant_scores(positions)
     moved = scores[scores.isfinite()]
     if float(moved.abs().max()) < ROUNDING:
         return not_applicable("position does nothing to attention")
-    later = target.constant_scores(places + min(LATER, target.reach - len(places)))
+    later = target.constant_scores(positions + min(LATER, target.reach - len(positions)))
     uneven = max(off_diagonals(scores), difference(scores, later)) / float(moved.std())
     says = (
-        f"largest difference between pairs at one distance in logits of {len(places)} equal tokens, at the start and "
-        f"{LATER} positions on, in their standard deviations"
+        f"largest difference between pairs at one distance in logits of {len(positions)} equal tokens, at the start "
+        f"and {LATER} positions on, in their standard deviations"
     )
-    codes = target.codes(places)
+    codes = target.codes(positions)
     if codes is None:
         return Cell(uneven < NEARLY, uneven, says)
     products = codes @ codes.T
@@ -94,14 +94,14 @@ def pairs(target: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     end = target.reach if target.has_codes else min(target.reach, FITTED + JUDGED if target.counts_tokens else 1024)
     longer = 2 * end if end == FAR else end
     generator = torch.Generator().manual_seed(0)
-    places = torch.randperm(end - STEP, generator=generator)[: FITTED + JUDGED]
-    fitted, judged = places[torch.arange(len(places)) % 5 > 0], places[::5]
+    positions = torch.randperm(end - STEP, generator=generator)[: FITTED + JUDGED]
+    fitted, judged = positions[torch.arange(len(positions)) % 5 > 0], positions[::5]
     return before_and_after(target, fitted, end), before_and_after(target, judged, longer)
 
 
-def before_and_after(target: Target, places: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """Codes, or logits, at ``places`` and a step further, each ``[n, width]``, in a text that ends at ``end − 1``."""
-    both = torch.cat((places, places + STEP)).unique()
+def before_and_after(target: Target, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Codes, or logits, at ``positions`` and a step further, each ``[n, width]``, in a text ending at ``end − 1``."""
+    both = torch.cat((positions, positions + STEP)).unique()
     if target.has_codes:
         both = torch.cat((both, torch.tensor([end - 1]))).unique()
         found = target.codes(both)
@@ -112,7 +112,7 @@ def before_and_after(target: Target, places: Tensor, end: int) -> tuple[Tensor, 
         scores = target.read_by(QUERIES, read, contents=CONTENTS)[..., : len(both)]
         found = scores.flatten(0, 2).T
     assert found is not None
-    return found[torch.searchsorted(both, places.contiguous())], found[torch.searchsorted(both, places + STEP)]
+    return found[torch.searchsorted(both, positions.contiguous())], found[torch.searchsorted(both, positions + STEP)]
 
 
 def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | None:
@@ -131,7 +131,7 @@ def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | N
 
 
 def solve(before: Tensor, after: Tensor) -> Tensor:
-    """The smallest least-squares solution of before @ M = after; what lies below rounding is no direction."""
+    """The smallest least-squares solution of before @ M = after; directions below rounding are dropped."""
     return torch.linalg.lstsq(before, after, rcond=1e-6, driver="gelsd").solution
 
 

@@ -15,21 +15,21 @@ CONTENTS = 8
 @register_property("unique", "Are no two positions alike?")
 def unique(target: Target) -> Cell:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
-    places = torch.arange(target.length)
-    codes = target.codes(places)
+    positions = torch.arange(target.length)
+    codes = target.codes(positions)
     if codes is not None:
         least = least_distance(codes)
-        return Cell(least > ROUNDING, least, f"least distance between the codes of two of {len(places)} positions")
+        return Cell(least > ROUNDING, least, f"least distance between the codes of two of {len(positions)} positions")
     if target.moved_by_position < ROUNDING:
         return Cell(False, 0.0, "all positions are alike: queries score equal keys the same wherever they stand")
-    profile = target.profile(places, contents=CONTENTS)
+    profile = target.profile(positions, contents=CONTENTS)
     hidden = int((~profile.isfinite()).any(0).sum())
     if hidden > 1:
-        return Cell(False, 0.0, f"{hidden} of {len(places)} positions are alike: none of them is seen", "unseen")
+        return Cell(False, 0.0, f"{hidden} of {len(positions)} positions are alike: none of them is seen", "unseen")
     least = least_distance(profile.T)
     return Cell(
         least > ROUNDING, least,
-        f"least difference between what {CONTENTS} queries score equal keys at two of {len(places)} distances",
+        f"least difference between what {CONTENTS} queries score equal keys at two of {len(positions)} distances",
         "of distances",
     )  # fmt: skip
 
@@ -57,14 +57,14 @@ def equal_gaps(target: Target) -> Cell:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
     for count in (3, 4):
-        places = torch.arange(count)
-        codes = target.codes(places)
+        positions = torch.arange(count)
+        codes = target.codes(positions)
         if codes is not None:
             steps.append((codes[1] - codes[0]).norm() / len(codes[0]) ** 0.5)
         elif target.moved_by_position < ROUNDING:
             return not_applicable("position does nothing to attention")
         else:
-            last = target.constant_scores(places)[:, 2]
+            last = target.constant_scores(positions)[:, 2]
             steps.append((last[:, 1] - last[:, 0]).norm())
     apart = float((steps[0] - steps[1]).abs())
     says = f"a step is {steps[0]:.3f} in a text of 3 tokens and {steps[1]:.3f} in one of 4, a channel"
@@ -74,16 +74,16 @@ def equal_gaps(target: Target) -> Cell:
 @register_property("deterministic", "Do two calls give the same?")
 def deterministic(target: Target) -> Cell:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
-    places = torch.arange(target.length // 2)
+    positions = torch.arange(target.length // 2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        one, two = (target.constant_scores(places) for _ in range(2))
+        one, two = (target.constant_scores(positions) for _ in range(2))
     apart = difference(one, two)
     drawn, other = ([weight.detach() for weight in target.scheme(seed=seed).parameters()] for seed in (0, 1))
     fresh = max((float((a - b).abs().max()) for a, b in zip(drawn, other, strict=True)), default=0.0)
     recipe = target.layer().scheme.recipe and apart == 0.0
     trained = "after training" if fresh > 0 else "not in training" if recipe else ""
-    says = f"largest difference between the logits of {len(places)} tokens in two calls"
+    says = f"largest difference between the logits of {len(positions)} tokens in two calls"
     if fresh > 0:
         says += f"; two fresh draws of what is learned differ by {fresh:.2g}"
     return Cell(apart == 0.0, apart, says, trained if apart == 0.0 else "")

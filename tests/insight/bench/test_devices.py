@@ -94,6 +94,6 @@ def test_the_processor_has_a_name_and_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:99", "mps", "meta"])
-def test_devices_that_are_not_there(name: str) -> None:
+def test_missing_devices_are_refused(name: str) -> None:
     with pytest.raises(OptionOutOfRange, match=name):
         device_of(name)

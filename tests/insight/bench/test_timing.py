@@ -41,14 +41,14 @@ def clock(run: Callable[[], None]) -> Elapsed:
 
 def test_every_round_runs_in_the_reverse_order_of_the_one_before() -> None:
     said: list[str] = []
-    subjects = {name: Made(name, [1.0] * 5, said) for name in "abc"}
-    interleaved(subjects, 4, clock)
+    timed_calls = {name: Made(name, [1.0] * 5, said) for name in "abc"}
+    interleaved(timed_calls, 4, clock)
     calls = [word for word in said if not word.startswith("reset")]
     assert calls == [*"abc", *"abc", *"cba", *"abc", *"cba"]  # the first three are not timed
     assert said[0::2] == [f"reset {name}" for name in calls]
 
 
-def test_a_host_that_slows_down_does_not_show_in_the_ratio() -> None:
+def test_a_machine_that_slows_down_does_not_affect_the_ratio() -> None:
     drift = [1.0, 1.0, 2.0, 4.0, 8.0, 16.0]
     slow, fast = Made("slow", [3 * x for x in drift], []), Made("fast", drift, [])
     found = interleaved({"slow": slow, "fast": fast}, 5, clock)
@@ -73,7 +73,7 @@ def test_the_ratio_is_the_median_of_rounds_with_quartiles() -> None:
     assert ratio([3.0], [2.0]) == Ratio(1.5, 1.5, 1.5)
 
 
-def test_rounds_are_told() -> None:
-    told: list[int] = []
-    interleaved({"a": Made("a", [1.0] * 9, [])}, 3, clock, told.append)
-    assert told == [1, 2, 3]
+def test_rounds_are_reported() -> None:
+    reported: list[int] = []
+    interleaved({"a": Made("a", [1.0] * 9, [])}, 3, clock, reported.append)
+    assert reported == [1, 2, 3]

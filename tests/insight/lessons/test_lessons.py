@@ -31,7 +31,7 @@ def row_of(finding: Finding, first: str, table: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(set(all_lessons()) - HEAVY))
-def test_every_topic_runs_and_speaks(name: str) -> None:
+def test_every_lesson_runs_and_concludes(name: str) -> None:
     finding = found(name)
     assert finding.title.endswith("?")
     assert finding.shows.endswith(".")

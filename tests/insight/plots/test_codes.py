@@ -45,7 +45,7 @@ def test_a_kept_table_is_read(look: Callable) -> None:
         codes.codes(target, 33)
 
 
-def test_what_has_no_code_says_so(look: Callable) -> None:
+def test_schemes_without_codes_are_refused(look: Callable) -> None:
     assert not codes.has_code(look("alibi"))
     with pytest.raises(OptionOutOfRange, match="no code"):
         codes.codes(look("alibi"), 4)
@@ -58,14 +58,14 @@ def test_what_has_no_code_says_so(look: Callable) -> None:
         ("rope", {"layout": "interleaved"}, HEAD_DIM),
     ],
 )  # fmt: skip
-def test_hands_turn_by_their_frequency(look: Callable, scheme: str, options: dict, dims: int) -> None:
+def test_hands_rotate_by_their_frequency(look: Callable, scheme: str, options: dict, dims: int) -> None:
     rotated = codes.rotated(look(scheme, options), 6, start=90)
     expected = torch.tensor([[p * w % (2 * math.pi) for w in omega(dims)] for p in range(90, 96)])
     assert torch.allclose(rotated, expected.double(), atol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", [("sinusoidal", {"kind": "sin"}), ("learned", {}), ("binary", {})])
-def test_what_is_no_clock_has_no_hands(look: Callable, scheme: tuple) -> None:
+def test_codes_without_rotating_pairs_have_no_hands(look: Callable, scheme: tuple) -> None:
     assert codes.rotated(look(*scheme), 6) is None
 
 

@@ -71,7 +71,7 @@ def test_heads_at_one_distance(kind: str, at: int, called: str, build: Build, id
         assert head.uses_position == (at != 0)  # who looks at itself looks at the same, whatever it is told
 
 
-def test_alibi_of_a_huge_slope_stays_at_home(build: Build, ids: Tensor) -> None:
+def test_alibi_of_a_huge_slope_attends_to_itself(build: Build, ids: Tensor) -> None:
     model = build("llama")
     patch_model(model, "alibi", slopes=[500.0] * 4)
     for head in variant_of(model, ids).heads:

@@ -38,7 +38,7 @@ def test_more_text_helps_then_nothing_then_hurts() -> None:
     assert found.hurts_from == 512
 
 
-def test_always_helping_and_never() -> None:
+def test_context_that_always_or_never_helps() -> None:
     helping = reading({64: [3.0, 3.2], 128: [2.5, 2.6], 256: [2.0, 2.1]})
     assert (helping.effective, helping.hurts_from) == (256, None)
     useless = reading({64: [3.0, 3.2, 2.9], 128: [3.01, 3.19, 2.9], 256: [2.99, 3.21, 2.91]})
@@ -54,22 +54,22 @@ def test_windows_are_paired() -> None:
 def test_a_causal_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
     model = build("llama")
     with torch.no_grad():
-        places, found = scores(model, ids, 1, SpecialTokenCounts(0, 0), None)
-    assert places.tolist() == list(range(1, 48))
+        positions, found = scores(model, ids, 1, SpecialTokenCounts(0, 0), None)
+    assert positions.tolist() == list(range(1, 48))
     assert float(-found.mean()) == pytest.approx(model(ids, labels=ids).loss.item(), rel=1e-5)
 
 
 def test_a_masked_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
     model, mask = build("bert"), 5
     with torch.no_grad():
-        places, found = scores(model, ids, 1, SpecialTokenCounts(1, 1), mask)
-    assert places.diff().unique().tolist() == [MASK_EVERY]
+        positions, found = scores(model, ids, 1, SpecialTokenCounts(1, 1), mask)
+    assert positions.diff().unique().tolist() == [MASK_EVERY]
     hidden, labels = ids.clone(), torch.full_like(ids, -100)
-    hidden[0, places], labels[0, places] = mask, ids[0, places]
+    hidden[0, positions], labels[0, positions] = mask, ids[0, positions]
     assert float(-found.mean()) == pytest.approx(float(model(hidden, labels=labels).loss), rel=1e-5)
 
 
-def test_all_lengths_hide_the_same_tokens(build: Build, ids: Tensor) -> None:
+def test_all_lengths_mask_the_same_tokens(build: Build, ids: Tensor) -> None:
     long, _ = scores(build("bert"), ids, 1, SpecialTokenCounts(1, 1), 5)
     short, _ = scores(build("bert"), ids[:, 20:], 1, SpecialTokenCounts(1, 1), 5)
     assert set((48 - long).tolist()) >= set((28 - short).tolist())
@@ -85,7 +85,7 @@ def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) ->
     assert found.losses[0][0] == pytest.approx(wanted, rel=1e-5)
 
 
-def test_places_cover_the_longest_text(build: Build, ids: Tensor) -> None:
+def test_masked_positions_cover_the_longest_text(build: Build, ids: Tensor) -> None:
     found = loss_by_context(build("llama"), [ids], (24, 48), 8, SpecialTokenCounts(0, 0), None)
     assert len(found.positions) == len(found.by_position) == 16
     assert found.positions[0] < 3
@@ -107,7 +107,7 @@ def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
     assert not has_lm_head(build("llama").model)
 
 
-def test_a_starter_is_found_out() -> None:
+def test_the_effective_length_of_a_starter() -> None:
     """Trained on 256 tokens: text hurts beyond, and YaRN brings heads back to where they looked."""
     model, tokenizer = load_starter("llama")
     found = probe(model, tokenizer, scheme="yarn", factor=2, samples=8, rows=64)
@@ -124,7 +124,7 @@ def test_a_starter_is_found_out() -> None:
     assert not is_patched(model)
 
 
-def test_a_patch_is_undone_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_patch_is_removed_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = load_starter("llama")
     with pytest.raises(SchemeNotDefined):
         probe(model, tokenizer, scheme="learned_interp", length=128, samples=1, rows=8)
@@ -138,7 +138,7 @@ def test_a_patch_is_undone_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> 
     assert not is_patched(model)
 
 
-def test_a_table_is_read_up_to_its_end() -> None:
+def test_a_table_is_evaluated_up_to_its_end() -> None:
     """GPT-2's ends at 256, so what a scheme does at 512 has nothing to be compared with."""
     model, tokenizer = load_starter("gpt2")
     found = probe(model, tokenizer, scheme="alibi", factor=2, samples=1, rows=16)
@@ -146,7 +146,7 @@ def test_a_table_is_read_up_to_its_end() -> None:
     assert found.moved is None
 
 
-def test_a_patched_model_is_looked_at_as_it_is() -> None:
+def test_a_patched_model_is_probed_unchanged() -> None:
     model, tokenizer = load_starter("llama")
     patch_model(model, "yarn", factor=2)
     found = probe(model, tokenizer, samples=1, rows=16)
@@ -154,7 +154,7 @@ def test_a_patched_model_is_looked_at_as_it_is() -> None:
     assert is_patched(model)
 
 
-def test_a_peft_model_is_looked_into() -> None:
+def test_a_peft_model_is_probed() -> None:
     peft = pytest.importorskip("peft", reason="needs the extra train")
     model, tokenizer = load_starter("llama")
     wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))

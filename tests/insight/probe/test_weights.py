@@ -48,7 +48,7 @@ def test_unpatched_rows_are_those_of_eager(kind: str, build: Build, ids: Tensor)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_watching_changes_nothing_and_leaves_nothing(kind: str, build: Build, ids: Tensor) -> None:
+def test_capturing_does_not_change_the_model(kind: str, build: Build, ids: Tensor) -> None:
     model = build(kind)
     before, config = model(ids).logits, model.config
     looked_at(model, ids, [slice(0, 48)])
@@ -57,7 +57,7 @@ def test_watching_changes_nothing_and_leaves_nothing(kind: str, build: Build, id
     assert not any("posenc" in name or name.startswith("_by_") for m in model.modules() for name in m.__dict__)
 
 
-def test_an_interrupted_forward_leaves_nothing(build: Build, ids: Tensor) -> None:
+def test_an_interrupted_forward_pass_leaves_no_hooks(build: Build, ids: Tensor) -> None:
     model = build("llama")
 
     def stop(*_: Any) -> None:

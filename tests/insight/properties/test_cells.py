@@ -40,9 +40,9 @@ def cell(scheme: str, name: str) -> Cell:
     return PROPERTIES[name].measure(target(scheme))
 
 
-def sinusoid(places: Tensor) -> Tensor:
+def sinusoid(positions: Tensor) -> Tensor:
     """Vaswani et al., section 3.5."""
-    angles = places.double()[:, None] * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
+    angles = positions.double()[:, None] * 10_000.0 ** (-2 * torch.arange(WIDTH // 2).double() / WIDTH)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
@@ -94,7 +94,7 @@ def test_growth_is_the_formula() -> None:
     assert cell("rope", "bounded").value == pytest.approx(1.0, abs=1e-6)  # a rotation keeps lengths
 
 
-def test_a_table_ends_where_it_ends() -> None:
+def test_the_reach_of_a_table_is_its_size() -> None:
     assert cell("learned", "beyond").value == TRAINED - 1
     assert "64 positions" in cell("learned", "beyond").explanation
     assert cell("learned_hier", "beyond").value == TRAINED**2 - 1  # two digits of base 64

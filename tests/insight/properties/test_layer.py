@@ -21,18 +21,18 @@ def content(seed: int) -> Tensor:
     return gaussian(1, COUNT, 128, seed=seed)
 
 
-def rotated(x: Tensor, places: Tensor) -> Tensor:
+def rotated(x: Tensor, positions: Tensor) -> Tensor:
     """RoFormer's complex form on half-split channels: ``x [heads, n, 32]``."""
-    angles = places.double()[:, None] * 10_000.0 ** (-2 * torch.arange(16).double() / 32)
+    angles = positions.double()[:, None] * 10_000.0 ** (-2 * torch.arange(16).double() / 32)
     pairs = torch.complex(x[..., :16], x[..., 16:]) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat((pairs.real, pairs.imag), dim=-1)
 
 
 @pytest.mark.parametrize("start", [0, 1_000_000])
 def test_logits_of_rope_are_the_complex_form(start: int) -> None:
-    layer, places = target("rope").layer(), torch.arange(start, start + COUNT)
-    found = layer.scores(content(1), content(2), places[None])[0]
-    q, k = (rotated(one[0], places) for one in (layer.query(content(1)), layer.key(content(2))))
+    layer, positions = target("rope").layer(), torch.arange(start, start + COUNT)
+    found = layer.scores(content(1), content(2), positions[None])[0]
+    q, k = (rotated(one[0], positions) for one in (layer.query(content(1)), layer.key(content(2))))
     wanted = q @ k.repeat_interleave(2, 0).mT / 32**0.5
     seen = torch.ones(COUNT, COUNT).tril().bool()
     assert torch.equal(found.isfinite(), seen.expand_as(found))
@@ -42,9 +42,9 @@ def test_logits_of_rope_are_the_complex_form(start: int) -> None:
 
 
 def test_logits_of_alibi_are_linear() -> None:
-    layer, places = target("alibi").layer(), torch.arange(COUNT)
-    bias = layer.biases(content(1), content(2), places[None])[0]
-    distance = (places[:, None] - places).double()
+    layer, positions = target("alibi").layer(), torch.arange(COUNT)
+    bias = layer.biases(content(1), content(2), positions[None])[0]
+    distance = (positions[:, None] - positions).double()
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / 4) for h in range(4)]).double()[:, None, None]
     relative = bias - bias.diagonal(0, -2, -1)[..., None]
     seen = distance >= 0

@@ -34,7 +34,7 @@ def test_positions_in_bfloat16_collide_from_257_on(errors: dict) -> None:
     assert torch.tensor([256, 257]).to(torch.bfloat16).unique().numel() == 1
 
 
-def test_counting_drowns_the_words(errors: dict) -> None:
+def test_integer_positions_dominate_embeddings_in_low_precision(errors: dict) -> None:
     """At a million, one part in 2²⁴ of the number is a sixteenth of a word; float16 ends at 65 504."""
     assert errors["integer", "fp32", MILLION].scores > 1e4 * errors["integer", "fp32", 0].scores
     assert errors["integer", "bf16", 4096].scores > 0.9
@@ -47,7 +47,7 @@ def test_no_number_where_the_scheme_ends(errors: dict) -> None:
     assert "positions of scheme 'learned'" in ended.reason
 
 
-def test_drawn_positions_are_drawn_alike(errors: dict) -> None:
+def test_random_positions_are_seeded(errors: dict) -> None:
     assert errors["randpos", "fp32", 0].scores < 1e-6
 
 

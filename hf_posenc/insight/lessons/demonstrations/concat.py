@@ -11,15 +11,15 @@ from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import apart
 from hf_posenc.insight.properties.layer import gaussian
 
-PLACES, WORDS, OUT = 64, 2000, 32
+POSITIONS, WORDS, OUT = 64, 2000, 32
 
 
 @register_lesson("concat", "Add a code to the word, or put it beside it?", schemes=("sinusoidal",))
 def concat(schemes: tuple[str, ...]) -> Result:
-    """A projection of the sum, of both side by side, and of what each lets a matrix read out again."""
+    """Projections of the sum and of the concatenation, and the share of each part that a linear map recovers."""
     tables, said = [], []
     for scheme in schemes:
-        code = codes(coded(scheme), PLACES)[torch.arange(WORDS) % PLACES]
+        code = codes(coded(scheme), POSITIONS)[torch.arange(WORDS) % POSITIONS]
         width = code.shape[1]
         word = gaussian(WORDS, width, seed=1)
         weight = gaussian(width, OUT, seed=2)
@@ -37,14 +37,14 @@ def concat(schemes: tuple[str, ...]) -> Result:
             f"back {100 * rows[0][3]:.0f} % of the code and {100 * rows[0][4]:.0f} % of the word, side by side "
             f"{100 * rows[1][3]:.0f} and {100 * rows[1][4]:.0f} %."
         )
-    shows = f"""{WORDS} random words at {PLACES} positions. With weights W = [V; U] a projection of word and code side
-        by side is x V + p U; of their sum it is x V + p V. The last columns are the share of the variance of codes and
-        of words that the best matrix reads back."""
+    shows = f"""{WORDS} random words at {POSITIONS} positions. With weights W = [V; U] a projection of word and code
+        side by side is x V + p U; of their sum it is x V + p V. The last columns are the share of the variance of codes
+        and of words that the best matrix reads back."""
     return shows, tables, " ".join(said)
 
 
 def read_back(seen: Tensor, code: Tensor, word: Tensor) -> tuple[float, float]:
-    """Shares of the variance of codes and words that a linear map of ``seen`` explains, on rows not fitted to."""
+    """Shares of the variance of codes and words that a linear map of ``seen`` explains, on held-out rows."""
     half = len(seen) // 2
     shares = []
     for wanted in (code, word):

@@ -30,7 +30,7 @@ COLUMNS = ("scheme", *TEXTS, "two earlier words swapped, seen at the last")
     schemes=("none", "rope", "alibi", "sinusoidal"),
 )
 def constant(schemes: tuple[str, ...]) -> Result:
-    """A small decoder reads one word again and again, without and with a beginning; and two words swapped."""
+    """Outputs of a small decoder for a repeated word, with or without another word first, and for swapped words."""
     different = torch.arange(3, 3 + LENGTH)[None]
     swapped = different.clone()
     swapped[:, [2, 3]] = different[:, [3, 2]]

@@ -21,7 +21,7 @@ MODELS = {"bert": "encoder", "llama": "decoder"}
     "dog", "Two dogs in one sentence: which is which?", schemes=("none", "sinusoidal", "learned", "rope", "alibi", "t5")
 )
 def dog(schemes: tuple[str, ...]) -> Result:
-    """A small BERT and a small Llama read the sentence under each scheme."""
+    """Outputs of a small BERT and a small Llama for the sentence, under each scheme."""
     ids = tokens(SENTENCE)
     first, second = (n for n, word in enumerate(SENTENCE.split()) if word == "dog")
     rows = []
@@ -48,7 +48,7 @@ def dog(schemes: tuple[str, ...]) -> Result:
 
 
 def sentence(model: str, kind: str, blind: set[tuple[str, str]], tried: list[str]) -> str:
-    """What the numbers of one model say."""
+    """Sentence on the numbers of one model."""
     same = [scheme for scheme in tried if (model, scheme) in blind]
     different = [scheme for scheme in tried if scheme not in same]
     said = f"In the {kind} both dogs are one under {named(same)}" if same else f"In the {kind} no scheme mixes them up"

@@ -9,7 +9,7 @@ from hf_posenc.insight.properties import targets
 from hf_posenc.schemes.base import overrides
 from hf_posenc.schemes.registry import list_schemes
 
-PLACES = {
+HOOKS_OF = {
     "added to words": ("embed", "read_table"),
     "turns queries and keys": ("rotation", "row_rotation", "prepare"),
     "added to scores": ("bias",),
@@ -23,17 +23,17 @@ PLACES = {
 @register_lesson("families", "Where can position enter a transformer?")
 def families() -> Result:
     """Every scheme's hooks, sorted by where they act."""
-    found: dict[str, list[str]] = {place: [] for place in PLACES}
+    found: dict[str, list[str]] = {family: [] for family in HOOKS_OF}
     nothing = []
     for record in list_schemes():
         parts = {part for target in targets(record.name) for part in target.layer().scheme.schemes}
         own = [part for part in parts if part.record.name == record.name]
-        places = [place for place, hooks in PLACES.items() if any(overrides(p, h) for p in own for h in hooks)]
-        for place in places:
-            found[place].append(record.name)
-        if not places:
+        families = [family for family, hooks in HOOKS_OF.items() if any(overrides(p, h) for p in own for h in hooks)]
+        for family in families:
+            found[family].append(record.name)
+        if not families:
             nothing.append(record.name)
-    rows = tuple((place, len(names), ", ".join(names)) for place, names in found.items())
+    rows = tuple((family, len(names), ", ".join(names)) for family, names in found.items())
     most = max(rows, key=lambda row: row[1])
     shows = """A scheme can add a code to words before the first layer, rotate queries and keys, add a number to scores
         before softmax, count distances anew, or hide keys. Which it does is read off the scheme itself."""

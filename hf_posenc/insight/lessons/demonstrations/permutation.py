@@ -25,7 +25,7 @@ ORDER = (4, 0, 6, 2, 7, 1, 3, 5)
     schemes=("none", "sinusoidal", "rope", "alibi"),
 )
 def permutation(schemes: tuple[str, ...]) -> Result:
-    """An encoder reads a sentence and the same words in another order."""
+    """Outputs of an encoder for a sentence and the same words in another order."""
     ids, order = tokens(SENTENCE), torch.tensor(ORDER)
     rows = []
     for scheme in schemes:

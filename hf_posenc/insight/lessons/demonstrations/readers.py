@@ -27,7 +27,7 @@ Reader: TypeAlias = Callable[[Tensor], Tensor]
 
 @register_lesson("readers", "Which networks know the order of words by themselves?")
 def readers() -> Result:
-    """What five networks say of a sentence, on average over words, and of the same with two words swapped."""
+    """Mean outputs of five networks for a sentence, and for the same with two words swapped."""
     ids = tokens(SENTENCE)
     pairs = (ids, ids[:, torch.tensor(MIXED)])
     rows = [(name, apart(*(read(one) for one in pairs))) for name, read in networks().items()]

@@ -19,15 +19,15 @@ CLOSE = 1e-5
 @register_lesson("rope", "How does a rotation make scores depend on distance?")
 def rope() -> Result:
     """The package's rotation against a matrix and against complex numbers; lengths and scores along diagonals."""
-    frequencies, places = geometric(10_000.0, DIMS), torch.arange(COUNT)
+    frequencies, positions = geometric(10_000.0, DIMS), torch.arange(COUNT)
     query, key = gaussian(1, 1, 1, DIMS, seed=1), gaussian(1, 1, 1, DIMS, seed=2)
-    here = rotation_of(query, frequencies, places)
-    there = rotation_of(key, frequencies, places)
+    here = rotation_of(query, frequencies, positions)
+    there = rotation_of(key, frequencies, positions)
     scores = here @ there.T
     forms = (
         ("pairs of channels (as models run it)", here),
-        ("block-diagonal matrix", torch.stack([matrix(frequencies, int(p)) @ query.flatten() for p in places])),
-        ("complex numbers", complex_turn(query.flatten(), frequencies, places)),
+        ("block-diagonal matrix", torch.stack([matrix(frequencies, int(p)) @ query.flatten() for p in positions])),
+        ("complex numbers", complex_turn(query.flatten(), frequencies, positions)),
     )
     moved = torch.cat([scores.diagonal(n) - scores.diagonal(n)[0] for n in range(-COUNT + 1, COUNT)]).abs().max()
     rows = tuple(
@@ -45,10 +45,10 @@ def rope() -> Result:
     return shows, [Table(("form", "difference to the first", "change of length"), rows)], conclusion
 
 
-def rotation_of(x: Tensor, frequencies: tuple[float, ...], places: Tensor) -> Tensor:
-    """``x [1, 1, 1, dims]`` at each of ``places [n]``, ``[n, dims]``, as patched models turn it."""
+def rotation_of(x: Tensor, frequencies: tuple[float, ...], positions: Tensor) -> Tensor:
+    """``x [1, 1, 1, dims]`` at each of ``positions [n]``, ``[n, dims]``, as patched models rotate it."""
     rotation = Rotation(frequencies, "interleaved")
-    return rotate(x.expand(1, 1, len(places), -1), rotation, table(rotation, places[None]))[0, 0]
+    return rotate(x.expand(1, 1, len(positions), -1), rotation, table(rotation, positions[None]))[0, 0]
 
 
 def matrix(frequencies: tuple[float, ...], place: int) -> Tensor:
@@ -57,8 +57,8 @@ def matrix(frequencies: tuple[float, ...], place: int) -> Tensor:
     return torch.block_diag(*(torch.tensor([[a.cos(), -a.sin()], [a.sin(), a.cos()]]) for a in angles)).double()
 
 
-def complex_turn(x: Tensor, frequencies: tuple[float, ...], places: Tensor) -> Tensor:
+def complex_turn(x: Tensor, frequencies: tuple[float, ...], positions: Tensor) -> Tensor:
     """Pairs as complex numbers, times e^(i p ω)."""
-    angles = places[:, None] * torch.tensor(frequencies, dtype=torch.float64)
+    angles = positions[:, None] * torch.tensor(frequencies, dtype=torch.float64)
     rotated = torch.view_as_complex(x.unflatten(0, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
     return torch.view_as_real(rotated).flatten(1)

@@ -40,9 +40,9 @@ def steps(scheme: str) -> tuple[float, Tensor, Tensor]:
     """The residual of M₁ on positions it was not fitted to, and M₁ and M₂."""
     target = coded(scheme)
     end = (REACH if target.reach == FAR else target.reach) - 2
-    places = torch.randperm(end, generator=torch.Generator().manual_seed(0))[: 2 * SAMPLES]
-    at = {by: codes(target, places + by) for by in (0, 1, 2)}
-    seen, other = slice(0, len(places) // 2), slice(len(places) // 2, None)
+    positions = torch.randperm(end, generator=torch.Generator().manual_seed(0))[: 2 * SAMPLES]
+    at = {by: codes(target, positions + by) for by in (0, 1, 2)}
+    seen, other = slice(0, len(positions) // 2), slice(len(positions) // 2, None)
     one, two = (solve(at[0][seen], at[by][seen]) for by in (1, 2))
     step = (at[1][other] - at[0][other]).norm()
     return float((at[0][other] @ one - at[1][other]).norm() / step), one, two
@@ -57,7 +57,7 @@ def hands(scheme: str, values: Tensor) -> Table:
 
 
 def reading(scheme: str, residual: float, off_circle: float, squared: float) -> str:
-    """What the numbers of one scheme say."""
+    """Sentence on the numbers of one scheme."""
     if residual >= HOLDS:
         return f"{scheme}: no matrix does; {100 * min(residual, 1):.0f} % of a step is left unexplained."
     turns = "a rotation" if off_circle < HOLDS else "a matrix, but no rotation"

@@ -9,7 +9,7 @@ from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.properties.translation import fit, pairs
 
-PLACES = ((0, 5), (100, 105), (1000, 1005))
+POSITION_PAIRS = ((0, 5), (100, 105), (1000, 1005))
 
 
 @register_lesson("sine", "Why sine and cosine, when the sine alone is unique as well?")
@@ -19,7 +19,7 @@ def sine() -> Result:
     for kind, name in (("sincos", "sine and cosine"), ("sin", "sine alone"), ("cos", "cosine alone")):
         target = coded("sinusoidal", kind=kind)
         code = codes(target, 1006)
-        products = [float(code[i] @ code[j]) for i, j in PLACES]
+        products = [float(code[i] @ code[j]) for i, j in POSITION_PAIRS]
         found = fit(*pairs(target))
         assert found is not None
         rows.append((name, *(float(code[p] @ code[p]) for p in (0, 1, 2)), *products, found.residual))
@@ -34,6 +34,6 @@ def sine() -> Result:
         f"is a linear map with {' and '.join(mapped) or 'none of them'}. One or the other is lost with "
         f"{' and '.join(lose) or 'none of them'}."
     )
-    heads = tuple(f"⟨{i}, {j}⟩" for i, j in PLACES)
+    heads = tuple(f"⟨{i}, {j}⟩" for i, j in POSITION_PAIRS)
     columns = ("code", "|p|² at 0", "|p|² at 1", "|p|² at 2", *heads, "a step, unexplained")
     return shows, [Table(columns, tuple(rows))], conclusion

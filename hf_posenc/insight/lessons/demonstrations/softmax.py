@@ -21,8 +21,8 @@ def softmax(schemes: tuple[str, ...]) -> Result:
     rows, said = [], []
     for scheme in schemes:
         layer = targets(scheme, model="llama")[0].layer()
-        x, places = gaussian(1, COUNT, layer.geometry.width, seed=1), torch.arange(COUNT)[None]
-        scores, bias = layer.scores(x, x, places)[0], layer.biases(x, x, places)[0].nan_to_num(nan=0.0)
+        x, positions = gaussian(1, COUNT, layer.geometry.width, seed=1), torch.arange(COUNT)[None]
+        scores, bias = layer.scores(x, x, positions)[0], layer.biases(x, x, positions)[0].nan_to_num(nan=0.0)
         bias = bias - bias.diagonal(0, -2, -1)[..., None]
         before = torch.softmax(scores, dim=-1)
         seen = torch.ones(COUNT, COUNT).tril().bool()

@@ -47,7 +47,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def reading(scheme: str, rows: list[tuple[str, float, float, float]]) -> str:
-    """What the numbers of one scheme say."""
+    """Sentence on the numbers of one scheme."""
     free = [name for name, _, change, _ in rows if change < NONE]
     even = [name for name, _, _, spread in rows if spread < NONE]
     shares = {name: deviation**2 for name, deviation, *_ in rows}

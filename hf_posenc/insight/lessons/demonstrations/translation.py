@@ -35,7 +35,7 @@ SOURCES = ("cat sat on mat", "mat sat on cat")
     schemes=("none", "sinusoidal", "rope"),
 )
 def translation(schemes: tuple[str, ...]) -> Result:
-    """Encoders of both sentences under each scheme, read by one decoder that has positions of its own."""
+    """Logits of one decoder with positions of its own for both encoded sentences, under each scheme."""
     cat, target = tokens(SOURCES[0]), torch.tensor([[7, 8, 9]])
     mat = cat[:, [SOURCES[0].split().index(word) for word in SOURCES[1].split()]]
     rows = []
@@ -60,7 +60,7 @@ def translation(schemes: tuple[str, ...]) -> Result:
 
 @torch.no_grad()
 def next_words(target: Tensor, source: Tensor) -> Tensor:
-    """Logits ``[n, words]`` of a decoder that has written ``target [1, n]`` and reads ``source [m, width]``."""
+    """Logits ``[n, words]`` of a decoder that has written ``target [1, n]`` and attends to ``source [m, width]``."""
     return decoder()(target, encoder_hidden_states=source[None], use_cache=False).logits[0]
 
 

@@ -1,7 +1,7 @@
 """Why a trained model fails on long texts, and why hiding all but the nearest keys helps.
 
-Two things are new beyond the trained length: distances that no weight has met, and more keys than attention was ever
-spread over. Distances are read off a scheme's regions, the spread is the entropy of attention on a real text.
+Two things are new beyond the trained length: distances that never occurred in training, and more keys than attention
+was ever spread over. Distances are read off a scheme's regions, the spread is the entropy of attention on a real text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AS_TRAINED = 0.1  # nats
 @register_lesson("window", "Why do models fail beyond their trained length, and what does a window mend?",
        schemes=("rope", "rerope", "window"))  # fmt: skip
 def window(schemes: tuple[str, ...]) -> Result:
-    """The starter Llama reads texts four times as long as it was trained on, under each scheme."""
+    """Evaluate the starter Llama on texts of four times its trained length, under each scheme."""
     model, tokenizer = load_starter("llama")
     trained = int(model.config.max_position_embeddings)
     texts = long_texts(tokenizer, trained * TIMES)
@@ -71,26 +71,25 @@ def measured(model: Any, texts: Tensor, scheme: Any) -> tuple[float, int, float,
 
 
 def last_row(length: int, scheme: Any) -> tuple[float, int]:
-    """How far back the last token's slowest hand is rotated, in tokens of the host's own hand, and how many keys it
-        sees.
-    Scaled frequencies turn less for the same distance; what only a bias knows is as far away as it is.
+    """Largest angle of the last token's slowest pair, in tokens of the model's own, and its number of visible keys.
+    Scaled frequencies rotate less for the same distance; under a bias the distance is the true one.
     """
-    places = torch.arange(length)
+    positions = torch.arange(length)
     if scheme is None:
         return float(length - 1), length
-    query, ctx = places[-1:], PositionContext(places[None], places[None], True, True)
-    visible, by_row, farthest, keys = scheme.terms(ctx).visible.holds(query, places), scheme.row_rotation(), 0.0, 0
+    query, ctx = positions[-1:], PositionContext(positions[None], positions[None], True, True)
+    visible, by_row, farthest, keys = scheme.terms(ctx).visible.holds(query, positions), scheme.row_rotation(), 0.0, 0
     for region in scheme.regions(ctx):
-        mine = region.band.holds(query, places) & visible
+        mine = region.band.holds(query, positions) & visible
         rotation = by_row.rotation_of(length) if by_row else region.rotation or scheme.rotation()
-        distance = (region.query_at(query) - region.key_at(places))[mine].double()
+        distance = (region.query_at(query) - region.key_at(positions))[mine].double()
         slower = 1.0 if rotation is None else float(rotation.frequencies[-1]) / own_slowest(scheme)
         farthest, keys = max(farthest, slower * float(distance.max())), keys + len(distance)
     return farthest, keys
 
 
 def own_slowest(scheme: Any) -> float:
-    """Radians a token of the host's slowest hand."""
+    """Radians per token of the model's slowest pair."""
     return float(scheme.geometry.rotary.rotation.frequencies[-1])
 
 

@@ -1,4 +1,4 @@
-"""Plots of what is added: to the score of each pair, head by head, and to the values."""
+"""Plots of biases: of the score of each pair, per head, and of the values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_HEADS = 8
 
 @register_plot
 class Bias(Plot):
-    """What each head adds to the score of each pair."""
+    """Bias that each head adds to the score of each pair."""
 
     name, title = "bias", "Bias of each pair, head by head"
     hooks = ("bias",)
@@ -38,7 +38,7 @@ class Bias(Plot):
         most = max(len(sheet.numbers["heads"]) for sheet in sheets)
         across = marks.columns(len(cells)) if most == 1 else min(4, most)
         side = {1: 4.0, 2: 3.1, 3: 2.8}.get(across, 2.15)
-        room = 0.4 if len(cells) <= across else -0.1  # names of the axes stand under the last row only
+        room = 0.4 if len(cells) <= across else -0.1  # names of the axes are under the last row only
         grid = marks.panels(figure, len(cells), side, side + room, across=across, sharex=True, sharey=True)
         for number, (axes, (which, place)) in enumerate(zip(grid, cells, strict=True)):
             sheet = sheets[which]
@@ -56,7 +56,7 @@ class Bias(Plot):
 
 @register_plot
 class BiasCurve(Plot):
-    """Bias against distance, one curve a head, for the last query."""
+    """Bias against distance, one curve per head, for the last query."""
 
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
@@ -87,7 +87,7 @@ class BiasCurve(Plot):
 
 @register_plot
 class Values(Plot):
-    """What is added to the value of a key, by its distance from the last query."""
+    """Bias of a key's value, by its distance from the last query."""
 
     name, title = "values", "Added to the value of a key, by distance"
     hooks = ("values",)

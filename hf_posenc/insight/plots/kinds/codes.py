@@ -21,7 +21,7 @@ LENGTH = 100
 
 
 class OfCodes(Plot):
-    """Base: for schemes that add a code or read one from a table, and beside them those that rotate."""
+    """Base of plots for schemes with added or learned codes, and, together with them, for those that rotate."""
 
     hooks = ("embed",)
     trained_length: ClassVar[int] = 128
@@ -121,7 +121,7 @@ class Product(OfCodes):
 
 @register_plot
 class Steps(OfCodes):
-    """How far neighbouring codes are apart."""
+    """Distance between neighbouring codes."""
 
     name, title = "steps", "Distance between the codes of neighbours"
 
@@ -146,7 +146,7 @@ class Steps(OfCodes):
 
 @register_plot
 class Path(OfCodes):
-    """The way the code takes, in the plane of its two widest directions."""
+    """Path of the code in the plane of its first two principal components."""
 
     name, title = "path", "Path of the code in the plane of its two widest directions"
 

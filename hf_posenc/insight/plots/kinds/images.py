@@ -1,4 +1,4 @@
-"""Plots of schemes with several coordinates: what one patch of an image sees of the others."""
+"""Plots of schemes with several coordinates: attention of one patch of an image to the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIDE = 15
 
 @register_plot
 class Grid(Plot):
-    """Score of the middle patch of an image with every other; a one-dimensional scheme reads it line by line."""
+    """Score of the middle patch of an image with every other; a one-dimensional scheme numbers patches line by line."""
 
     name, title = "grid", "Score of the middle patch of an image with all others"
     trained_length = SIDE * SIDE

@@ -1,4 +1,4 @@
-"""Plots of where tokens stand: where training puts them, at what distance pairs are seen, and who sees whom."""
+"""Plots of positions: those of tokens in training, the distance of each pair under a remap, and visibility."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hf_posenc.insight.plots.target import Target
 
 @register_plot
 class Places(Plot):
-    """Where a recipe puts the tokens of a text in training."""
+    """Positions of the tokens of a text in training, under position sampling."""
 
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
@@ -30,7 +30,7 @@ class Places(Plot):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(target)
-        return {"places": torch.stack([pair_scores.places(target, length) for _ in range(3)])}
+        return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
@@ -47,7 +47,7 @@ class Places(Plot):
 
 
 class Maps(Plot):
-    """Base: one map of queries × keys a scheme, all on one colour scale."""
+    """Base: one map of queries × keys per scheme, all on one colour scale."""
 
     key = ""
     unit = ""
@@ -64,7 +64,7 @@ class Maps(Plot):
 
 
 def map_panels(figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
-    """One panel a scheme, named, keys across and queries down."""
+    """One panel per scheme, named, keys across and queries down."""
     alone = len(sheets) == 1
     grid = drawing.panels(figure, len(sheets), 4.6 if alone else 3.2, 3.9 if alone else 3.0)
     for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
@@ -101,7 +101,7 @@ class Distance(Maps):
 
 @register_plot
 class Visible(Maps):
-    """Who sees whom, and in which region of places."""
+    """Visibility of each pair, and its region."""
 
     name, title = "visible", "Who sees whom"
     key = "region"

@@ -27,7 +27,7 @@ TRAIL = 6  # earlier positions that are faintly seen
 
 
 class OfRotations(Plot):
-    """Base: for schemes that rotate."""
+    """Base of plots for schemes that rotate."""
 
     hooks = ("rotation", "row_rotation")
 
@@ -37,7 +37,7 @@ class OfRotations(Plot):
 
 @register_plot
 class Frequencies(OfRotations):
-    """Radians a token of each pair, as bars: before and after a scaling."""
+    """Radians per token of each pair, as bars: before and after a scaling."""
 
     name, title = "frequencies", "Frequency of every pair, before and after"
     trained_length, factor, sweep = 4096, 4.0, "factor"
@@ -95,7 +95,7 @@ class Frequencies(OfRotations):
 
 @register_plot
 class Stretch(OfRotations):
-    """How many times slower each pair turns than before."""
+    """Ratio of each pair's frequency before to that after a scaling."""
 
     name, title = "stretch", "How many times slower each pair turns"
     trained_length, factor, sweep = 4096, 4.0, "factor"
@@ -108,7 +108,7 @@ class Stretch(OfRotations):
         return any(len(f) == len(before) for f in rotation_matrices.frequencies(target, self.length(target)).values())
 
     def is_informative(self, target: Target) -> bool:
-        return False  # the frequencies themselves say it to a beginner
+        return False  # the plot of frequencies is the better default
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         before = rotation_matrices.unscaled(target)

@@ -1,4 +1,4 @@
-"""Plots of the score that comes of it all, as maps and against distance, and of the factors of whole rows."""
+"""Plots of total scores, as maps and against distance, and of the factors of whole rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def score_map(target: Target, length: int, view: View) -> Tensor:
 
 @register_plot
 class Score(Maps):
-    """The score of each pair of tokens that are all alike."""
+    """The score of each pair of identical tokens."""
 
     name, title = "score", "Score of each pair where only position differs"
     key, unit = "score", "score"
@@ -49,7 +49,7 @@ class Score(Maps):
 
 
 class Curves(Plot):
-    """Base: one curve a scheme over the distance from the last query to each key."""
+    """Base: one curve per scheme over the distance from the last query to each key."""
 
     key = ""
     unit = ""

@@ -1,4 +1,4 @@
-"""Figures and files: every picture is drawn, labelled, and the same bytes the second time."""
+"""Figures and files: every plot is drawn, labelled, and the same bytes the second time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import Shapes, show
 from hf_posenc.insight.plots.animate import frames
+from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import sheets
 from hf_posenc.insight.plots.plot import request_of
-from hf_posenc.insight.plots.registry import plot_of
 from hf_posenc.insight.plots.save import (
     ComputedPlot,
     check_ending,
@@ -27,12 +27,12 @@ pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
 
 
-def taken(schemes: str, picture: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> ComputedPlot:
-    order, one = request_of(schemes, shapes=SMALL, **how), plot_of(picture)
+def computed(schemes: str, name: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> ComputedPlot:
+    order, one = request_of(schemes, shapes=SMALL, **how), plot_of(name)
     return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
 
 
-PICTURES = {
+PLOTS = {
     "code": "binary,sinusoidal", "dimensions": "sinusoidal", "product": "sinusoidal,rope", "steps": "integer,binary",
     "path": "binary,sinusoidal", "places": "randpos", "distance": "self_extend,dca", "visible": "window,sinks",
     "bias": "alibi,t5", "distance_curve": "rope,string", "bias_curve": "alibi,fire", "score": "rope,sinusoidal",
@@ -41,13 +41,13 @@ PICTURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("picture", "schemes"), PICTURES.items(), ids=PICTURES)
-def test_every_picture_is_drawn_and_its_axes_say_what_they_are(picture: str, schemes: str) -> None:
-    figure = show(schemes, picture, shapes=SMALL, trained_length=16)[picture]
+@pytest.mark.parametrize(("name", "schemes"), PLOTS.items(), ids=PLOTS)
+def test_every_plot_is_drawn_with_labelled_axes(name: str, schemes: str) -> None:
+    figure = show(schemes, name, shapes=SMALL, trained_length=16)[name]
     figure.canvas.draw()
     drawn = [axes for axes in figure.axes if axes.axison]
-    assert figure.get_suptitle().startswith(plot_of(picture).title)
-    if picture != "clock":  # dials have words of their own
+    assert figure.get_suptitle().startswith(plot_of(name).title)
+    if name != "clock":  # dials have words of their own
         assert all(axes.get_xlabel() or axes.get_ylabel() or axes.get_title("left") for axes in drawn)
         words = " ".join(axes.get_xlabel() + axes.get_ylabel() for axes in drawn)
         assert words.strip()
@@ -56,7 +56,7 @@ def test_every_picture_is_drawn_and_its_axes_say_what_they_are(picture: str, sch
 
 def test_schemes_share_one_scale_unless_each_has_its_own() -> None:
     def scales(**how: bool) -> set[tuple[float, float]]:
-        axes = taken("alibi,t5", "bias", length=12, head=0, **how).drawn().axes
+        axes = computed("alibi,t5", "bias", length=12, head=0, **how).drawn().axes
         return {image.get_clim() for one in axes for image in one.images}
 
     assert len(scales()) == 1
@@ -64,7 +64,7 @@ def test_schemes_share_one_scale_unless_each_has_its_own() -> None:
 
 
 def test_frames_share_one_scale() -> None:
-    film = taken("pi", "stretch", count=3, factor=8)
+    film = computed("pi", "stretch", count=3, factor=8)
     assert {film.drawn(n).axes[0].get_ylim() for n in range(3)} == {(0, 1.06 * 8)}
 
 
@@ -72,14 +72,14 @@ def test_frames_share_one_scale() -> None:
 def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
     one, two = (tmp_path / f"{n}{ending}" for n in "ab")
     for path in (one, two):
-        assert save([taken("binary", "code", length=8)], path, title="t") == [path]
+        assert save([computed("binary", "code", length=8)], path, title="t") == [path]
     assert one.read_bytes() == two.read_bytes()
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!DOCTYPE html>"}
     assert one.read_bytes().startswith(starts[ending])
 
 
-def test_several_pictures_are_several_files_or_one_page(tmp_path: Path) -> None:
-    two = [taken("rope", "clock"), taken("rope", "product")]
+def test_several_plots_are_several_files_or_one_page(tmp_path: Path) -> None:
+    two = [computed("rope", "clock"), computed("rope", "product")]
     files = save(two, tmp_path / "rope.svg", title="rope")
     assert [file.name for file in files] == ["rope-clock.svg", "rope-product.svg"]
     assert "tokens a turn" in files[0].read_text(encoding="utf-8")  # letters are letters
@@ -103,9 +103,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_a_page_stands_alone(tmp_path: Path) -> None:
-    film = taken("yarn", "stretch", count=3)
-    (path,) = save([taken("yarn", "frequencies"), film], tmp_path / "p.html", title="<yarn>", command="a & b")
+def test_a_page_is_self_contained(tmp_path: Path) -> None:
+    film = computed("yarn", "stretch", count=3)
+    (path,) = save([computed("yarn", "frequencies"), film], tmp_path / "p.html", title="<yarn>", command="a & b")
     page = Page()
     page.feed(path.read_text(encoding="utf-8"))
     assert page.open == []
@@ -117,26 +117,26 @@ def test_a_page_stands_alone(tmp_path: Path) -> None:
     names = [a["id"] for _, a in page.seen if "id" in a]
     assert len(names) == len(set(names))
     assert "&lt;yarn&gt;" in path.read_text(encoding="utf-8")
-    (still,) = save([taken("yarn", "frequencies")], tmp_path / "s.html", title="t")
+    (still,) = save([computed("yarn", "frequencies")], tmp_path / "s.html", title="t")
     assert "script" not in still.read_text(encoding="utf-8")
 
 
-def test_a_film_has_its_frames(tmp_path: Path) -> None:
+def test_an_animation_has_all_frames(tmp_path: Path) -> None:
     from PIL import Image
 
-    (path,) = save([taken("rope", "clock", count=4, position=12)], tmp_path / "clock.gif", title="t")
+    (path,) = save([computed("rope", "clock", count=4, position=12)], tmp_path / "clock.gif", title="t")
     film = Image.open(io.BytesIO(path.read_bytes()))
     assert film.n_frames == 4
     assert film.info["loop"] == 0
 
 
 @pytest.mark.parametrize(("name", "moves"), [("a.pdf", False), ("a", False), ("a.png", True), ("a.svg", True)])
-def test_files_that_cannot_be(name: str, moves: bool) -> None:
+def test_invalid_file_names_are_refused(name: str, moves: bool) -> None:
     with pytest.raises(OptionOutOfRange, match=r"\.gif"):
         check_ending(Path(name), animated=moves)
 
 
 def test_numbers_are_json() -> None:
-    found = json.loads(json.dumps(to_dict(taken("window:size=2", "distance", length=3)), allow_nan=False))
+    found = json.loads(json.dumps(to_dict(computed("window:size=2", "distance", length=3)), allow_nan=False))
     assert found["picture"] == "distance"
     assert found["schemes"][0]["numbers"]["distance"] == [[0, None, None], [1, 0, None], [None, 1, 0]]

@@ -66,7 +66,7 @@ def test_no_escape_codes_without_a_terminal(call: Callable, words: list[str]) ->
     assert ESCAPE not in answer.out + answer.err
 
 
-def test_foreign_strings_are_neither_markup_nor_control(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_strings_are_escaped(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = SchemeRecord("loud", aliases=("[bold]", f"{ESCAPE}[31m", ":warning:"), title="[/red]")
     monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", lambda: [foreign])
     out = call("list").out
@@ -93,7 +93,7 @@ def test_env_hides_secrets() -> None:
     assert seen["TOKENIZERS_PARALLELISM"] == "false"
 
 
-def test_env_tells_versions(call: Callable) -> None:
+def test_env_shows_versions(call: Callable) -> None:
     import torch
 
     assert call("env", "--json").data["versions"]["torch"] == torch.__version__

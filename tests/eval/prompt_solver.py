@@ -1,6 +1,6 @@
-"""A reader of retrieval prompts: answers them from their text alone, by the definition of each task.
+"""Solve retrieval prompts from their text alone, by the definition of each task.
 
-It shares no code with the generators, so what it finds is what a perfect reader would find.
+It shares no code with the generators, so its answers are those of a perfect model.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def gpt2() -> torch.nn.Module:
     return hf_posenc.load_starter("gpt2")[0]
 
 
-def test_a_models_own_table_is_what_is_looked_at(gpt2: torch.nn.Module) -> None:
+def test_a_models_own_table_is_used(gpt2: torch.nn.Module) -> None:
     before = {name: weight.clone() for name, weight in gpt2.state_dict().items()}
     own, learned = numbers("unpatched,learned", "code", model=gpt2, length=50)
     assert torch.equal(own.numbers["code"], gpt2.transformer.wpe.weight[:50])
@@ -27,7 +27,7 @@ def test_a_models_own_table_is_what_is_looked_at(gpt2: torch.nn.Module) -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in gpt2.state_dict().items())
 
 
-def test_also_where_looking_failed(gpt2: torch.nn.Module) -> None:
+def test_the_model_is_restored_after_an_error(gpt2: torch.nn.Module) -> None:
     with pytest.raises(SchemeNotDefined), Model(gpt2).target("self_extend"):
         pass
     with pytest.raises(ZeroDivisionError), Model(gpt2).target("alibi"):
@@ -35,7 +35,7 @@ def test_also_where_looking_failed(gpt2: torch.nn.Module) -> None:
     assert not is_patched(gpt2)
 
 
-def test_a_scheme_that_reads_projections_needs_a_model(gpt2: torch.nn.Module) -> None:
+def test_a_scheme_with_layer_projections_needs_a_model(gpt2: torch.nn.Module) -> None:
     with pytest.raises(OutsideModel, match="--model"):
         numbers("deberta", "bias", shapes=Shapes(heads=4, head_dim=8, width=16))
     found = numbers("deberta", "bias", model=gpt2, length=12)[0].numbers["bias"]
@@ -44,7 +44,7 @@ def test_a_scheme_that_reads_projections_needs_a_model(gpt2: torch.nn.Module) ->
     assert found.nan_to_num().abs().max() > 0
 
 
-def test_what_a_patched_model_has_learned_is_looked_at() -> None:
+def test_learned_parameters_of_a_patched_model_are_used() -> None:
     model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
     scheme = hf_posenc.scheme_of(model)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_what_a_patched_model_has_learned_is_looked_at() -> None:
     assert is_patched(model)
 
 
-def test_without_a_model_a_learned_scheme_is_as_it_starts_and_always_the_same() -> None:
+def test_without_a_model_learned_parameters_have_seeded_initial_values() -> None:
     state = torch.random.get_rng_state()
     with Shapes().target("learned") as one, Shapes().target("learned") as other:
         first, second = codes.codes(one, 64), codes.codes(other, 64)
@@ -63,7 +63,7 @@ def test_without_a_model_a_learned_scheme_is_as_it_starts_and_always_the_same() 
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_scheme_chooses_the_kind_of_host_it_is_defined_for() -> None:
+def test_a_scheme_chooses_a_kind_of_model_it_is_defined_for() -> None:
     with Shapes(trained_length=16).target("learned_hier", factor=4) as target:
         assert target.reads_table
         assert codes.codes(target, 64).shape == (64, 128)
@@ -83,6 +83,6 @@ def test_layers_may_differ() -> None:
 @pytest.mark.parametrize(
     ("shapes", "layer"), [({"heads": 0}, 0), ({"head_dim": 7}, 0), ({"layers": 2}, 2)], ids=["heads", "odd", "layer"]
 )
-def test_shapes_that_cannot_be(shapes: dict, layer: int) -> None:
+def test_invalid_shapes_are_refused(shapes: dict, layer: int) -> None:
     with pytest.raises(OptionOutOfRange), Shapes(**shapes).target("rope", layer=layer):
         pass

@@ -101,7 +101,7 @@ def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: p
     assert measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median == pytest.approx(3 * honest, rel=1e-6)
 
 
-def test_a_naive_form_that_would_not_fit_is_not_run_and_that_is_said(model: PreTrainedModel) -> None:
+def test_a_naive_form_that_would_not_fit_is_not_run(model: PreTrainedModel) -> None:
     small = Metered()
     small.left = 2**20
     cell = measured(model, "yarn", [2048], device=small)[0]
@@ -130,7 +130,7 @@ def test_an_error_on_the_way_is_a_cell(model: PreTrainedModel, monkeypatch: pyte
     assert (cell.state, cell.why_not) == ("failed", "RuntimeError: out of memory")
 
 
-def test_who_stops_has_what_is_finished(model: PreTrainedModel) -> None:
+def test_an_interrupted_run_has_yielded_its_finished_cells(model: PreTrainedModel) -> None:
     class Impatient(Metered):
         samples = 0
 
@@ -146,7 +146,7 @@ def test_who_stops_has_what_is_finished(model: PreTrainedModel) -> None:
         next(cells)
 
 
-def test_threads_are_as_before(model: PreTrainedModel) -> None:
+def test_thread_count_is_restored(model: PreTrainedModel) -> None:
     before = torch.get_num_threads()
     for _ in bench(model, "yarn", [32], device=Metered(), rounds=1, threads=before + 1, against=()):
         assert torch.get_num_threads() == before
@@ -162,13 +162,13 @@ def test_threads_are_as_before(model: PreTrainedModel) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_asked_for_wrongly(model: PreTrainedModel, wrong: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_settings_are_refused(model: PreTrainedModel, wrong: dict[str, Any], error: type[Exception]) -> None:
     asked = {"schemes": "yarn", "lengths": [32], **wrong}
     with pytest.raises(error):  # before anything is timed
         bench(model, asked.pop("schemes"), asked.pop("lengths"), **asked)
 
 
-def test_models_that_cannot_be_timed_so() -> None:
+def test_unsuitable_models_are_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="no cache"):
         bench(random_model((1, 32, 2, 2), "bert", 64, torch.float32), "rope", [32], cases=("decode",))
     with pytest.raises(AlreadyPatched):

@@ -49,7 +49,7 @@ def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) ->
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_the_matrix_turns_pairs_and_powers_add(look: Callable, layout: str) -> None:
+def test_the_matrix_rotates_pairs_and_exponents_add(look: Callable, layout: str) -> None:
     target = look("rope", {"layout": layout})
     expected = torch.zeros(D, D)
     for m, w in enumerate(OMEGA):

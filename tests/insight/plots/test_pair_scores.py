@@ -68,7 +68,7 @@ def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, di
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_who_sees_whom(look: Callable, scheme: str, options: dict, sees: Callable) -> None:
+def test_visibility_of_pairs(look: Callable, scheme: str, options: dict, sees: Callable) -> None:
     found = pairs_of(look(scheme, options, factor=3), LENGTH).seen()
     assert found.tolist() == [[j <= i and sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]
 
@@ -114,7 +114,7 @@ def test_scores_of_xpos_fade(look: Callable) -> None:
     assert same(found, expected, atol=1e-5)
 
 
-def test_every_row_of_dynamic_ntk_turns_by_its_own_length(look: Callable) -> None:
+def test_every_row_of_dynamic_ntk_rotates_by_its_own_length(look: Callable) -> None:
     found = pairs_of(look("dynamic_ntk"), LENGTH).scores()[0]
 
     def score(i: int, j: int) -> float:
@@ -165,12 +165,12 @@ def test_scores_are_what_the_engine_attends_with(name: str) -> None:
             found = pairs_of(target, 24 if target.scheme.longest is None else 16, "random")
             ours = weights(found)
         except OutsideModel:
-            pytest.skip(f"{name} reads a layer's own projections; test_hosts looks at it in a model")
+            pytest.skip(f"{name} reads a layer's own projections; test_models covers it in a model")
         reference = length_rotation if found.call.terms.rows is not None else dense_blocks
         assert torch.allclose(ours, reference.attend_with_weights(found.call)[1][0], atol=1e-6)
 
 
-def test_and_would_not_be_with_other_terms() -> None:
+def test_other_terms_give_other_scores() -> None:
     """Control: the same scores against a call without its bias."""
     with SHAPES.target("alibi") as target:
         found = pairs_of(target, 24)

@@ -1,4 +1,4 @@
-"""Which pictures show a scheme, with which lengths, and what an animation changes."""
+"""Which plots apply to a scheme, with which lengths, and what an animation changes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hf_posenc.insight.plots import (
     registry,
 )
 from hf_posenc.insight.plots.animate import frames
+from hf_posenc.insight.plots.catalogue import list_plots, plot_of
 from hf_posenc.insight.plots.compose import first_plot, plots_of, sheets
 from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.registry import (
@@ -28,8 +29,6 @@ from hf_posenc.insight.plots.registry import (
     Sheet,
     UnknownPlot,
     View,
-    list_plots,
-    plot_of,
     register_plot,
 )
 from hf_posenc.insight.plots.target import Target
@@ -40,7 +39,7 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
 
 
 @pytest.mark.parametrize(
-    ("schemes", "picture"),
+    ("schemes", "plot"),
     [
         ("sinusoidal", "code"), ("learned", "code"), ("binary,sinusoidal", "code"), ("rope", "clock"),
         ("yarn", "frequencies"), ("pi,ntk,llama3", "frequencies"), ("self_extend,dca,rerope,string", "distance"),
@@ -48,23 +47,23 @@ SMALL = Shapes(heads=2, head_dim=8, width=16)
         ("randpos", "places"), ("logn", "temperature"), ("rope,alibi", "score"),
     ],
 )  # fmt: skip
-def test_the_picture_that_is_taken_where_none_is_named(schemes: str, picture: str) -> None:
-    assert first_plot(request_of(schemes, shapes=SMALL)).name == picture
+def test_the_default_plot_of_schemes(schemes: str, plot: str) -> None:
+    assert first_plot(request_of(schemes, shapes=SMALL)).name == plot
 
 
 @pytest.mark.parametrize("record", list_schemes(), ids=lambda record: record.name)
-def test_every_scheme_has_pictures_and_all_have_numbers(record: SchemeRecord) -> None:
-    """But for those that say nothing of position, or only inside a layer."""
+def test_every_scheme_has_plots_with_numbers(record: SchemeRecord) -> None:
+    """Except schemes without positions, or with positions only inside a layer."""
     order = request_of(record.name, shapes=SMALL, trained_length=16, length=12)
     applicable_plots = plots_of(order)
     assert bool(applicable_plots) == (record.name not in ("none", "drope"))
-    for picture in applicable_plots:
-        if record.name != "deberta" or picture.name in ("visible", "distance"):
-            values = [v for v in sheets(picture, order)[0].numbers.values() if isinstance(v, torch.Tensor)]
+    for plot in applicable_plots:
+        if record.name != "deberta" or plot.name in ("visible", "distance"):
+            values = [v for v in sheets(plot, order)[0].numbers.values() if isinstance(v, torch.Tensor)]
             assert all(v.double().isfinite().any() for v in values)
 
 
-def test_what_has_nothing_to_show_says_so() -> None:
+def test_plots_that_do_not_apply_are_refused() -> None:
     with pytest.raises(NothingToPlot, match="'alibi'"):
         sheets(plot_of("clock"), request_of("rope,alibi", shapes=SMALL))
     with pytest.raises(NothingToPlot, match="No plot"):
@@ -73,16 +72,16 @@ def test_what_has_nothing_to_show_says_so() -> None:
         plot_of("clok")
 
 
-def test_a_picture_is_drawn_beside_what_it_shows() -> None:
-    """Unscaled RoPE has no remap to show; beside one it is where distances stay."""
+def test_companion_schemes_are_drawn_together() -> None:
+    """RoPE has no remap to plot; next to a remap it is the curve of unchanged distances."""
     assert "distance" not in {p.name for p in plots_of(request_of("rope", shapes=SMALL))}
     remapped, plain = numbers("rerope,rope", "distance_curve", shapes=SMALL)
     assert plain.numbers["used"].tolist() == list(range(256))
     assert float(remapped.numbers["used"].max()) == 32
 
 
-def test_options_that_fit_only_some_lengths_leave_the_pictures_of_those() -> None:
-    applicable_plots = {picture.name for picture in plots_of(request_of("rerope:window=100", shapes=SMALL))}
+def test_options_that_fit_only_some_plots_leave_those() -> None:
+    applicable_plots = {plot.name for plot in plots_of(request_of("rerope:window=100", shapes=SMALL))}
     assert "distance" not in applicable_plots  # its own trained length is 64
     assert "frequencies" in applicable_plots
     assert "distance" in {p.name for p in plots_of(request_of("rerope:window=100", shapes=SMALL, trained_length=128))}
@@ -90,10 +89,10 @@ def test_options_that_fit_only_some_lengths_leave_the_pictures_of_those() -> Non
         first_plot(request_of("rerope:window=100", shapes=SMALL, trained_length=100))
 
 
-def test_lengths_are_the_pictures_own_until_asked() -> None:
-    own, asked = (numbers("rerope", "distance", shapes=SMALL, **how)[0].numbers for how in ({}, {"trained_length": 20}))
+def test_given_lengths_replace_those_of_the_plot() -> None:
+    own, given = (numbers("rerope", "distance", shapes=SMALL, **how)[0].numbers for how in ({}, {"trained_length": 20}))
     assert (own["trained_length"], own["distance"].shape) == (64, (256, 256))
-    assert (asked["trained_length"], asked["distance"].shape) == (20, (80, 80))
+    assert (given["trained_length"], given["distance"].shape) == (20, (80, 80))
     own_factor = numbers("yarn:factor=2,yarn", "temperature", shapes=SMALL, factor=8, length=2)
     scales = [float(sheet.numbers["factor"][0]) for sheet in own_factor]
     assert scales == pytest.approx([(0.1 * math.log(s) + 1) ** 2 for s in (2, 8)])
@@ -115,7 +114,7 @@ def test_frames_of_a_factor_grow_at_one_length() -> None:
     assert all(far <= 64 for far in farthest[-1:])
 
 
-def test_frames_of_a_position_end_where_asked() -> None:
+def test_frames_of_a_position_end_at_the_requested_one() -> None:
     films = frames(plot_of("clock"), request_of("rope", shapes=SMALL, position=30), count=4)
     assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
     assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
@@ -139,14 +138,14 @@ class Stairs(Scheme):
 
 def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
     with SMALL.target(Stairs) as target:
-        shown = {picture.name for picture in list_plots() if picture.shows(target)}
+        shown = {plot.name for plot in list_plots() if plot.shows(target)}
         found = plot_of("bias_curve").numbers(target, View(length=12))
     assert shown == {"bias", "bias_curve", "score", "score_curve"}
     assert found["bias"][1].tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -2, -2, -2, -2]
 
 
 @pytest.fixture
-def own_picture() -> Iterator[type[Plot]]:
+def own_plot() -> Iterator[type[Plot]]:
     list_plots()
 
     @register_plot
@@ -163,13 +162,13 @@ def own_picture() -> Iterator[type[Plot]]:
     del registry._PLOTS["slope"]
 
 
-def test_a_picture_of_ones_own(own_picture: type[Plot]) -> None:
+def test_a_registered_plot(own_plot: type[Plot]) -> None:
     assert numbers("alibi", "slope", shapes=SMALL)[0].numbers["slope"].tolist() == pytest.approx([-(2**-4), -(2**-8)])
     with pytest.raises(ValueError, match="belongs to"):
-        register_plot(type("Other", (own_picture,), {}))
+        register_plot(type("Other", (own_plot,), {}))
 
 
-def test_without_matplotlib_there_are_numbers_but_no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_there_are_numbers_but_no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     found = sheets(plot_of("code"), request_of("binary", shapes=SMALL, length=4))
     with pytest.raises(MissingExtra, match=r"hf-posenc\[plot\]"):

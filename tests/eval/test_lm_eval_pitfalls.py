@@ -113,7 +113,7 @@ def test_one_begin_token_in_rolling(llama, starting) -> None:  # 6
     assert ours == [pytest.approx(expected, rel=1e-6)]
 
 
-def test_rows_do_not_depend_on_their_company(dynamic, tokenizer) -> None:  # 7
+def test_scores_do_not_depend_on_the_batch(dynamic, tokenizer) -> None:  # 7
     pairs = [(TEXT, " x"), (TEXT * 8, " x")]
     expected = []
     for context, target in pairs:  # the last token is not read, so the text is shorter by one
@@ -126,7 +126,7 @@ def test_rows_do_not_depend_on_their_company(dynamic, tokenizer) -> None:  # 7
     assert ours == pytest.approx(expected, rel=1e-5)
 
 
-def test_rows_do_not_depend_on_what_came_before(dynamic, tokenizer) -> None:
+def test_scores_do_not_depend_on_earlier_requests(dynamic, tokenizer) -> None:
     """transformers' dynamic NTK keeps the frequencies of the longest text so far; a twentieth trap."""
     pair, longer = [(TEXT * 4, " x")], [(TEXT * 8, " x")]
     stock, ours = (cls(dynamic, tokenizer=tokenizer, max_length=500) for cls in (HFLM, PosEncLM))
@@ -137,7 +137,7 @@ def test_rows_do_not_depend_on_what_came_before(dynamic, tokenizer) -> None:
     assert scores(ours, pair) == pytest.approx(expected, rel=1e-6)
 
 
-def test_generation_does_not_depend_on_its_company(dynamic, tokenizer) -> None:  # 7, 15
+def test_generation_does_not_depend_on_the_batch(dynamic, tokenizer) -> None:  # 7, 15
     """Prompts of unlike length apart, and nothing cached under another length."""
     prompts = [(TEXT[:-3], {"until": [], "max_gen_toks": 6}), (TEXT * 8, {"until": [], "max_gen_toks": 6})]
     expected = []
@@ -264,13 +264,13 @@ def test_limit_counts_documents_at_every_length(llama, tokenizer) -> None:
     assert {(r.length, r.n) for r in evaluation.rows} == {(64, 2), (TRAINED, 2)}
 
 
-def test_what_was_measured_stands_in_the_result(llama, tokenizer) -> None:
+def test_results_hold_the_settings_of_a_task(llama, tokenizer) -> None:
     register_models()
     evaluation = evaluate(
         llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_token_nll"], lengths=[64, TRAINED], samples=2, seed=3
     )
-    told = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
-    assert {name: told[name] for name in ("lengths", "samples", "stride", "seed", "longest")} == {
+    metadata = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
+    assert {name: metadata[name] for name in ("lengths", "samples", "stride", "seed", "longest")} == {
         "lengths": (64, TRAINED), "samples": 2, "stride": 256, "seed": 3, "longest": TRAINED
     }  # fmt: skip
     config = evaluation.raw["config"]

@@ -40,7 +40,7 @@ def entry(scheme: str) -> Entry:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
-def test_the_unpatched_one_is_the_model_and_runs_beyond_its_table(kind: str) -> None:
+def test_the_unpatched_variant_is_the_model_and_runs_beyond_its_table(kind: str) -> None:
     model = made(kind)
     same = variant(model, UNPATCHED, entry("alibi"), LENGTH, 8 * TRAINED)
     ids = tokens()
@@ -66,7 +66,7 @@ def test_weights_are_shared_and_gradients_are_not(kind: str, role: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "self_extend", "dynamic_ntk"])
-def test_the_naive_one_reads_the_same(scheme: str) -> None:
+def test_naive_prefill_is_equal(scheme: str) -> None:
     model = made()
     logits = []
     for role in (PATCHED, NAIVE):
@@ -83,7 +83,7 @@ def test_the_naive_one_reads_the_same(scheme: str) -> None:
         ("yarn", False), ("alibi", False), ("sinks", False), ("fox", False),
     ],
 )  # fmt: skip
-def test_the_naive_one_decodes_the_same_and_turns_all_keys_where_they_move(scheme: str, rotates: bool) -> None:
+def test_naive_decoding_is_equal_and_rotates_all_moved_keys(scheme: str, rotates: bool) -> None:
     model, ids = made(), tokens()
     logits = []
     for role in (PATCHED, NAIVE):
@@ -101,7 +101,7 @@ def test_the_naive_one_decodes_the_same_and_turns_all_keys_where_they_move(schem
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk", "sinks"])
 @pytest.mark.parametrize("role", [UNPATCHED, PATCHED])
-def test_every_round_of_decoding_starts_alike(scheme: str, role: str) -> None:
+def test_every_round_of_decoding_starts_equally(scheme: str, role: str) -> None:
     decode = Decode(variant(made(), role, entry(scheme), LENGTH, 8 * TRAINED), tokens())
     found = []
     for calls in (1, 5, 2):
@@ -132,7 +132,7 @@ def test_prefill_of_an_encoder_is_without_its_head() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 10, 4, 2), (1, 64, 4, 3)])
-def test_shapes_that_make_no_model(shape: tuple[int, int, int, int]) -> None:
+def test_invalid_shapes_are_refused(shape: tuple[int, int, int, int]) -> None:
     with pytest.raises(OptionOutOfRange, match="shape has"):
         random_model(shape, "llama", 64, torch.float32)
     with pytest.raises(OptionOutOfRange, match="key-value"):

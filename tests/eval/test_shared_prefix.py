@@ -40,7 +40,7 @@ def test_a_chain_takes_one_pass(llama, tokenizer, order: list[tuple[str, str]]) 
         assert score == pytest.approx(logits.gather(-1, whole[len(context) :, None]).sum().item(), rel=1e-5)
 
 
-def test_choices_keep_a_pass_each(llama, tokenizer) -> None:
+def test_choices_take_one_pass_each(llama, tokenizer) -> None:
     """One begins with the other; lm-eval scores them apart, and so its numbers stay ours to the last bit."""
     lm = PosEncLM(llama, tokenizer=tokenizer)
     choices = [(PROMPT, " fox"), (PROMPT, " fox, dog"), (PROMPT, " cat")]
@@ -49,13 +49,13 @@ def test_choices_keep_a_pass_each(llama, tokenizer) -> None:
     assert together == [scored(lm, [choice])[0][0] for choice in choices]
 
 
-def test_where_the_length_matters_every_text_has_its_pass(llama, tokenizer) -> None:
+def test_length_dependent_schemes_take_one_pass_per_text(llama, tokenizer) -> None:
     patch_model(llama, "norm01", target_length=2 * TRAINED)
     _, passes = scored(PosEncLM(llama, tokenizer=tokenizer), CHAIN)
     assert passes == len(CHAIN)
 
 
-def test_a_cut_text_is_not_taken_for_its_beginning() -> None:
+def test_a_truncated_text_is_not_a_prefix() -> None:
     """Rows as they are after ``on_overflow="truncate"``: the longer one has lost its beginning."""
     requests = [(None, [1, 2, 3], [4]), (None, [1, 2, 3, 4, 5], [6])]
     whole = {(1, 2, 3): [0], (1, 2, 3, 4, 5): [1]}
@@ -63,7 +63,7 @@ def test_a_cut_text_is_not_taken_for_its_beginning() -> None:
     assert carriers({(1, 2, 3): [0], (3, 4, 5): [1]}, requests) == {}
 
 
-def test_the_longest_carries_all() -> None:
+def test_the_longest_request_answers_its_prefixes() -> None:
     requests = [(None, [1] * n, [1]) for n in (1, 3, 5)]
     rows = {(1,) * n: [place] for place, n in enumerate((1, 3, 5))}
     assert carriers(rows, requests) == {(1,): (1,) * 5, (1,) * 3: (1,) * 5}
