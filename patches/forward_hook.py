@@ -30,7 +30,7 @@ from hf_posenc.patches.cache.eviction import (
     is_fresh,
     keep_padding,
 )
-from hf_posenc.patches.cache.key_positions import CachedPositions, reads_keys, record
+from hf_posenc.patches.cache.key_positions import CachedPositions, count_on, reads_keys, record
 from hf_posenc.patches.cache.length_rotated import install_length_rotation
 from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
@@ -60,7 +60,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
-    mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
+    mask, positions, cache = kwargs.get("attention_mask"), kwargs.get("position_ids"), kwargs.get("past_key_values")
     flattens = module.__dict__[ATTENTIONS][0].flattens_ids
     tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), flattens=flattens)
     if tokens.ndim < getattr(kwargs.get("input_ids"), "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
@@ -104,7 +104,9 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     own_mask = isinstance(mask, Tensor) and mask.ndim == 4
     _prepare_cache(module, kwargs, padding, moved)
     keys = _keys(module, kwargs, padding, moved, length)
-    kwargs[KEYWORD] = ForwardContext(padding, plain and moved is None, coordinates, moved, keys, own_mask)
+    contiguous = plain and moved is None
+    counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
+    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask)
     return (), kwargs
 
 
@@ -143,7 +145,7 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
 def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor) -> Tensor | None:
     """Positions as the scheme moves them, also put into the call; None where it leaves them."""
     scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
-    if not scheme.needs_whole_text and not implements(scheme, "reposition"):
+    if not implements(scheme, "needs_whole_text") and not implements(scheme, "reposition"):
         return None
     past = 0 if cache is None else cache.get_seq_length()
     positions = kwargs.get("position_ids")
@@ -175,6 +177,9 @@ def _keys(
     positions = kwargs.get("position_ids") if moved is None else moved
     own = positions is None
     if positions is None:
+        keys = count_on(cache, length)
+        if keys is not None:
+            return keys
         positions = torch.arange(length, device=_tokens(kwargs).device)[None] + cache.get_seq_length()
     keys = record(cache, positions, padding, own=own)
     if keys.positions is not None:
