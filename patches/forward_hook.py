@@ -102,8 +102,8 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         plain = plain and in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
     own_mask = isinstance(mask, Tensor) and mask.ndim == 4
-    _prepare_cache(module, kwargs, padding, moved)
-    keys = _keys(module, kwargs, padding, moved, length)
+    _prepare_cache(module, kwargs, tokens, padding, moved)
+    keys = _keys(module, kwargs, tokens, padding, moved)
     contiguous = plain and moved is None
     counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
     kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask)
@@ -163,15 +163,15 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
     if context_parallel_active():
         refuse_context_parallel(scheme)
     if scheme.geometry.table is not None:  # the host reads its table by these
-        _put_moved(kwargs, positions, moved)
+        _put_moved(kwargs, positions, moved, len(tokens))
     return moved
 
 
 def _keys(
-    module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None, length: int
+    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, padding: Tensor | None, moved: Tensor | None
 ) -> CachedPositions | None:
     """Where all keys of this forward pass stand, recorded in its cache; None without one, or where no layer asks."""
-    cache = self_attention_cache(kwargs.get("past_key_values"))
+    cache, length = self_attention_cache(kwargs.get("past_key_values")), tokens.shape[1]
     if cache is None or length == 0 or not any(map(reads_keys, schemes_of_base(module))):
         return None
     positions = kwargs.get("position_ids") if moved is None else moved
@@ -180,14 +180,14 @@ def _keys(
         keys = count_on(cache, length)
         if keys is not None:
             return keys
-        positions = torch.arange(length, device=_tokens(kwargs).device)[None] + cache.get_seq_length()
+        positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
     keys = record(cache, positions, padding, own=own)
     if keys.positions is not None:
         check_ascending(cache, keys.positions, length, padding)
     return keys
 
 
-def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None:
+def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: int) -> None:
     """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
 
     Raises:
@@ -200,22 +200,19 @@ def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None
                 "Pass an attention_mask of shape [batch, 1, length, length] beside them."
             )
         kwargs["attention_mask"] = torch.ones(positions.shape, dtype=torch.long, device=positions.device).expand(
-            len(_tokens(kwargs)), -1
+            batch, -1
         )
     kwargs["position_ids"] = moved
 
 
-def _tokens(kwargs: dict[str, Any]) -> Tensor:
-    """Ids or embeddings of a call, whichever it has."""
-    return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"].flatten(0, -2)
-
-
-def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None) -> None:
+def _prepare_cache(
+    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, padding: Tensor | None, moved: Tensor | None
+) -> None:
     """Where layers need less than a growing cache keeps, or more, or faster, change those of one still empty."""
     attentions, config = module.__dict__[ATTENTIONS], module.config
     if not attentions[0].is_causal:
         return
-    cache, tokens = kwargs.get("past_key_values"), _tokens(kwargs)
+    cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config)

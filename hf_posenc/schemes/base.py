@@ -85,7 +85,8 @@ class Scheme(nn.Module):
     @property
     def tables(self) -> CosSinCache:
         """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
-        return self.original.__dict__.setdefault("kept_tables", CosSinCache())
+        own = self.original.__dict__
+        return own["kept_tables"] if "kept_tables" in own else own.setdefault("kept_tables", CosSinCache())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in KEPT}

@@ -115,7 +115,9 @@ class Composition(Scheme):
 
     def _part(self, hook: str) -> Scheme:
         """The part that has its own version of a hook, or any."""
-        return next((part for part in self.schemes if overrides(part, hook)), self.schemes[0])
+        parts = self.schemes
+        having = (number for number, part in enumerate(parts) if overrides(part, hook))
+        return parts[self.keep(f"part that brings {hook}", lambda: next(having, 0))]
 
     def extra_repr(self) -> str:
         return self.name

@@ -120,7 +120,7 @@ READERS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", 
 
 def reads_keys(scheme: Scheme) -> bool:
     """Whether a scheme may read key positions, beyond rotating each key once by its own."""
-    return any(implements(scheme, hook) for hook in READERS)
+    return scheme.keep("reads keys", lambda: any(implements(scheme, hook) for hook in READERS))
 
 
 def _static(tokens: Tensor) -> Tensor:
