@@ -197,7 +197,8 @@ class PatchedAttention(nn.Module):
 
     def _engine_for(self, call: AttentionCall, host: dict[str, Any], cache: Cache | None) -> ComputeCall:
         """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
-        name = self.scheme.extra_repr()
+        scheme = self.scheme
+        name = scheme.keep("its name", scheme.extra_repr)
         check_keywords(host, call.mask, call.ctx, name)
         backend, weights = self.config._attn_implementation, bool(host.get("output_attentions"))
         return engine_for(call, backend or "eager", name, cache, self.layer_idx, weights=weights)

@@ -25,6 +25,7 @@ from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
+from hf_posenc.patches.cache.key_positions import reads_keys
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput, ComputeCall
 from hf_posenc.patches.placement import holder, scheme_on
@@ -186,12 +187,25 @@ def share(plan: CallPlan) -> None:
             if all(region.rotation is None or not region.rotation.learned for region in rotations):
                 plan.rotations = rotations
         if not trained and not plan.extra_channels:
-            terms = scheme.terms(ctx)
-            if terms_are_shared(terms):
-                check_context_parallel(scheme, terms, plan.mask)
-                plan.shared = SharedTerms.of(terms)
+            plan.shared = shared_terms(scheme, ctx)
     except ReadsLayer:
         return
+    if plan.shared is not None:
+        check_context_parallel(scheme, plan.shared.terms, plan.mask)
+
+
+def shared_terms(scheme: Scheme, ctx: PositionContext) -> SharedTerms | None:
+    """Terms of all layers; None where every layer has its own. Kept with a scheme whose terms know no position."""
+    if not scheme.keep("reads positions", lambda: reads_positions(scheme)):
+        return scheme.keep("its terms", lambda: SharedTerms.of(scheme.terms(ctx)))
+    terms = scheme.terms(ctx)
+    return SharedTerms.of(terms) if terms_are_shared(terms) else None
+
+
+def reads_positions(scheme: Scheme) -> bool:
+    """Whether a scheme's terms may differ from call to call: by positions, or by what it has learned."""
+    others = implements(scheme, "query_scale") or implements(scheme, "terms")
+    return others or reads_keys(scheme) or holder(scheme) is not None
 
 
 def terms_are_shared(terms: Terms) -> bool:

@@ -30,7 +30,7 @@ from hf_posenc.patches.cache.eviction import (
     is_fresh,
     keep_padding,
 )
-from hf_posenc.patches.cache.key_positions import CachedPositions, reads_keys, record
+from hf_posenc.patches.cache.key_positions import CachedPositions, count_on, reads_keys, record
 from hf_posenc.patches.cache.length_rotated import install_length_rotation
 from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
@@ -60,7 +60,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
-    mask, positions, cache = (kwargs.get(k) for k in ("attention_mask", "position_ids", "past_key_values"))
+    mask, positions, cache = kwargs.get("attention_mask"), kwargs.get("position_ids"), kwargs.get("past_key_values")
     flattens = module.__dict__[ATTENTIONS][0].flattens_ids
     tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), flattens=flattens)
     if tokens.ndim < getattr(kwargs.get("input_ids"), "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
@@ -102,9 +102,11 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         plain = plain and in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
     own_mask = isinstance(mask, Tensor) and mask.ndim == 4
-    _prepare_cache(module, kwargs, padding, moved)
-    keys = _keys(module, kwargs, padding, moved, length)
-    kwargs[KEYWORD] = ForwardContext(padding, plain and moved is None, coordinates, moved, keys, own_mask)
+    _prepare_cache(module, kwargs, tokens, padding, moved)
+    keys = _keys(module, kwargs, tokens, padding, moved)
+    contiguous = plain and moved is None
+    counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
+    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask)
     return (), kwargs
 
 
@@ -143,7 +145,7 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
 def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor) -> Tensor | None:
     """Positions as the scheme moves them, also put into the call; None where it leaves them."""
     scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
-    if not scheme.needs_whole_text and not implements(scheme, "reposition"):
+    if not implements(scheme, "needs_whole_text") and not implements(scheme, "reposition"):
         return None
     past = 0 if cache is None else cache.get_seq_length()
     positions = kwargs.get("position_ids")
@@ -161,28 +163,31 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
     if context_parallel_active():
         refuse_context_parallel(scheme)
     if scheme.geometry.table is not None:  # the host reads its table by these
-        _put_moved(kwargs, positions, moved)
+        _put_moved(kwargs, positions, moved, len(tokens))
     return moved
 
 
 def _keys(
-    module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None, length: int
+    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, padding: Tensor | None, moved: Tensor | None
 ) -> CachedPositions | None:
     """Where all keys of this forward pass stand, recorded in its cache; None without one, or where no layer asks."""
-    cache = self_attention_cache(kwargs.get("past_key_values"))
+    cache, length = self_attention_cache(kwargs.get("past_key_values")), tokens.shape[1]
     if cache is None or length == 0 or not any(map(reads_keys, schemes_of_base(module))):
         return None
     positions = kwargs.get("position_ids") if moved is None else moved
     own = positions is None
     if positions is None:
-        positions = torch.arange(length, device=_tokens(kwargs).device)[None] + cache.get_seq_length()
+        keys = count_on(cache, length)
+        if keys is not None:
+            return keys
+        positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
     keys = record(cache, positions, padding, own=own)
     if keys.positions is not None:
         check_ascending(cache, keys.positions, length, padding)
     return keys
 
 
-def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None:
+def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: int) -> None:
     """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
 
     Raises:
@@ -195,22 +200,19 @@ def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor) -> None
                 "Pass an attention_mask of shape [batch, 1, length, length] beside them."
             )
         kwargs["attention_mask"] = torch.ones(positions.shape, dtype=torch.long, device=positions.device).expand(
-            len(_tokens(kwargs)), -1
+            batch, -1
         )
     kwargs["position_ids"] = moved
 
 
-def _tokens(kwargs: dict[str, Any]) -> Tensor:
-    """Ids or embeddings of a call, whichever it has."""
-    return kwargs["inputs_embeds"] if kwargs.get("input_ids") is None else kwargs["input_ids"].flatten(0, -2)
-
-
-def _prepare_cache(module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, moved: Tensor | None) -> None:
+def _prepare_cache(
+    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, padding: Tensor | None, moved: Tensor | None
+) -> None:
     """Where layers need less than a growing cache keeps, or more, or faster, change those of one still empty."""
     attentions, config = module.__dict__[ATTENTIONS], module.config
     if not attentions[0].is_causal:
         return
-    cache, tokens = kwargs.get("past_key_values"), _tokens(kwargs)
+    cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config)

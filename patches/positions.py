@@ -39,6 +39,7 @@ class ForwardContext:
         coordinates: the caller's 3-D ``position_ids``, as ``[batch, query, axes]``.
         moved: positions as the scheme changes them, ``[batch or 1, query]``; None where it does not.
         keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
+        counted: whether positions are the model's own, counted on from the tokens in the cache; False while tracing.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: on each device one, shared by the layers there.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
@@ -51,6 +52,7 @@ class ForwardContext:
     coordinates: Tensor | None = None
     moved: Tensor | None = None
     keys: CachedPositions | None = None
+    counted: bool = False
     own_mask: bool = False
     memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
@@ -102,6 +104,11 @@ def _context(
     forward: ForwardContext,
     causal: bool,
 ) -> PositionContext:
+    complete = forgetting is None or not forgetting.gaps
+    if forward.counted and complete and keys == past + length and (forward.keys is None or forward.keys.run == 0):
+        everyone = torch.arange(keys, device=device)[None]
+        memo = forward.memos.setdefault(device, {})
+        return PositionContext(everyone[:, past:], everyone, causal, True, memo=memo, first=past)
     index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
     if forward.moved is not None:
@@ -112,7 +119,6 @@ def _context(
         positions = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
     else:
         positions = index[None]
-    complete = forgetting is None or not forgetting.gaps
     contiguous = forward.contiguous and complete and (forward.keys is None or forward.keys.run is not None)
     positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
     real = padding

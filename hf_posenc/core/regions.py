@@ -36,6 +36,8 @@ class Band:
         Raises:
             CannotCombine: they count distance in different chunks.
         """
+        if self is other:  # as of schemes that hide nothing
+            return self
         if self.chunk != other.chunk:
             raise CannotCombine(
                 f"Bands in chunks of {self.chunk} and of {other.chunk} tokens have no common band. Keep one of them."

@@ -148,16 +148,15 @@ class Terms:
 
     def only(self, *names: str) -> bool:
         """Whether all terms but these are neutral. Every route supports the scales of queries and of all logits."""
-        neutral = {
-            "bias": len(self.bias) == 0,  # dynamo cannot negate a tuple
-            "values": len(self.values) == 0,
-            "row_scale": self.row_scale is None,
-            "regions": not self.split,
-            "visible": self.visible == EVERYTHING,
-            "rows": self.rows is None,
-            "sink": self.sink is None,
-        }
-        return all(is_neutral or name in names for name, is_neutral in neutral.items())
+        return (
+            (len(self.bias) == 0 or "bias" in names)  # dynamo cannot negate a tuple
+            and (len(self.values) == 0 or "values" in names)
+            and (self.row_scale is None or "row_scale" in names)
+            and ("regions" in names or not self.split)
+            and ("visible" in names or self.visible == EVERYTHING)
+            and (self.rows is None or "rows" in names)
+            and (self.sink is None or "sink" in names)
+        )
 
     @property
     def plain(self) -> bool:

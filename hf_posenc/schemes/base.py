@@ -5,7 +5,8 @@ Longer than other files, as it is one class: what its hooks take and return is t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -24,11 +25,14 @@ from hf_posenc.core.terms import (
     Terms,
     ValueBias,
 )
+from hf_posenc.core.tracing import is_traced
 
 if TYPE_CHECKING:
     from hf_posenc.core.record import SchemeRecord
 
 
+T = TypeVar("T")
+KEPT = ("kept_tables", "kept_answers")  # attributes of a scheme that are neither copied nor saved with it
 ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of
 
 
@@ -81,10 +85,24 @@ class Scheme(nn.Module):
     @property
     def tables(self) -> CosSinCache:
         """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
-        return self.original.__dict__.setdefault("kept_tables", CosSinCache())
+        own = self.original.__dict__
+        return own["kept_tables"] if "kept_tables" in own else own.setdefault("kept_tables", CosSinCache())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "kept_tables"}
+        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__.pop("kept_answers", None)
+        super().__setattr__(name, value)
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """``make()``, which depends on the options alone: computed once, and again after an attribute was assigned."""
+        if is_traced():  # a graph has the value itself
+            return make()
+        kept = self.__dict__.setdefault("kept_answers", {})
+        if name not in kept:
+            kept[name] = make()
+        return kept[name]
 
     def reset_parameters(self) -> None:
         """(Re)initialise learned parameters; called after construction on real tensors."""
@@ -224,7 +242,7 @@ class Scheme(nn.Module):
 
 def implements(scheme: Scheme, hook: str) -> bool:
     """Whether the scheme, or one of its composition, overrides a hook."""
-    return any(overrides(part, hook) for part in scheme.schemes)
+    return scheme.keep(hook, lambda: any(overrides(part, hook) for part in scheme.schemes))
 
 
 def overrides(scheme: Scheme, hook: str) -> bool:

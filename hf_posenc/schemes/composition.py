@@ -115,7 +115,9 @@ class Composition(Scheme):
 
     def _part(self, hook: str) -> Scheme:
         """The part that overrides a hook, else the first."""
-        return next((part for part in self.schemes if overrides(part, hook)), self.schemes[0])
+        parts = self.schemes
+        overriding = (number for number, part in enumerate(parts) if overrides(part, hook))
+        return parts[self.keep(f"part that overrides {hook}", lambda: next(overriding, 0))]
 
     def extra_repr(self) -> str:
         return self.name

@@ -9,7 +9,7 @@ not depend on later tokens. The mask is float32 for queries of any dtype: bfloat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -76,7 +76,8 @@ def _merged(values: Tensor, call: AttentionCall) -> Tensor:
 
 def _values(call: AttentionCall) -> Tensor:
     """All biases of a call, ``[batch or 1, heads, key]``."""
-    return sum(b.values for b in call.terms.bias if isinstance(b, KeyBias)) * call.terms.logit_scale  # type: ignore[return-value]
+    values = reduce(torch.add, [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)])
+    return values if call.terms.logit_scale == 1 else values * call.terms.logit_scale
 
 
 def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Partial]]]:

@@ -60,7 +60,7 @@ class Rotary(Scheme):
         return geometric(self.base, self.dims)
 
     def rotation(self) -> Rotation:
-        return self.rotation_by(self.frequencies())
+        return self.keep("its rotation", lambda: self.rotation_by(self.frequencies()))
 
     def rotation_by(self, frequencies: tuple[float, ...]) -> Rotation:
         """A rotation by these frequencies, in the scheme's layout and with its amplitude."""
@@ -124,8 +124,9 @@ class RoPE(Rotary):
         return self.scaled_as("default")
 
     def rotation(self) -> Rotation:
-        learned = self.frequencies() if self.correction is None else self.corrected(self.correction)
-        return Rotation(learned, self.layout, values=self.on_v)
+        if self.correction is not None:
+            return Rotation(self.corrected(self.correction), self.layout, values=self.on_v)
+        return self.keep("its rotation", lambda: Rotation(self.frequencies(), self.layout, values=self.on_v))
 
     def corrected(self, correction: Tensor) -> Tensor:
         """ω_m e^(δ_m) for ``correction [pairs]`` in any dtype, in float64 where the device has it.
