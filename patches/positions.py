@@ -105,7 +105,8 @@ def _context(
     causal: bool,
 ) -> PositionContext:
     complete = forgetting is None or not forgetting.gaps
-    if forward.counted and complete and keys == past + length and (forward.keys is None or forward.keys.run == 0):
+    counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
+    if counted and complete and isinstance(past, int) and keys == past + length:
         everyone = torch.arange(keys, device=device)[None]
         memo = forward.memos.setdefault(device, {})
         return PositionContext(everyone[:, past:], everyone, causal, True, memo=memo, first=past)
