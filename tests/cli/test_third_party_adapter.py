@@ -144,18 +144,18 @@ def neox() -> Iterator[Any]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_checks_of_each_kind(neox: Any, scheme: str) -> None:
-    pair = checks.longest_case(neox, scheme)
-    for check in checks.applicable_checks(pair, names=CHECKS):
-        checks.assert_passes(check.name, pair.copied() if check.copies else pair)
+    case = checks.longest_case(neox, scheme)
+    for check in checks.applicable_checks(case, names=CHECKS):
+        checks.assert_passes(check.name, case.with_copied_model() if check.needs_copy else case)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
 def test_every_check_of_every_scheme(neox: Any, scheme: str) -> None:
     try:
-        pair = checks.longest_case(neox, scheme)
+        case = checks.longest_case(neox, scheme)
     except SchemeNotDefined:
         assert scheme in ("learned_hier", "learned_interp")
         return
-    for check in checks.applicable_checks(pair):
-        checks.assert_passes(check.name, pair.copied() if check.copies else pair)
+    for check in checks.applicable_checks(case):
+        checks.assert_passes(check.name, case.with_copied_model() if check.needs_copy else case)
