@@ -179,7 +179,7 @@ def test_half_the_heads_look_back_and_half_ahead() -> None:
 @pytest.mark.parametrize(
     ("options", "geometry", "message"),
     [
-        ({"bidirectional": "asymmetric"}, {"causal": True}, "left to right"),
+        ({"bidirectional": "asymmetric"}, {"causal": True}, "this model is a decoder"),
         ({"bidirectional": "asymmetric"}, {"causal": False, "heads": 3}, "even number of heads"),
     ],
 )
