@@ -39,7 +39,7 @@ def test_a_kept_table_ends_where_it_ended(model: str) -> None:
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_a_spread_is_of_fresh_tables_only(model: str) -> None:
     build, _ = hosts.HOSTS[model]
-    with pytest.raises(OptionOutOfRange, match=r"std=0\.5 would draw nothing.+num_positions"):
+    with pytest.raises(OptionOutOfRange, match=r"std=0\.5 would have no effect.+num_positions"):
         patch_model(build(), "learned", std=0.5)
     fresh = patch_model(build(), "learned", num_positions=TRAINED, std=0.5)
     assert scheme_of(fresh).table.weight.std().item() == pytest.approx(0.5, rel=0.05)
