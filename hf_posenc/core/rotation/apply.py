@@ -65,7 +65,7 @@ def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
         cos_sin: `table` of the positions of ``x``.
     """
     length = x.shape[2]
-    if length <= ROWS or torch.is_grad_enabled() or is_traced():
+    if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: a comparison ties a graph to its length
         return _rotated(x, rotation.layout, cos_sin)
     out = torch.empty_like(x)
     for start in range(0, length, ROWS):
