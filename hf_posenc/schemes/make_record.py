@@ -48,7 +48,7 @@ def has_parameters(cls: type[Scheme]) -> bool | None:
 
     shapes = {"heads": 4, "kv_heads": 2, "head_dim": 16, "width": 64, "layers": 4}
     rotary = HostRotary(Rotation(geometric(10_000.0, 16)), 10_000.0)
-    found = set()
+    found, dtype = set(), torch.get_default_dtype()
     for provided in ({"rotary": rotary}, {"table": 16}):
         geometry = Geometry(**shapes, causal=True, trained_length=16, target_length=32, **provided)  # type: ignore[arg-type]
         with torch.random.fork_rng(devices=[]):
@@ -56,6 +56,8 @@ def has_parameters(cls: type[Scheme]) -> bool | None:
                 found.add(any(parameter.requires_grad for parameter in cls(geometry).parameters()))
             except Exception:  # whatever a scheme raises for a model that it does not support
                 continue
+            finally:
+                torch.set_default_dtype(dtype)  # a constructor that changes it is found by a check, not hidden here
     return any(found) if found else None
 
 

@@ -108,11 +108,11 @@ class Detached(Slope):
 class SlopeByLongestText(Slope):
     """A slope by the longest text seen so far."""
 
-    longest = 1
+    longest_seen = 1
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        self.longest = max(self.longest, ctx.key_positions.shape[1])
-        heads, slope = self.geometry.heads, 1 / self.longest
+        self.longest_seen = max(self.longest_seen, ctx.key_positions.shape[1])
+        heads, slope = self.geometry.heads, 1 / self.longest_seen
         return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
 
 
@@ -302,7 +302,7 @@ PLANTED: dict[type[hf_posenc.Scheme], str] = {
     DoubleGradient: "finite_differences",
     SharedByCopies: "deepcopy",
     IgnoresOption: "options",
-    ChangesPositions: "cache",
+    ChangesPositions: "position_ids",
 }
 
 
