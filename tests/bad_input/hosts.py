@@ -18,7 +18,7 @@ HOST: Errors = errors.HostConfigInvalid
 LYING: list[tuple[str, str, Any, Errors, str]] = [
     ("llama", "num_attention_heads", 8, HOST, r"8 heads .+ weights have 4 heads"),
     ("llama", "num_key_value_heads", 1, HOST, r"\(1 of keys\).+\(2 of keys\)"),
-    ("llama", "num_key_value_heads", None, HOST, r"\(None of keys\)"),
+    ("llama", "num_key_value_heads", None, errors.AdapterInvalid, "kv_heads = None.+put back"),
     ("llama", "head_dim", 8, HOST, "of 8 channels.+of 16 channels"),
     ("llama", "head_dim", 15, HOST, "of 15 channels.+of 16 channels"),
     ("llama", "max_position_embeddings", None, HOST, "max_position_embeddings.+None"),

@@ -84,5 +84,5 @@ def rows() -> list[Row]:
         Row(23, "int8 by hand", ODD, "torch.int8 numbers.+Embedding", made(whole_numbers)),
         Row(23, "float8", ODD, "float8_e4m3fn.+cannot be run", made(lambda m: m.to(torch.float8_e4m3fn))),
         Row(23, "complex", ODD, "complex64 numbers.+Embedding", made(lambda m: m.to(torch.complex64))),
-        Row(20, "two models", ODD, "holds 2 models, a GPT2Model and a LlamaModel", made(two)),
+        Row(20, "two models", ODD, "holds 2 models, a LlamaModel and a GPT2Model", made(two)),
     ]
