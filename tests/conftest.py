@@ -40,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     logging.disable_progress_bar()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seed torch for each test: what one draws depends neither on the tests before it nor on the process it runs in."""
+    torch.manual_seed(0)
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """All cores for a suite; none besides this process for files that are named, which then answer sooner."""
     return 0 if names_files(config) else None

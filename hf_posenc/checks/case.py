@@ -120,8 +120,13 @@ class Case:
         return case
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Patch ``model`` and perturb learned parameters: a table of zeros would pass every check."""
-        patch_model(model, self.scheme, **self.options)
+        """Patch ``model`` and perturb learned parameters: a table of zeros would pass every check.
+
+        Initial values are drawn from a fixed seed: the same case has the same numbers every time.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            patch_model(model, self.scheme, **self.options)
         perturb_parameters(model)
         return model
 

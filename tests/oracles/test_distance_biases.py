@@ -62,8 +62,9 @@ def kerple(scheme: Kerple, distance: Tensor) -> Tensor:
     """−r1 ln(1 + r2 |Δ|) or −r1 |Δ|^r2 of numbers held to their bounds."""
     raw = [p.detach().double() for p in (scheme.r1, scheme.r2)]
     held = [torch.log(1 + torch.exp(p)) if scheme.param == "softplus" else p for p in raw]
-    r1 = held[0].clamp(min=0.01)[:, None, None]
-    r2 = held[1].clamp(min=0.01, max=2 if scheme.kind == "power" else None)[:, None, None]
+    low = 0.0 if scheme.param == "softplus" else 0.01
+    r1 = held[0].clamp(min=low)[:, None, None]
+    r2 = held[1].clamp(min=low, max=2 if scheme.kind == "power" else None)[:, None, None]
     away = distance.abs().double()
     return -r1 * torch.log(1 + r2 * away) if scheme.kind == "log" else -r1 * away**r2
 
@@ -234,6 +235,9 @@ def test_kerple_draws_as_released_and_comes_back_from_its_bounds(kind: str) -> N
         scheme.r1.fill_(-5.0)
     bias_of(scheme, torch.arange(9)).sum().backward()
     assert (scheme.r1.grad != 0).all()  # at its lower bound and not stuck there
+    with torch.no_grad():
+        smooth.r1.fill_(-5.0)
+    assert torch.allclose(smooth.numbers()[0], torch.tensor(-5.0).exp().log1p())  # below the other's bound
 
 
 def test_powers_of_distance_zero_have_a_gradient() -> None:

@@ -38,7 +38,8 @@ class Kerple(Scheme):
     """Two trained numbers per head and layer: the depth of the penalty and its growth rate. Defined at every length.
 
     ``init`` draws them uniformly or takes the upper bounds. ``param="clamp"`` keeps them above ``eps`` as the released
-    code does, so that its numbers can be copied; ``"softplus"`` keeps them above 0 smoothly. Train after patching.
+    code does, so that its numbers can be copied; under ``"softplus"`` they are positive without a bound, and ``eps`` is
+    the smallest that is drawn. Train after patching.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class Kerple(Scheme):
     def numbers(self) -> tuple[Tensor, Tensor]:
         """r1 and r2, ``[heads]``, float32, within their bounds for any parameters."""
         highest = HIGHEST_POWER if self.kind == "power" else math.inf
-        r1, r2 = (softplus(r.float()) if self.param == "softplus" else r.float() for r in (self.r1, self.r2))
-        return _within(r1, self.eps, math.inf), _within(r2, self.eps, highest)
+        if self.param == "softplus":
+            return softplus(self.r1.float()), _within(softplus(self.r2.float()), 0.0, highest)
+        return _within(self.r1.float(), self.eps, math.inf), _within(self.r2.float(), self.eps, highest)
 
 
 def _within(numbers: Tensor, low: float, high: float) -> Tensor:
