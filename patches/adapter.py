@@ -68,6 +68,14 @@ class Adapter(ABC):
         """Self-attention modules in the order of the layers."""
         return (m for m in base.modules() if type(m) in self.attention and not getattr(m, "is_cross_attention", False))
 
+    def patched_class(self, attention: nn.Module) -> type[nn.Module]:
+        """The class that replaces an attention module's own."""
+        return self.attention[type(attention)]
+
+    def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
+        """What patched modules need to know beside their class: attributes with the prefix ``posenc_``, by default none."""
+        return iter(())
+
     @abstractmethod
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         """Modules other than attention that must change class, and the class."""

@@ -62,6 +62,11 @@ class PatchedAttention(nn.Module):
         return self.__dict__["posenc_owner"].posenc if own is None else own  # type: ignore[return-value]
 
     @property
+    def backend(self) -> str:
+        """Name of the attention implementation in use."""
+        return self.config._attn_implementation or "eager"
+
+    @property
     def live_dropout(self) -> float:
         """Probability of dropping an attention weight now; 0 outside training."""
         raise NotImplementedError
@@ -169,7 +174,7 @@ class PatchedAttention(nn.Module):
         plan: CallPlan,
     ) -> AttentionOutput:
         if plan.function is None:
-            plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, type(self).host_eager)
+            plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
         scaling = self.scaling * terms.logit_scale
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
@@ -200,8 +205,8 @@ class PatchedAttention(nn.Module):
         scheme = self.scheme
         name = scheme.keep("its name", scheme.extra_repr)
         check_keywords(host, call.mask, call.ctx, name)
-        backend, weights = self.config._attn_implementation, bool(host.get("output_attentions"))
-        return engine_for(call, backend or "eager", name, cache, self.layer_idx, weights=weights)
+        backend, weights = self.backend, bool(host.get("output_attentions"))
+        return engine_for(call, backend, name, cache, self.layer_idx, weights=weights)
 
 
 class LayerProjections:

@@ -52,6 +52,10 @@ class PlannedLayer(Protocol):
     config: Any
 
     @property
+    def backend(self) -> str:
+        """Name of the attention implementation in use."""
+
+    @property
     def scheme(self) -> Scheme:
         """The layer's own scheme, or the one its model shares."""
 
@@ -151,7 +155,7 @@ def make_plan(
 ) -> CallPlan:
     """Work out a plan; the arguments are those of `plan_of`."""
     scheme, index = scheme_on(layer.scheme, query.device), layer.layer_idx
-    backend = layer.config._attn_implementation
+    backend = layer.backend
     ctx = context_of(query, cache, index, host.get("position_ids"), forward, causal=layer.is_causal)
     given, length = mask, query.shape[2]
     if backend == "sdpa" and is_causal_only(mask, cache, index, forward):

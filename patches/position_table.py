@@ -8,28 +8,36 @@ from hf_posenc.patches.placement import scheme_on
 from hf_posenc.schemes.base import Scheme
 
 
+FIRST_ROW = "posenc_first_row"
+
+
 class SchemePositionTable(nn.Embedding):
     """Stands where the table stood and keeps its weights under their name.
 
     A scheme that keeps the table reads it, with a clear error past its end; one that brings a code of its own adds
-    that; any other adds nothing.
+    that; any other adds nothing. Where a model keeps rows for padding before it, the row of position 0 is set on the
+    module (`FIRST_ROW`).
     """
+
+    prefix = "Scheme"
 
     @property
     def scheme(self) -> Scheme:
         """The scheme of the model this table belongs to: the shared one, or the first layer's."""
         return self.__dict__["posenc_reader"].scheme
 
-    def forward(self, positions: Tensor) -> Tensor:  # type: ignore[override]
-        """``positions [batch or 1, token]`` to ``[batch or 1, token, width]``, or to a scalar zero.
+    def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
+        """``rows [batch or 1, token]`` of the table to ``[batch or 1, token, width]``, or to a scalar zero.
 
         Raises:
             PositionOutOfTable: the table is read past its end.
         """
+        first = self.__dict__.get(FIRST_ROW, 0)
+        positions = (rows - first).clamp(min=0) if first else rows  # padding has a row before the first
         scheme = scheme_on(self.scheme, positions.device)
         code = scheme.embed(positions)
         if code is not None:
             return code.to(self.weight.dtype)
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
-        return scheme.read_table(self.weight, positions)
+        return scheme.read_table(self.weight[first:], positions)

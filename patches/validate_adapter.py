@@ -142,8 +142,9 @@ def check_modules(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
         attentions, frozen = list(adapter.attentions(base)), list(adapter.frozen(base, scheme))
         swaps = [(module, new) for module, new in adapter.swaps(base, scheme)]
     for attention in attentions[:1]:
-        new = adapter.attention.get(type(attention))
-        if new is None:
+        try:
+            new = adapter.patched_class(attention)
+        except KeyError:
             _refuse(cls, f"lists a {type(attention).__name__} in attentions", "Map its class in attention")
         lacking = [name for name in READ if not hasattr(attention, name) and not hasattr(new, name)]
         if lacking:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
+        rotaries: the rotation of each layer, where layers differ; empty where all have ``rotary``.
+        windows: of each layer, how many keys a query sees; None for all of them. Empty where all layers see all.
     """
 
     heads: int
@@ -92,6 +94,17 @@ class Geometry:
     target_length: int
     rotary: HostRotary | None = None
     table: int | None = None
+    rotaries: tuple[HostRotary | None, ...] = ()
+    windows: tuple[int | None, ...] = ()
+
+    def of_layer(self, layer: int) -> Geometry:
+        """The geometry as a scheme of one layer sees it: with that layer's rotation."""
+        return replace(self, rotary=self.rotaries[layer]) if self.rotaries else self
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer needs no scheme to reach further: it sees a window of keys, or does not rotate them."""
+        windowed = bool(self.windows) and self.windows[layer] is not None
+        return windowed or (bool(self.rotaries) and self.rotaries[layer] is None)
 
     @property
     def factor(self) -> float:

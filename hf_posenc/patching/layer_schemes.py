@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
 import torch
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
 from hf_posenc.patching.preconditions.memory import check_parameter_memory
-from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.build import build
-from hf_posenc.schemes.spec import Layout, Plan
+from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan
+
+
+def layout_of(
+    spec: SchemeSpec,
+    options: Mapping[str, Any],
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None,
+    geometry: Geometry,
+) -> Layout:
+    """The scheme of every layer: by default, one that extends the context leaves layers alone that need no extension.
+
+    Raises:
+        UnknownScheme, UnknownOption, OptionOutOfRange, CannotCombine: see `hf_posenc.schemes.spec.layout`.
+    """
+    if layers == "all":
+        return layout(spec, options, None, geometry.layers)
+    chosen = layout(spec, options, layers, geometry.layers)
+    local = [layer for layer in range(geometry.layers) if geometry.is_local(layer)]
+    extends = all(cls.record.zero_shot for cls, _ in chosen.default.parts)
+    if layers is not None or not chosen.uniform or not extends or len(local) in (0, geometry.layers):
+        return chosen
+    return replace(chosen, layers={str(layer): plan("host") for layer in local})
 
 
 def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -> list[Scheme]:
@@ -27,15 +52,15 @@ def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -
     """
     for one in (chosen.default, *chosen.layers.values()):
         check_parameter_memory(one, geometry)
+    count = geometry.layers
     if chosen.uniform:
         first = build(chosen.default, geometry, adapter_name)
-        if first.shared:
-            return [first] * geometry.layers
+        if first.shared and not (geometry.rotaries and implements(first, "rotation")):
+            return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
             build(Plan(((cls, options),)), geometry, adapter_name)
-    count = geometry.layers
-    schemes = [build(chosen.plan_of(layer, count), geometry, adapter_name) for layer in range(count)]
+    schemes = [build(chosen.plan_of(layer, count), geometry.of_layer(layer), adapter_name) for layer in range(count)]
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     return schemes
 

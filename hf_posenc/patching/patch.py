@@ -10,7 +10,7 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
@@ -21,7 +21,7 @@ from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
-from hf_posenc.patching.layer_schemes import build_layer_schemes
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
@@ -30,7 +30,7 @@ from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
-from hf_posenc.schemes.spec import SchemeSpec, layout
+from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -48,19 +48,20 @@ def patch_model(
     factor: float | None = None,
     target_length: int | None = None,
     trained_length: int | None = None,
-    layers: Mapping[int | str, SchemeSpec] | None = None,
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None = None,
     **options: Any,
 ) -> M:
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a Llama, GPT-2 or BERT model with any head, or a PEFT model around one.
+        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc families` lists which.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
         trained_length: tokens the weights were trained on, where the configuration does not say it.
         layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
-            there are none, get ``scheme``.
+            there are none, get ``scheme``. By default layers that see a window of keys only, or do not rotate them,
+            keep their own positions under a scheme that extends the context; ``"all"`` gives it to them, too.
         **options: of the scheme; ``hf-posenc info NAME`` lists them.
 
     Returns:
@@ -79,7 +80,7 @@ def patch_model(
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
         lengths = resolve_lengths(configured=trained_length_of(adapter, config), factor=factor, **given)
         geometry = geometry_of(adapter, config, trained_length=lengths.trained, target_length=lengths.target)
-        chosen = layout(scheme, options, layers, geometry.layers)
+        chosen = layout_of(scheme, options, layers, geometry)
         schemes = build_layer_schemes(chosen, geometry, adapter.name)
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)

@@ -14,7 +14,8 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.patches.registry import adapter_failures, adapter_names, adapter_of_config
+from hf_posenc.patches.general.adapter import GeneralAdapter, unsupported
+from hf_posenc.patches.registry import adapter_failures, adapter_of_config
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
@@ -79,15 +80,17 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
     Raises:
         UnsupportedModel: no adapter fits.
     """
-    if isinstance(model, nn.Module):
-        for module, cls in adapted_modules(model):
-            if (base := cls().base_model(module)) is not None:
-                return base, cls()
-    raise UnsupportedModel(
-        f"No adapter knows where {type(model).__name__} keeps position; there are adapters for "
-        f"{', '.join(adapter_names())}. Write one with hf_posenc.register_adapter (see docs/add-model.md)."
-        f"{adapter_failures()}"
-    )
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    for module, cls in adapted_modules(model):
+        adapter = cls()
+        if (base := adapter.base_model(module)) is not None:
+            return base, adapter
+    general = GeneralAdapter()
+    if isinstance(model, nn.Module) and (base := general.base_model(model)) is not None:
+        return base, general
+    reason = unsupported(model)
+    raise type(reason)(f"{reason}{adapter_failures()}")
 
 
 def adapted_modules(model: nn.Module) -> Iterator[tuple[PreTrainedModel, type[Adapter]]]:

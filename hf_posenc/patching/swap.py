@@ -54,11 +54,13 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
         set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
         offload_beside(owner, "posenc", attention, offloads)
     for attention in attentions:
-        change_module_class(patch, attention, adapter.attention[type(attention)])
+        change_module_class(patch, attention, adapter.patched_class(attention))
         attention.__dict__["posenc_owner"] = base
     for module, cls in adapter.swaps(base, schemes[0]):
         change_module_class(patch, module, cls)
         module.__dict__["posenc_reader"] = attentions[0]
+    for module, attributes in adapter.attributes(base):
+        module.__dict__.update(attributes)
     freeze(patch, base, adapter.frozen(base, schemes[0]))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
@@ -148,8 +150,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
     offloads = offloads_of(base if patch.model is None else patch.model)
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
-        module.__dict__.pop("posenc_owner", None)
-        module.__dict__.pop("posenc_reader", None)
+        forget_attributes(module)
     for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
         forget_child(owner, "posenc", offloads)
         set_child(owner, "posenc", None)
@@ -168,6 +169,10 @@ def undo(base: nn.Module, patch: Patch) -> None:
     for number, hook in list(base._state_dict_pre_hooks.items()):
         if hook is write_scheme_with_adapters:
             base._state_dict_pre_hooks.pop(number)
-    base.__dict__.pop(ATTENTIONS, None)
-    base.__dict__.pop(ENTRY, None)
-    base.__dict__.pop(STASH, None)
+    forget_attributes(base)
+
+
+def forget_attributes(module: nn.Module) -> None:
+    """Remove everything that a patch has set on a module beside its class."""
+    for name in [name for name in module.__dict__ if name.startswith("posenc_")]:
+        module.__dict__.pop(name)

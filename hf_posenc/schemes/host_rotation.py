@@ -1,27 +1,29 @@
-"""The model's own rotation, from its configuration; remaps, masks and temperatures work on top of it."""
+"""The model's own positions, as they are: its rotation or its position table, with any scaling that it has already.
+
+Remaps, masks and temperatures work on top of them and bring this scheme along by themselves. Under its own name it
+stands for layers that another scheme leaves alone, as in ``layers={"::2": "host"}``.
+"""
 
 from __future__ import annotations
 
-from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
-from hf_posenc.core.record import SchemeRecord
+from hf_posenc.core.geometry import Rotation
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import register_scheme
 
 
+@register_scheme("host", aliases=("own", "unchanged"), zero_shot=True)
 class HostRotation(Scheme):
-    """Not chosen by name: part of every composition that keeps the rotation of its model."""
+    """Each layer keeps the rotation that it has, or none."""
 
-    record = SchemeRecord("host", title="The model's own rotation.")
     replaces_host = False
 
-    def __init__(self, geometry: Geometry, rotary: HostRotary) -> None:
-        super().__init__(geometry)
-        self.rotary = rotary
-
-    def rotation(self) -> Rotation:
-        return self.rotary.rotation
+    def rotation(self) -> Rotation | None:
+        rotary = self.geometry.rotary
+        return None if rotary is None else rotary.rotation
 
     def logit_scale(self) -> float:
-        return self.rotary.logit_scale
+        rotary = self.geometry.rotary
+        return 1.0 if rotary is None else rotary.logit_scale
 
     @property
     def unchanged_below(self) -> int:

@@ -52,13 +52,14 @@ def check_complete(config: Mapping[str, Any], where: str) -> None:
             raise HostConfigInvalid(f"{name} of {where} is None. Set it to the length the model was built with.")
     if ROTATIONS[0] not in config:
         return
-    rotation = config[ROTATIONS[0]]
-    for name in ("rope_type", "rope_theta"):
-        if not isinstance(rotation, Mapping) or rotation.get(name) is None:
-            raise HostConfigInvalid(
-                f"{ROTATIONS[0]} of {where} have no {name}, they are {shown(rotation)}. "
-                "Put back those that the model was built with."
-            )
+    given = config[ROTATIONS[0]]
+    for rotation in rotations(ROTATIONS[0], given, where) if isinstance(given, Mapping) else [given]:
+        for name in ("rope_type", "rope_theta"):
+            if not isinstance(rotation, Mapping) or rotation.get(name) is None:
+                raise HostConfigInvalid(
+                    f"{ROTATIONS[0]} of {where} have no {name}, they are {shown(rotation)}. "
+                    "Put back those that the model was built with."
+                )
 
 
 def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:

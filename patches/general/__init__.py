@@ -1,0 +1,1 @@
+"""The general adapter: any model of transformers whose attention goes through `AttentionInterface`."""

@@ -1,0 +1,173 @@
+"""The adapter of every model that has none of its own: what it says of a model was observed, not read from its code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patches.general.attention import goes_through_interface, intercepted
+from hf_posenc.patches.general.classes import above, below, own_class
+from hf_posenc.patches.general.observation import Observation
+from hf_posenc.patches.general.observe import observe
+from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
+from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
+from hf_posenc.patches.rotary_host import AddsPositionCode
+from hf_posenc.schemes.base import Scheme, implements
+
+OBSERVATION = "posenc_observation"  # of a patched base model
+OF_THE_PATCH = ("position_scheme", "max_position_embeddings")  # entries of a configuration that a patch changes
+
+_KNOWN: dict[tuple[type, str], Observation] = {}
+
+
+class GeneralAdapter(Adapter):
+    """Where a model keeps position whose attention goes through `AttentionInterface`.
+
+    An instance belongs to the model that `base_model` was called with.
+    """
+
+    name = "general"
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {}
+    base_class: ClassVar[type[nn.Module]] = type("NoClass", (nn.Module,), {})
+    length_dependent = ("dynamic", "longrope")
+
+    def __init__(self) -> None:
+        self.base: Any = None
+
+    def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
+        """The innermost model of transformers with token embeddings and attention; None where there are several."""
+        found = [module for module in model.modules() if reads_tokens(module)]
+        inner = [one for one in found if not any(other is not one and _holds(one, other) for other in found)]
+        self.base = inner[0] if len(inner) == 1 else None
+        return self.base  # type: ignore[no-any-return]
+
+    @property
+    def observation(self) -> Observation:
+        """What was observed of the model, now or when one of its class and configuration was first met."""
+        kept = self.base.__dict__.get(OBSERVATION)
+        if kept is not None:
+            return kept  # type: ignore[no-any-return]
+        entries = {name: value for name, value in self.base.config.to_dict().items() if name not in OF_THE_PATCH}
+        key = type(self.base), json.dumps(entries, sort_keys=True, default=str)
+        if key not in _KNOWN:
+            _KNOWN[key] = observe(self.base)
+        return _KNOWN[key]
+
+    def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
+        seen = self.observation
+        rotaries = tuple(one.rotary for one in seen.attentions)
+        windows = tuple(one.window for one in seen.attentions)
+        tables = [self.base.get_submodule(name).num_embeddings - first for name, first in seen.tables.items()]
+        return Geometry(
+            heads=seen.heads, kv_heads=seen.kv_heads, head_dim=seen.head_dim, width=config.hidden_size,
+            layers=len(seen.attentions), causal=seen.causal,
+            trained_length=trained_length, target_length=target_length,
+            rotary=next((r for r, w in zip(rotaries, windows, strict=True) if r is not None and w is None), None)
+            or next((r for r in rotaries if r is not None), None),
+            table=min(tables, default=None),
+            rotaries=rotaries if len(set(rotaries)) > 1 else (),
+            windows=windows if any(windows) and None in windows else (),
+        )  # fmt: skip
+
+    def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
+        return (base.get_submodule(one.name) for one in self.observation.attentions)
+
+    def patched_class(self, attention: nn.Module) -> type[nn.Module]:
+        return intercepted(type(attention))
+
+    def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        for name in self.observation.rotaries:
+            yield base.get_submodule(name), above(type(base.get_submodule(name)), SilentRotary)
+        for name in self.observation.tables:
+            yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
+        if implements(scheme, "embed") and not self.observation.tables:
+            layer = self._first_layer(base)
+            yield layer, above(type(layer), AddsPositionCode)
+
+    def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
+        seen = self.observation
+        yield base, {OBSERVATION: seen}
+        for name, shape in seen.rotaries.items():
+            yield base.get_submodule(name), {SILENT: shape}
+        for name, first in seen.tables.items():
+            yield base.get_submodule(name), {FIRST_ROW: first}
+        for one in seen.attentions:
+            order = None if one.first == 0 else rotated_first(one.first, one.rotary.rotation.dims, seen.head_dim)  # type: ignore[union-attr]
+            yield base.get_submodule(one.name), {"posenc_observed": one, "posenc_channels": order}
+
+    def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
+        if scheme.replaces_host and not scheme.keeps_table:
+            for name in self.observation.tables:
+                yield base.get_submodule(name).weight  # type: ignore[misc]
+
+    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
+        seen = self.observation
+        first = self._first_layer(base)
+        if isinstance(first, AddsPositionCode):
+            hidden = first.coded(hidden, positions)
+        for name, row in seen.tables.items():
+            table: Any = base.get_submodule(name)
+            patched = isinstance(table, SchemePositionTable)
+            hidden = hidden + (
+                SchemePositionTable.forward(table, positions + row)
+                if patched
+                else nn.functional.embedding(positions + row, table.weight)
+            )
+        out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
+        return out[0] if isinstance(out, tuple) else out
+
+    def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
+        if not self.observation.causal or base.config._attn_implementation != "eager":
+            return None
+        length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
+        return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
+
+    def _first_layer(self, base: nn.Module) -> nn.Module:
+        """The layer of the first attention: the module in a list of layers that holds it."""
+        parts = self.observation.attentions[0].name.split(".")
+        end = next((number for number, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
+        return base.get_submodule(".".join(parts[: end + 1]))
+
+
+def reads_tokens(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers that embeds tokens itself, and whose attention can be intercepted."""
+    if not isinstance(module, PreTrainedModel):
+        return False
+    try:
+        embedding = module.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return False
+    return isinstance(embedding, nn.Embedding) and any(map(goes_through_interface, module.modules()))
+
+
+def rotated_first(first: int, dims: int, head_dim: int) -> Tensor:
+    """Indices that put the channels ``first`` to ``first + dims`` of a head before the others."""
+    channels = torch.arange(head_dim)
+    inside = (channels >= first) & (channels < first + dims)
+    return torch.cat((channels[inside], channels[~inside]))
+
+
+def _holds(one: nn.Module, other: nn.Module) -> bool:
+    return any(module is other for module in one.modules())
+
+
+def unsupported(model: nn.Module) -> UnsupportedModel:
+    """Why a model has no adapter, not even this one."""
+    inside = [type(module).__name__ for module in model.modules() if reads_tokens(module)]
+    if len(inside) > 1:
+        return UnsupportedModel(
+            f"This {type(model).__name__} holds several models that read tokens ({', '.join(inside)}). "
+            "Patch one of them, such as model.get_decoder()."
+        )
+    return UnsupportedModel(
+        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that it "
+        "cannot be intercepted. Write an adapter for it (see docs/add-model.md)."
+    )

@@ -1,0 +1,196 @@
+"""Attention of any class that hands its queries and keys to `AttentionInterface`: the model's own forward, intercepted.
+
+The forward runs as it is, with a rotation by nothing and without a KV cache, and calls the attention function that its
+configuration names: `attend_as_patched`, registered here with transformers, which goes on with the new queries, keys
+and values. Norms, clipping, fused projections and gates are therefore the model's own, whatever they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
+from hf_posenc.patches.general.classes import above, own_class
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
+INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
+CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
+CACHES = ("past_key_values", "past_key_value", "layer_past")  # what transformers' attention modules call a KV cache
+
+
+@dataclass
+class LayerCall:
+    """What a patched layer's own forward is not given, kept for `attend_as_patched`.
+
+    Attributes:
+        hidden: input of the layer, ``[batch, query, width]``.
+        cache: the call's KV cache.
+        captured: takes queries and keys, where they are asked for and nothing is to be attended to.
+    """
+
+    hidden: Tensor
+    cache: Cache | None
+    captured: list[Tensor] | None = None
+
+
+def attend_as_patched(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **host: Any,
+) -> AttentionOutput:
+    """The attention function of patched layers: takes over from the model's own forward. Shapes as of transformers'."""
+    call: LayerCall = host.pop(CALL)
+    first = module.channel_order
+    if first is not None:
+        query, key = query[..., first], key[..., first]
+    if call.captured is not None:
+        call.captured += [query, key]
+        return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
+    module.__dict__["posenc_dropout"] = dropout
+    module.__dict__["posenc_scaling"] = scaling
+    return module.attend(query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host)
+
+
+AttentionInterface.register(INTERFACE, attend_as_patched)
+
+
+class InterceptedAttention(PatchedAttention):
+    """Mixin of a model's own attention class: see `intercepted`."""
+
+    prefix = "Patched"
+
+    @property
+    def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
+        """The eager attention function of the model."""
+        return eager_of(own_class(type(self)))
+
+    @property
+    def backend(self) -> str:
+        """The attention implementation of the model; this layer's own configuration names `INTERFACE`."""
+        return self.__dict__["posenc_owner"].config._attn_implementation
+
+    @property
+    def config(self) -> Any:  # type: ignore[override]
+        """The model's configuration, in a copy that names `INTERFACE` as the attention function."""
+        real, own = self.__dict__["config"], self.__dict__.get("posenc_config")
+        if own is None or own[0] is not real:
+            own = self.__dict__["posenc_config"] = real, config_of_layers(real)
+        return own[1]
+
+    @config.setter
+    def config(self, value: Any) -> None:
+        self.__dict__["config"] = value
+
+    @property
+    def is_causal(self) -> bool:  # type: ignore[override]
+        """Whether tokens attend to earlier ones only, as it was observed."""
+        return bool(self.__dict__["posenc_owner"].__dict__["posenc_observation"].causal)
+
+    @is_causal.setter
+    def is_causal(self, value: bool) -> None:
+        self.__dict__["is_causal"] = value
+
+    @property
+    def scaling(self) -> float:  # type: ignore[override]
+        """Factor of q · k, as the model's own forward hands it over."""
+        return float(self.__dict__.get("scaling", self.__dict__.get("posenc_scaling", 1.0)))
+
+    @scaling.setter
+    def scaling(self, value: float) -> None:
+        self.__dict__["scaling"] = value
+
+    @property
+    def layer_idx(self) -> int | None:  # type: ignore[override]
+        """Number of the layer in the KV cache."""
+        return self.__dict__.get("layer_idx")
+
+    @layer_idx.setter
+    def layer_idx(self, value: int | None) -> None:
+        self.__dict__["layer_idx"] = value
+
+    @property
+    def channel_order(self) -> Tensor | None:
+        """Indices that put the rotated channels of a head first; None where they are."""
+        return self.__dict__.get("posenc_channels")
+
+    @property
+    def live_dropout(self) -> float:
+        return self.__dict__.get("posenc_dropout", 0.0)
+
+    def project_query(self, x: Tensor) -> Tensor:
+        return self._captured(x)[0][0]
+
+    def project_key(self, x: Tensor) -> Tensor:
+        return self._captured(x)[1][0]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward, without its KV cache."""
+        call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
+        hidden = call[parameters_of(type(self))[0]]
+        caches = [call.pop(name) for name in CACHES if name in call]
+        cache = next((one for one in caches if one is not None), None)
+        call.setdefault(CALL, LayerCall(hidden, cache))
+        return super().forward(**call)
+
+    def _captured(self, x: Tensor) -> list[Tensor]:
+        """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
+        call = LayerCall(x[None], None, captured=[])
+        zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
+        self.__dict__["posenc_observed"].run(self.__dict__["posenc_owner"], x[None], zeros, None, extra={CALL: call})
+        return call.captured  # type: ignore[return-value]
+
+
+def intercepted(cls: type[nn.Module]) -> type[nn.Module]:
+    """The patched class of an attention class of transformers."""
+    return above(cls, InterceptedAttention)
+
+
+@cache
+def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:
+    """The eager attention function that stands beside an attention class, or a subclass of it."""
+    for one in cls.__mro__:
+        found = getattr(sys.modules.get(one.__module__), "eager_attention_forward", None)
+        if found is not None:
+            return found
+    raise UnsupportedModel(
+        f"{cls.__name__} has no eager attention function in its module. Write an adapter for this model."
+    )
+
+
+def goes_through_interface(module: nn.Module) -> bool:
+    """Whether a module asks `AttentionInterface` for its attention function."""
+    forward: Any = inspect.unwrap(own_class(type(module)).forward)
+    return "ALL_ATTENTION_FUNCTIONS" in getattr(getattr(forward, "__code__", None), "co_names", ())
+
+
+def config_of_layers(config: Any, name: str = INTERFACE) -> Any:
+    """A shallow copy of a model's configuration that names an attention function, for its attention modules alone."""
+    own = copy.copy(config)
+    own._attn_implementation_internal = name
+    return own
+
+
+@cache
+def parameters_of(cls: type[nn.Module]) -> tuple[str, ...]:
+    """Names of what an attention class takes, its input first."""
+    forward: Any = own_class(cls).forward
+    return tuple(inspect.signature(inspect.unwrap(forward)).parameters)[1:]

@@ -1,0 +1,41 @@
+"""Classes made of a model's own class and a mixin, the same one every time, which copies and pickles can make again."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+
+@cache
+def above(cls: type[nn.Module], mixin: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of ``cls`` whose methods are those of ``mixin`` first."""
+    return _made(mixin, mixin, cls)
+
+
+@cache
+def below(cls: type[nn.Module], mixin: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of ``cls`` that calls ``mixin`` where ``cls`` calls a class that both derive from."""
+    return mixin if cls in mixin.__mro__ else _made(mixin, cls, mixin)
+
+
+def own_class(cls: type[nn.Module]) -> type[nn.Module]:
+    """The model's own class, of a class made here; any other as it is."""
+    return cls.__dict__.get("own_class", cls)
+
+
+def _made(mixin: type[nn.Module], *bases: type[nn.Module]) -> type[nn.Module]:
+    own = next(one for one in bases if one is not mixin)
+    members = {"__module__": __name__, "__reduce_ex__": _reduce, "own_class": own, "recipe": (bases[0] is mixin, mixin)}
+    return type(f"{mixin.prefix}{own.__name__}", bases, members)  # type: ignore[attr-defined]
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    first, mixin = type(self).recipe
+    return _blank, (first, type(self).own_class, mixin), dict(self.__dict__)
+
+
+def _blank(first: bool, cls: type[nn.Module], mixin: type[nn.Module]) -> nn.Module:
+    made = (above if first else below)(cls, mixin)
+    return made.__new__(made)

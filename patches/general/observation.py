@@ -1,0 +1,130 @@
+"""What the general adapter knows of a model: which modules keep position, and how they are called.
+
+Plain values, with modules by their names in the base model: one observation serves all models of a class and
+configuration, their copies, and their patched state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.core.geometry import HostRotary
+
+class Stand(Enum):
+    """What stands in an observed call for a tensor that every call has its own of."""
+
+    HIDDEN = "the layer's input"
+    POSITIONS = "positions of its tokens"
+    MASK = "the attention mask"
+
+
+@dataclass(frozen=True)
+class RotaryObservation:
+    """A module that turns positions into cosines and sines, and one kind of call of it.
+
+    Attributes:
+        name: of the module.
+        args: of the call, with `Stand` in the place of tensors; ``kwargs`` likewise.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def call(self, base: nn.Module, hidden: Tensor, positions: Tensor) -> Any:
+        """What the module returns for ``positions [batch or 1, token]``."""
+        given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions}
+        args, kwargs = [filled(value, given) for value in self.args], filled_all(self.kwargs, given)
+        return base.get_submodule(self.name)(*args, **kwargs)
+
+
+def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
+    """A value of a call, or what is given for it."""
+    return given[value] if isinstance(value, Stand) else value
+
+
+def filled_all(call: Mapping[str, Any], given: Mapping[Stand, Any]) -> dict[str, Any]:
+    """The arguments of a call, with what is given in its place."""
+    return {name: filled(value, given) for name, value in call.items()}
+
+
+@dataclass(frozen=True)
+class AttentionObservation:
+    """One self-attention module and the call that its layer makes.
+
+    Attributes:
+        name: of the module.
+        call: every argument by the name of its parameter, with `Stand` in the place of tensors.
+        rotations: arguments that a rotary module made, and that call of it.
+        rotary: what it does to queries and keys; None where nothing.
+        first: the first rotated channel of a head.
+        window: keys that a query sees at most; None for all before it.
+    """
+
+    name: str
+    call: Mapping[str, Any]
+    rotations: Mapping[str, RotaryObservation]
+    rotary: HostRotary | None = None
+    first: int = 0
+    window: int | None = None
+
+    def run(
+        self,
+        base: nn.Module,
+        hidden: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        extra: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
+        """What the module returns for ``hidden [1, token, width]`` at ``positions [1, token]``, on its own."""
+        call = filled_all(self.call, {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask})
+        call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
+        return base.get_submodule(self.name)(**call, **extra)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """How a model knows position.
+
+    Attributes:
+        attentions: self-attention modules in the order of the layers.
+        rotaries: names of the modules that turn positions into cosines and sines, and the shape of what they return: how
+            many axes of positions it has, the sizes of the others, and whether it is complex.
+        tables: names of position tables, and the row of position 0 in each.
+        heads: of queries; ``kv_heads`` of keys, with ``head_dim`` channels.
+        causal: whether tokens attend to earlier ones only.
+    """
+
+    attentions: tuple[AttentionObservation, ...]
+    rotaries: Mapping[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
+    tables: Mapping[str, int] = field(default_factory=dict)
+    heads: int = 1
+    kv_heads: int = 1
+    head_dim: int = 1
+    causal: bool = True
+
+
+def identity_like(rotation: Any) -> Any:
+    """A rotation by nothing, of the shapes of ``rotation``; None where that is no rotation.
+
+    A rotation is a complex tensor of one modulus, or a pair of real ones whose squares add up to a constant.
+    """
+    if isinstance(rotation, Tensor) and rotation.is_complex():
+        return torch.ones_like(rotation) if _constant(rotation.abs()) else None
+    if not isinstance(rotation, (tuple, list)) or len(rotation) != 2:
+        return None
+    cos, sin = rotation
+    if not (isinstance(cos, Tensor) and isinstance(sin, Tensor) and cos.shape == sin.shape and cos.is_floating_point()):
+        return None
+    return (torch.ones_like(cos), torch.zeros_like(sin)) if _constant(cos.double() ** 2 + sin.double() ** 2) else None
+
+
+def _constant(size: Tensor) -> bool:
+    return size.numel() > 0 and bool((size.amax() - size.amin()) <= 0.02 * size.amax().clamp(min=1e-6))

@@ -1,0 +1,28 @@
+"""Switch off the rotary modules of a model, so that its own forward rotates nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+SILENT = "posenc_silent"
+"""On a silent rotary module: axes of positions in what it returns, the sizes of the others, whether it is complex."""
+
+
+class SilentRotary(nn.Module):
+    """Mixin of a rotary module: returns cosines of one and sines of zero, by which a model's forward rotates nothing."""
+
+    prefix = "Silent"
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """A rotation by nothing for all positions, of the shapes that the model's own would have, without memory."""
+        positions = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and not x.is_floating_point())
+        hidden = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()), None)
+        axes, trailing, is_complex = self.__dict__[SILENT]
+        dtype = torch.complex64 if is_complex else torch.float32 if hidden is None else hidden.dtype
+        shape = (*positions.shape[-axes:], *trailing)
+        one = torch.ones((), dtype=dtype, device=positions.device).expand(shape)
+        return one if is_complex else (one, torch.zeros((), dtype=dtype, device=positions.device).expand(shape))
