@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -65,6 +66,16 @@ class PatchedAttention(nn.Module):
     def backend(self) -> str:
         """Name of the attention implementation in use."""
         return self.config._attn_implementation or "eager"
+
+    @property
+    def score_factor(self) -> float:
+        """Factor of q · k, before any of the scheme."""
+        return self.scaling
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query of this layer sees at most; None for all before it."""
+        return None
 
     @property
     def live_dropout(self) -> float:
@@ -175,7 +186,7 @@ class PatchedAttention(nn.Module):
     ) -> AttentionOutput:
         if plan.function is None:
             plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
-        scaling = self.scaling * terms.logit_scale
+        scaling = self.score_factor * terms.logit_scale
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(
@@ -190,8 +201,11 @@ class PatchedAttention(nn.Module):
         cache: Cache | None,
         chosen: dict[Hashable, ComputeCall] | None = None,
     ) -> AttentionOutput:
+        softcap, own_sink = host.get("softcap"), host.get("s_aux")
+        if own_sink is not None:
+            terms, chosen = with_sink(terms, own_sink), None  # every layer has its own
         reread = None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
+        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.score_factor, self.live_dropout, reread, softcap=softcap)
         if chosen is None:
             return self._engine_for(call, host, cache)(call)
         kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)
@@ -207,6 +221,11 @@ class PatchedAttention(nn.Module):
         check_keywords(host, call.mask, call.ctx, name)
         backend, weights = self.backend, bool(host.get("output_attentions"))
         return engine_for(call, backend, name, cache, self.layer_idx, weights=weights)
+
+
+def with_sink(terms: Terms, own: Tensor) -> Terms:
+    """Terms with the model's own attention sink ``[heads]``, beside one that the scheme may have."""
+    return replace(terms, sink=own if terms.sink is None else torch.logaddexp(own.float(), terms.sink.float()))
 
 
 class LayerProjections:

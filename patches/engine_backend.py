@@ -42,6 +42,11 @@ def engine_for(
         BackendCannotCarry: the backend cannot compute the call.
     """
     mask: Any = call.mask
+    if call.softcap is not None and backend not in ENGINE_BACKENDS:
+        raise BackendCannotCarry(
+            f"This model bounds its attention scores, which scheme {scheme!r} does not compute under {backend!r}. "
+            'Use model.set_attn_implementation("eager") or "sdpa".'
+        )
     if backend == "flex_attention":
         return partial(_by_package, flex.attend, mask)
     if backend in flash_attn.BACKENDS and (mask is None or mask.ndim == 2):

@@ -67,7 +67,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         mask = mask.flatten(0, 1)  # as the ids were
     length = tokens.shape[1]
     check_kind(cache)
-    check_layers(self_attention_cache(cache), length, schemes_of_base(module))
+    check_layers(self_attention_cache(cache), length, schemes_of_base(module), module.__dict__[ATTENTIONS])
     check_positions(positions, tokens)
     pages = paged_cache(kwargs)
     if pages is None:  # else the mask is transformers' own, over the keys of all requests

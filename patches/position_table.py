@@ -27,17 +27,18 @@ class SchemePositionTable(nn.Embedding):
         return self.__dict__["posenc_reader"].scheme
 
     def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
-        """``rows [batch or 1, token]`` of the table to ``[batch or 1, token, width]``, or to a scalar zero.
+        """``rows [batch or 1, token]``, or ``[token]``, of the table to ``[…, width]``, or to a scalar zero.
 
         Raises:
             PositionOutOfTable: the table is read past its end.
         """
         first = self.__dict__.get(FIRST_ROW, 0)
         positions = (rows - first).clamp(min=0) if first else rows  # padding has a row before the first
+        positions = positions if positions.ndim > 1 else positions[None]
         scheme = scheme_on(self.scheme, positions.device)
         code = scheme.embed(positions)
         if code is not None:
-            return code.to(self.weight.dtype)
+            return code.to(self.weight.dtype).reshape(*rows.shape, -1)
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
-        return scheme.read_table(self.weight[first:], positions)
+        return scheme.read_table(self.weight[first:], positions).reshape(*rows.shape, -1)

@@ -41,7 +41,7 @@ class ForwardContext:
         keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
         counted: whether positions are the model's own, counted on from the tokens in the cache; False while tracing.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
-        memos: on each device one, shared by the layers there.
+        memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
             memo, which they hold: they would then wait for the garbage collector.
         contexts: positions as layers with the same device and cache state see them. Likewise.
@@ -54,7 +54,7 @@ class ForwardContext:
     keys: CachedPositions | None = None
     counted: bool = False
     own_mask: bool = False
-    memos: dict[torch.device, dict[Hashable, object]] = field(default_factory=dict)
+    memos: dict[tuple[torch.device, int], dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ def _context(
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and complete and isinstance(past, int) and keys == past + length:
         everyone = torch.arange(keys, device=device)[None]
-        memo = forward.memos.setdefault(device, {})
+        memo = forward.memos.setdefault((device, keys), {})
         return PositionContext(everyone[:, past:], everyone, causal, True, memo=memo, first=past)
     index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
@@ -126,22 +126,30 @@ def _context(
     if uncached or forward.moved is not None:
         key_positions = positions
     else:
-        columns = torch.arange(keys, device=device)
+        dropped = slid_out(past, length, keys)
+        columns = torch.arange(dropped, dropped + keys, device=device)
         if forgetting is not None and not complete:
             columns = forgetting.columns(length, device)
+            real = None if real is None else real[:, columns]
+        elif dropped:
             real = None if real is None else real[:, columns]
         if forward.keys is not None:
             key_positions = forward.keys.at(columns)
         else:
             key_positions = inferred_positions(padding, positions, past, columns)
             if not forward.contiguous:  # what is new stands where the caller says
-                start = past if complete else len(columns) - length
+                start = past if complete and dropped == 0 else len(columns) - length
                 key_positions = _with_own(key_positions, positions, start)
-    memo = forward.memos.setdefault(device, {})
+    memo = forward.memos.setdefault((device, keys), {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     return PositionContext(
         positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
     )
+
+
+def slid_out(past: int | Tensor, length: int, keys: int) -> int:
+    """How many keys a layer with a sliding window has dropped; a static one counts in a tensor, and drops none."""
+    return max(0, past + length - keys) if isinstance(past, int) else 0
 
 
 def _first(
@@ -172,7 +180,7 @@ def is_causal_only(mask: object, cache: Cache | None, layer: int | None, forward
 
 
 def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:
-    """Tokens the cache holds before this call, and keys it will return after it."""
+    """Tokens the cache has seen before this call, and keys it will return after it: the newest, where it drops some."""
     if cache is None:
         return 0, length
     keys, _ = cache.get_mask_sizes(length, layer)

@@ -25,6 +25,7 @@ HARMLESS = frozenset(
         *("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
         *("max_length_q", "max_length_k"),  # said by the borders, too
         "sliding_window",  # said by the mask, too
+        *("softcap", "s_aux"),  # which the engine takes into account
     )
 )
 BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k")  # of texts packed into one row

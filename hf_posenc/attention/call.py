@@ -29,6 +29,7 @@ class AttentionCall:
         dropout: probability of dropping an attention weight.
         reread: ``(length, position of the first key, function of columns)`` to all keys rotated for queries of that
             length, from a cache that stores them; None without such a cache.
+        softcap: the model's own bound c of scores: c · tanh(score / c), before anything is added; None for none.
         start: index of the first query among the keys; None where the queries are the last of them.
     """
 
@@ -42,6 +43,7 @@ class AttentionCall:
     dropout: float = 0.0
     reread: Callable[[int, Tensor, Callable[[slice], Tensor]], Tensor] | None = None
     start: int | None = None
+    softcap: float | None = None
 
     @property
     def query_length(self) -> int:

@@ -26,6 +26,7 @@ from hf_posenc.attention.routes import (
 Compute = Callable[[AttentionCall], Tensor]
 
 ROUTES = {
+    "capped": (lambda call: call.softcap is not None, dense_blocks.attend_by_blocks),
     "rows": (length_rotation.accepts, length_rotation.attend),
     "any length": (exported.accepts, exported.attend),
     "key bias": (key_bias.accepts, key_bias.attend),

@@ -167,7 +167,10 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def scaled_scores(attention: nn.Module, factor: float) -> Iterator[None]:
     """Run the block with the module's scores multiplied by ``factor``."""
-    scaling: Any = attention.scaling
+    scaling: Any = getattr(attention, "scaling", None)
+    if scaling is None:  # a class that computes the factor in its forward: the scores are as they are
+        yield
+        return
     attention.scaling = scaling * factor
     try:
         yield

@@ -127,7 +127,7 @@ def is_left_padded(padding: Tensor) -> bool:
 
 def is_fresh(cache: Cache | None) -> bool:
     """Whether it is a growing cache in which nothing was written yet."""
-    return type(cache) is DynamicCache and not any(layer.is_initialized for layer in cache.layers)
+    return type(cache) is DynamicCache and not any(getattr(layer, "is_initialized", True) for layer in cache.layers)
 
 
 def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:

@@ -1,12 +1,13 @@
 """Refuse a KV cache whose layers cannot hold what attention needs, before anything is computed.
 
-Llama, GPT-2 and BERT attend to every key. transformers has cache layers for other models, too: some drop the keys that
-left a sliding window, some hold a recurrent state and no keys.
+Some of transformers' cache layers drop the keys that left a sliding window, which only layers with that window may have;
+some hold a recurrent state and no keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from transformers import cache_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, QuantizedLayer
@@ -22,13 +23,16 @@ GROWING = (DynamicLayer, PreallocatedLayer, LengthRotatedLayer, EvictingLayer)  
 FRESH = "Pass DynamicCache(), or none."
 
 
-def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme]) -> None:
+def check_layers(
+    cache: Cache | None, length: int, schemes: Iterable[Scheme], attentions: Iterable[Any]
+) -> None:
     """Refuse a cache of which a layer holds no keys, has dropped some, or rounds what a scheme sums over.
 
     Args:
         cache: of self-attention.
         length: number of new tokens.
         schemes: of the layers of the model.
+        attentions: patched modules of the model; each says which layer of the cache is its own, and its window.
 
     Raises:
         BackendCannotCarry: it rounds what a scheme stores beside the keys.
@@ -37,9 +41,12 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme]) ->
     for number, layer in enumerate(() if cache is None else cache.layers):
         if type(layer) in GROWING:  # the usual case, checked at every decoded token
             continue
+        own = next((one for one in attentions if one.layer_idx == number), None)
+        if own is None:  # of a layer that is no attention
+            continue
         if not isinstance(layer, CacheLayerMixin):
             raise InvalidInput(f"Layer {number} of the cache is a {type(layer).__name__}, which holds no keys. {FRESH}")
-        if layer.is_sliding and layer.get_mask_sizes(length)[1] > 0:
+        if layer.is_sliding and own.window is None and layer.get_mask_sizes(length)[1] > 0:
             raise InvalidInput(
                 f"Layer {number} of the cache is a {type(layer).__name__} that has dropped keys, and the attention of "
                 f"this model has no sliding window. {FRESH}"

@@ -15,7 +15,7 @@ from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patches.general.attention import goes_through_interface, intercepted
 from hf_posenc.patches.general.classes import above, below, own_class
-from hf_posenc.patches.general.observation import Observation
+from hf_posenc.patches.general.observation import Observation, channels_of
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
@@ -100,7 +100,7 @@ class GeneralAdapter(Adapter):
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
         for one in seen.attentions:
-            order = None if one.first == 0 else rotated_first(one.first, one.rotary.rotation.dims, seen.head_dim)  # type: ignore[union-attr]
+            order = channels_of(one, seen.head_dim)
             yield base.get_submodule(one.name), {"posenc_observed": one, "posenc_channels": order}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
@@ -146,13 +146,6 @@ def reads_tokens(module: nn.Module) -> bool:
     except (AttributeError, NotImplementedError):
         return False
     return isinstance(embedding, nn.Embedding) and any(map(goes_through_interface, module.modules()))
-
-
-def rotated_first(first: int, dims: int, head_dim: int) -> Tensor:
-    """Indices that put the channels ``first`` to ``first + dims`` of a head before the others."""
-    channels = torch.arange(head_dim)
-    inside = (channels >= first) & (channels < first + dims)
-    return torch.cat((channels[inside], channels[~inside]))
 
 
 def _holds(one: nn.Module, other: nn.Module) -> bool:

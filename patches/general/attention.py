@@ -1,6 +1,6 @@
 """Attention of any class that hands its queries and keys to `AttentionInterface`: the model's own forward, intercepted.
 
-The forward runs as it is, with a rotation by nothing and without a KV cache, and calls the attention function that its
+The forward runs as it is, with a rotation by nothing and a KV cache that takes nothing, and calls the attention function that its
 configuration names: `attend_as_patched`, registered here with transformers, which goes on with the new queries, keys
 and values. Norms, clipping, fused projections and gates are therefore the model's own, whatever they are.
 """
@@ -46,6 +46,20 @@ class LayerCall:
     captured: list[Tensor] | None = None
 
 
+class Untouched:
+    """A KV cache as the model's own forward sees it: it can be asked anything, and hands new keys back unchanged."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["cache"], name)
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """The new keys and values alone: `attend_as_patched` caches them."""
+        return keys, values
+
+
 def attend_as_patched(
     module: Any,
     query: Tensor,
@@ -66,7 +80,7 @@ def attend_as_patched(
         call.captured += [query, key]
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
     module.__dict__["posenc_dropout"] = dropout
-    module.__dict__["posenc_scaling"] = scaling
+    module.__dict__["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
     return module.attend(query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host)
 
 
@@ -110,13 +124,13 @@ class InterceptedAttention(PatchedAttention):
         self.__dict__["is_causal"] = value
 
     @property
-    def scaling(self) -> float:  # type: ignore[override]
+    def score_factor(self) -> float:
         """Factor of q · k, as the model's own forward hands it over."""
-        return float(self.__dict__.get("scaling", self.__dict__.get("posenc_scaling", 1.0)))
+        return self.__dict__["posenc_scaling"]  # type: ignore[no-any-return]
 
-    @scaling.setter
-    def scaling(self, value: float) -> None:
-        self.__dict__["scaling"] = value
+    @property
+    def window(self) -> int | None:
+        return self.__dict__["posenc_observed"].window  # type: ignore[no-any-return]
 
     @property
     def layer_idx(self) -> int | None:  # type: ignore[override]
@@ -143,11 +157,13 @@ class InterceptedAttention(PatchedAttention):
         return self._captured(x)[1][0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward, without its KV cache."""
+        """The model's own forward, and a KV cache that it leaves to the scheme."""
         call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
         hidden = call[parameters_of(type(self))[0]]
-        caches = [call.pop(name) for name in CACHES if name in call]
-        cache = next((one for one in caches if one is not None), None)
+        cache = None
+        for name in CACHES:
+            if call.get(name) is not None:
+                cache, call[name] = call[name], Untouched(call[name])
         call.setdefault(CALL, LayerCall(hidden, cache))
         return super().forward(**call)
 

@@ -85,6 +85,7 @@ class AttentionObservation:
     ) -> Any:
         """What the module returns for ``hidden [1, token, width]`` at ``positions [1, token]``, on its own."""
         call = filled_all(self.call, {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask})
+        call.setdefault("position_ids", positions)
         call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
         return base.get_submodule(self.name)(**call, **extra)
 
@@ -100,6 +101,8 @@ class Observation:
         tables: names of position tables, and the row of position 0 in each.
         heads: of queries; ``kv_heads`` of keys, with ``head_dim`` channels.
         causal: whether tokens attend to earlier ones only.
+        mixes_otherwise: whether other modules than attention mix tokens, and so carry their order: state-space, linear
+            and convolution layers.
     """
 
     attentions: tuple[AttentionObservation, ...]
@@ -109,6 +112,16 @@ class Observation:
     kv_heads: int = 1
     head_dim: int = 1
     causal: bool = True
+    mixes_otherwise: bool = False
+
+
+def channels_of(layer: AttentionObservation, head_dim: int) -> Tensor | None:
+    """Indices that put the rotated channels of a head before the others; None where they are."""
+    if layer.first == 0 or layer.rotary is None:
+        return None
+    channels = torch.arange(head_dim)
+    inside = (channels >= layer.first) & (channels < layer.first + layer.rotary.rotation.dims)
+    return torch.cat((channels[inside], channels[~inside]))
 
 
 def identity_like(rotation: Any) -> Any:

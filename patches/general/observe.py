@@ -1,76 +1,30 @@
-"""Observe a model on a few tokens: its attention calls, rotary modules and position tables, and measure its rotation.
-
-A copy of the model is run, which shares its weights: the live model may be in use. Every attention module of the copy
-is called twice with the same input, as its layer calls it and with a rotation by nothing; queries and keys, which both
-calls hand to the attention function, give the rotation.
-"""
+"""What an observed run says of a model: its layers, their rotations and windows, and its position tables."""
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 from transformers.cache_utils import Cache
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.general.attention import CACHES, goes_through_interface, parameters_of
-from hf_posenc.patches.general.classes import below
+from hf_posenc.patches.general.attention import CACHES, parameters_of
+from hf_posenc.patches.general.blindness import check_blindness
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     Observation,
     RotaryObservation,
     Stand,
-    identity_like,
 )
+from hf_posenc.patches.general.observer import Observer, copy_sharing_weights, inputs_of, observed, takes_positions
 
-INTERFACE = "hf_posenc_observer"
+TOKENS = 16  # of a model that counts positions itself
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
-OBSERVER = "posenc_observer"
-
-
-@dataclass
-class Observer:
-    """Takes notes while a copy of a model runs."""
-
-    positions: Tensor
-    silent: bool = False
-    rotations: dict[int, tuple[str, tuple[Any, ...], Mapping[str, Any], Any]] = field(default_factory=dict)
-    rotaries: dict[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
-    tables: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, tuple[dict[str, Any], list[tuple[Tensor, Tensor, dict[str, Any]]]]] = field(default_factory=dict)
-    handed: list[tuple[Tensor, Tensor, dict[str, Any]]] = field(default_factory=list)
-
-
-def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **call: Any) -> tuple[Tensor, None]:
-    """The attention function of an observed copy: notes queries and keys, and attends eagerly."""
-    observer: Observer = module.__dict__[OBSERVER]
-    observer.handed.append((query, key, {**call, "value": value, "mask": mask}))
-    scaling = call.get("scaling") or query.shape[-1] ** -0.5
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * scaling
-    scores = scores if mask is None else scores + mask[..., : key.shape[2]]
-    return (scores.softmax(-1) @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(INTERFACE, hand_over)
-AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
-
-
-def copy_sharing_weights(base: nn.Module) -> nn.Module:
-    """A copy of a module and all in it, with the same parameter and buffer tensors, in evaluation mode."""
-    shared: dict[int, Any] = {id(one): one for one in (*base.parameters(), *base.buffers())}
-    return copy.deepcopy(base, shared).eval()
 
 
 def positions_to_measure(config: Any) -> list[int]:
@@ -88,103 +42,14 @@ def observe(base: Any) -> Observation:
     Raises:
         UnsupportedModel: its positions cannot be told from what it computes.
     """
-    places = positions_to_measure(base.config)
-    device = next(base.parameters()).device
-    observer = Observer(torch.tensor([places], device=device))
+    places = positions_to_measure(base.config) if takes_positions(base) else list(range(TOKENS))
+    observer = Observer(torch.tensor([places], device=next(base.parameters()).device))
     model = copy_sharing_weights(base)
-    model.config._attn_implementation_internal = INTERFACE
-    with torch.no_grad(), ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(_noted(observer, name, module))
+    with observed(model, observer):
         model(**inputs_of(model, observer.positions))
-    return read(model, observer, places)
-
-
-def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
-    """A call of a base model on as many tokens as there are ``positions [1, token]``."""
-    vocabulary = model.get_input_embeddings().num_embeddings
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(3, vocabulary - 1), vocabulary, positions.shape, generator=draw).to(positions.device)
-    given = {"input_ids": ids}
-    takes = inspect.signature(type(model).forward).parameters
-    if "position_ids" in takes:
-        given["position_ids"] = positions
-    if "use_cache" in takes:
-        given["use_cache"] = False
-    return given
-
-
-@contextmanager
-def _noted(observer: Observer, name: str, module: nn.Module) -> Iterator[None]:
-    """Take notes of the calls of one module while the block runs."""
-    handles: list[Any] = []
-    if goes_through_interface(module):
-        module.__dict__[OBSERVER] = observer
-        note = partial(_note_attention, observer, name)
-        handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-    elif isinstance(module, nn.Embedding):
-        module.__dict__[OBSERVER] = partial(_note_table, observer, name)
-        module.__class__ = below(type(module), ObservedTable)
-    elif not any(True for _ in module.parameters()):
-        handles.append(module.register_forward_hook(partial(_note_rotation, observer, name), with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _note_rotation(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
-    nothing = identity_like(out)
-    if nothing is None:
-        return None
-    one = out if isinstance(out, Tensor) else out[0]
-    axes = 2 if one.shape[:2] == observer.positions.shape else 1
-    if one.shape[:axes] != observer.positions.shape[-axes:]:
-        return None
-    observer.rotaries[name] = (axes, tuple(one.shape[axes:]), isinstance(out, Tensor))
-    observer.rotations[id(out)] = (name, args, kwargs, out)
-    return nothing if observer.silent else None
-
-
-class ObservedTable(nn.Embedding):
-    """Mixin of an embedding of an observed copy: notes which rows are read."""
-
-    prefix = "Observed"
-
-    def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
-        """As of `nn.Embedding`."""
-        self.__dict__[OBSERVER](rows)
-        return super().forward(rows)
-
-
-def _note_table(observer: Observer, name: str, rows: Any) -> None:
-    if not isinstance(rows, Tensor) or rows.shape[-1:] != observer.positions.shape[-1:]:
-        return
-    offset = rows.reshape(-1, rows.shape[-1])[:1] - observer.positions
-    if bool((offset == offset[..., :1]).all()):
-        observer.tables[name] = int(offset[0, 0])
-
-
-def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-    """Call the module twice before its layer does: as it will be called, and with a rotation by nothing."""
-    if observer.silent or OBSERVER in kwargs:
-        return
-    call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
-    if name in observer.calls:  # weights that several layers share
-        return
-    forward = type(module).forward
-    observer.handed = handed = []
-    forward(module, **call)
-    observer.silent = True
-    try:
-        silenced = {key: identity_like(v) if id(v) in observer.rotations else v for key, v in call.items()}
-        forward(module, **silenced)
-    finally:
-        observer.silent = False
-    observer.handed = []
-    if len(handed) == 2:
-        observer.calls[name] = (call, handed)
+    seen = read(model, observer, places)
+    check_blindness(model, seen)
+    return seen
 
 
 def read(model: Any, observer: Observer, places: list[int]) -> Observation:
@@ -220,8 +85,9 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     query = handed[0][0]
     mask = handed[0][2]["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
+    others = mixes_otherwise(model, [one.name for one in found])
     shapes = {"heads": query.shape[1], "kv_heads": handed[0][1].shape[1], "head_dim": query.shape[-1]}
-    return Observation(tuple(found), observer.rotaries, observer.tables, causal=causal, **shapes)
+    return Observation(tuple(found), observer.rotaries, observer.tables, causal=causal, mixes_otherwise=others, **shapes)
 
 
 def agreed(model: Any, layer: int, fits: list[Fit | None], rounding: float) -> Fit | None:
@@ -316,3 +182,20 @@ def _stand_in(observer: Observer, value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return Stand.POSITIONS if not value.is_floating_point() else Stand.HIDDEN
+
+
+def mixes_otherwise(model: nn.Module, attentions: list[str]) -> bool:
+    """Whether other modules than attention mix tokens: some layers have none, or there are convolutions.
+
+    Args:
+        model: a base model.
+        attentions: names of its attention modules, such as ``layers.3.self_attn``.
+    """
+    if any(isinstance(module, nn.Conv1d) for module in model.modules()):
+        return True
+    parts = attentions[0].split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+    if number is None:
+        return False
+    layers: Any = model.get_submodule(".".join(parts[:number]))
+    return len({name.split(".")[number] for name in attentions}) < len(layers)

@@ -2,6 +2,8 @@
 
     o_i = Σ_j softmax_j(logit_scale · row_scale_i · (q_i · k_j · scaling + bias_ij)) v_j       over visible j
 
+A model's own bound of its scores (``softcap``) acts on q_i · k_j · scaling alone.
+
 Memory is O(rows · keys · heads) for one block, and in training each block is recomputed in the backward pass
 instead of being stored. With one block of all queries it is the reference that returns the attention weights.
 """
@@ -97,6 +99,8 @@ def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: s
     region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
     scores = products(query, keys[number]) * call.scaling
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
 
 

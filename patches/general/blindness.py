@@ -1,0 +1,74 @@
+"""Check that what was observed of a model is all that tells it positions.
+
+Two halves, on a few tokens: with its positions off, permuting the tokens permutes the outputs; and with the measured
+rotation put back where our attention will apply it, the outputs are those of the model itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.general.fit_rotation import ROUNDING
+from hf_posenc.patches.general.observation import Observation
+from hf_posenc.patches.general.observer import Observer, inputs_of, observed
+
+TOKENS = 12
+REMEDY = "Write an adapter for it (see docs/add-model.md)."
+
+
+def check_blindness(model: Any, seen: Observation) -> None:
+    """Refuse a model whose positions were not found, or not all of them.
+
+    Args:
+        model: the observed copy.
+        seen: what was observed of it.
+
+    Raises:
+        UnsupportedModel: as it says.
+    """
+    positions = torch.arange(TOKENS, device=next(model.parameters()).device)[None]
+    call = inputs_of(model, positions)
+    limit = 10 * ROUNDING.get(next(model.parameters()).dtype, max(ROUNDING.values()))
+    stock = outputs(model, Observer(positions), call)
+    restored = Observer(positions, restored={one.name: one for one in seen.attentions})
+    change = deviation(outputs(model, silenced(restored), call), stock) if not seen.tables else 0.0
+    if change > limit:
+        raise UnsupportedModel(
+            f"The rotation of this {type(model).__name__} was measured, but applied to its queries and keys it gives "
+            f"other outputs than the model's own, by {change:.1e} of their spread. {REMEDY}"
+        )
+    if seen.mixes_otherwise:
+        return
+    order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(1)).to(positions.device)
+    everything = torch.zeros(1, 1, TOKENS, TOKENS, device=positions.device, dtype=stock.dtype)
+    call = {**call, "attention_mask": everything}
+    straight = outputs(model, silenced(Observer(positions)), call)
+    permuted = outputs(model, silenced(Observer(positions)), {**call, "input_ids": call["input_ids"][:, order]})
+    change = deviation(permuted, straight[:, order])
+    if change > limit:
+        raise UnsupportedModel(
+            f"With its rotations and position tables off, this {type(model).__name__} still knows the order of its "
+            f"tokens: permuting them changes its outputs by {change:.1e} of their spread. {REMEDY}"
+        )
+
+
+def silenced(observer: Observer) -> Observer:
+    """The same observer, for a run without positions."""
+    observer.silent = True
+    return observer
+
+
+def outputs(model: nn.Module, observer: Observer, call: dict[str, Any]) -> Tensor:
+    """Hidden states of one run, ``[1, token, width]``, in at least float32."""
+    observer.calls = {name: None for name, _ in model.named_modules()}  # type: ignore[misc]  # nothing is called twice
+    with observed(model, observer):
+        return model(**call)[0].float()  # type: ignore[no-any-return]
+
+
+def deviation(one: Tensor, two: Tensor) -> float:
+    """Largest difference, in standard deviations of the second."""
+    return float((one - two).abs().max() / two.std().clamp(min=1e-6))

@@ -1,0 +1,177 @@
+"""Run a copy of a model on a few tokens and note what its attention, rotary modules and position tables are called with.
+
+The copy shares its weights with the live model, which may be in use. Every attention module of it is called twice with
+the same input, as its layer calls it and with a rotation by nothing; queries and keys, which both calls hand to the
+attention function, give the rotation.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+
+from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
+from hf_posenc.patches.general.classes import below, own_class
+from hf_posenc.patches.general.observation import AttentionObservation, channels_of, identity_like
+
+INTERFACE = "hf_posenc_observer"
+OBSERVER = "posenc_observer"
+
+Handed = tuple[Tensor, Tensor, dict[str, Any]]
+
+
+@dataclass
+class Observer:
+    """Notes of a run of a copy, or what the copy is to do in one.
+
+    Attributes:
+        positions: of the tokens, ``[1, token]``.
+        silent: whether rotary modules rotate by nothing, and position tables read nothing.
+        restored: rotations to apply to the queries and keys of each attention module, by its name.
+        rotations: by identity of what they returned, calls of rotary modules.
+        rotaries: by name, the shapes that rotary modules return; see `Observation.rotaries`.
+        tables: by name, the row of position 0 of position tables.
+        calls: by name, the call of each attention module and what it handed over, rotated and not.
+        handed: what the attention function was given in the present call.
+    """
+
+    positions: Tensor
+    silent: bool = False
+    restored: Mapping[str, AttentionObservation] = field(default_factory=dict)
+    rotations: dict[int, tuple[str, tuple[Any, ...], Mapping[str, Any], Any]] = field(default_factory=dict)
+    rotaries: dict[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, tuple[dict[str, Any], list[Handed]]] = field(default_factory=dict)
+    handed: list[Handed] = field(default_factory=list)
+
+
+def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **call: Any) -> Any:
+    """The attention function of an observed copy: notes queries and keys, and attends eagerly."""
+    observer, name = module.__dict__[OBSERVER]
+    observer.handed.append((query, key, {**call, "mask": mask}))
+    layer = observer.restored.get(name)
+    if layer is not None and layer.rotary is not None:
+        order = channels_of(layer, query.shape[-1])
+        query, key = (x if order is None else x[..., order] for x in (query, key))
+        turns = table(layer.rotary.rotation, observer.positions)
+        query, key = (rotate(x, layer.rotary.rotation, turns) for x in (query, key))
+        query = query * layer.rotary.logit_scale
+    return eager_of(own_class(type(module)))(module, query, key, value, mask, **call)
+
+
+AttentionInterface.register(INTERFACE, hand_over)
+AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+
+
+def copy_sharing_weights(base: nn.Module) -> Any:
+    """A copy of a module and all in it, with the same parameter and buffer tensors, in evaluation mode."""
+    shared: dict[int, Any] = {id(one): one for one in (*base.parameters(), *base.buffers())}
+    copied: Any = copy.deepcopy(base, shared).eval()
+    copied.config._attn_implementation_internal = INTERFACE
+    return copied
+
+
+@contextmanager
+def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
+    """Take notes of what a copy does while the block runs it."""
+    with torch.no_grad(), ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(_noted(observer, name, module))
+        yield
+
+
+@contextmanager
+def _noted(observer: Observer, name: str, module: nn.Module) -> Iterator[None]:
+    handles: list[Any] = []
+    if goes_through_interface(module):
+        module.__dict__[OBSERVER] = observer, name
+        note = partial(_note_attention, observer, name)
+        handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
+    elif isinstance(module, nn.Embedding):
+        module.__dict__[OBSERVER] = observer, name
+        module.__class__ = below(own_class(type(module)), ObservedTable)
+    elif not any(True for _ in module.parameters()):
+        handles.append(module.register_forward_hook(partial(_note_rotation, observer, name), with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class ObservedTable(nn.Embedding):
+    """Mixin of an embedding of an observed copy: notes whether its rows are positions."""
+
+    prefix = "Observed"
+
+    def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
+        """As of `nn.Embedding`; zero where the observer is to silence a position table."""
+        observer, name = self.__dict__[OBSERVER]
+        found = super().forward(rows)
+        if isinstance(rows, Tensor) and rows.shape[-1:] == observer.positions.shape[-1:]:
+            offset = rows.reshape(-1, rows.shape[-1])[:1] - observer.positions
+            if bool((offset == offset[..., :1]).all()):
+                observer.tables[name] = int(offset[0, 0])
+                return torch.zeros_like(found) if observer.silent else found
+        return found
+
+
+def _note_rotation(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+    nothing = identity_like(out)
+    if nothing is None:
+        return None
+    one = out if isinstance(out, Tensor) else out[0]
+    axes = 2 if one.shape[:2] == observer.positions.shape else 1
+    if one.shape[:axes] != observer.positions.shape[-axes:]:
+        return None
+    observer.rotaries[name] = (axes, tuple(one.shape[axes:]), isinstance(out, Tensor))
+    observer.rotations[id(out)] = (name, args, kwargs, out)
+    return nothing if observer.silent else None
+
+
+def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Call the module twice before its layer does: as it will be called, and with a rotation by nothing."""
+    if observer.silent or observer.restored or name in observer.calls:  # a module may serve several layers
+        return
+    call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
+    forward = type(module).forward
+    observer.handed = handed = []
+    forward(module, **call)
+    observer.silent = True
+    try:
+        silenced = {key: identity_like(v) if id(v) in observer.rotations else v for key, v in call.items()}
+        forward(module, **silenced)
+    finally:
+        observer.silent = False
+    observer.handed = []
+    if len(handed) == 2:
+        observer.calls[name] = (call, handed)
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Whether a base model can be told the positions of its tokens."""
+    return "position_ids" in inspect.signature(type(model).forward).parameters
+
+
+def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
+    """A call of a base model on as many tokens as there are ``positions [1, token]``."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(min(3, vocabulary - 1), vocabulary, positions.shape, generator=draw).to(positions.device)
+    given = {"input_ids": ids}
+    if takes_positions(model):
+        given["position_ids"] = positions
+    if "use_cache" in inspect.signature(type(model).forward).parameters:
+        given["use_cache"] = False
+    return given
