@@ -61,6 +61,9 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
     mask, positions, cache = kwargs.get("attention_mask"), kwargs.get("position_ids"), kwargs.get("past_key_values")
+    by_kind = mask if isinstance(mask, dict) else None  # `generate` makes one for each kind of layer
+    if by_kind is not None:
+        mask = next((one for one in by_kind.values() if one is not None), None)
     flattens = module.__dict__[ATTENTIONS][0].flattens_ids
     tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), flattens=flattens)
     if tokens.ndim < getattr(kwargs.get("input_ids"), "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
@@ -101,12 +104,15 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         kwargs["position_ids"] = positions = positions_in_range(positions, padding)
         plain = plain and in_steps_of_one(positions)
     moved = _moved(module, kwargs, length, tokens)
-    own_mask = isinstance(mask, Tensor) and mask.ndim == 4
+    own_mask = by_kind is None and isinstance(mask, Tensor) and mask.ndim == 4
+    if by_kind is not None:
+        kwargs["attention_mask"] = by_kind
     _prepare_cache(module, kwargs, tokens, padding, moved)
     keys = _keys(module, kwargs, tokens, padding, moved)
     contiguous = plain and moved is None
     counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
-    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask)
+    here = _positions(kwargs, tokens) if moved is None else moved
+    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask, here)
     return (), kwargs
 
 
@@ -140,6 +146,14 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
     if shared is not None:
         return [shared]  # type: ignore[list-item]
     return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
+
+
+def _positions(kwargs: dict[str, Any], tokens: Tensor) -> Tensor:
+    """Positions of the new tokens, ``[batch or 1, query]``: the caller's, or counted on from the cache."""
+    given, cache = kwargs.get("position_ids"), self_attention_cache(kwargs.get("past_key_values"))
+    if given is not None:
+        return given
+    return torch.arange(tokens.shape[1], device=tokens.device)[None] + (0 if cache is None else cache.get_seq_length())
 
 
 def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor) -> Tensor | None:

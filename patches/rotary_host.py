@@ -73,10 +73,12 @@ class DisabledRotary(nn.Module):
 class AddsPositionCode(nn.Module):
     """Mixin of a model's first layer, where a scheme that adds codes to the embeddings adds them."""
 
+    prefix = "Embedding"
+
     def forward(self, hidden_states: Tensor, *args: Any, **call: Any) -> Any:
         """The model's own forward on ``hidden_states`` plus the code of every position."""
-        told = call.get(KEYWORD)
-        positions = call["position_ids"] if told is None or told.moved is None else told.moved
+        forward = call.get(KEYWORD)
+        positions = call["position_ids"] if forward is None else forward.positions
         return super().forward(self.coded(hidden_states, positions), *args, **call)
 
     def coded(self, hidden_states: Tensor, positions: Tensor) -> Tensor:

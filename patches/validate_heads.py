@@ -37,10 +37,11 @@ def check_heads(base: nn.Module, geometry: Geometry) -> None:
             "Return [heads, token, head_dim] and [kv_heads, token, head_dim]."
         )
     found = (query.shape[0], key.shape[0], query.shape[2])
-    told = (geometry.heads, geometry.kv_heads, geometry.head_dim)
-    if found != told:
+    first = geometry.of_layer(0)
+    stated = (first.heads, first.kv_heads, first.head_dim)
+    if found != stated:
         raise HostConfigInvalid(
-            f"The configuration of this {type(base).__name__} tells of {_described(*told)}, and its weights have "
+            f"The configuration of this {type(base).__name__} tells of {_described(*stated)}, and its weights have "
             f"{_described(*found)}. Put back the configuration that the model was built with, or correct the geometry "
             "of the adapter."
         )

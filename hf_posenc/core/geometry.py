@@ -66,6 +66,17 @@ class HostRotary:
 
 
 @dataclass(frozen=True)
+class LayerKind:
+    """What a layer has of its own: heads, rotation, and how many keys a query sees (None for all before it)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary: HostRotary | None = None
+    window: int | None = None
+
+
+@dataclass(frozen=True)
 class Geometry:
     """Adapter → scheme: the shapes of a model and the lengths of a patch.
 
@@ -80,8 +91,7 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
-        rotaries: the rotation of each layer, where layers differ; empty where all have ``rotary``.
-        windows: of each layer, how many keys a query sees; None for all of them. Empty where all layers see all.
+        kinds: what each layer has of its own, where layers differ; empty where they do not.
     """
 
     heads: int
@@ -94,17 +104,19 @@ class Geometry:
     target_length: int
     rotary: HostRotary | None = None
     table: int | None = None
-    rotaries: tuple[HostRotary | None, ...] = ()
-    windows: tuple[int | None, ...] = ()
+    kinds: tuple[LayerKind, ...] = ()
 
     def of_layer(self, layer: int) -> Geometry:
-        """The geometry as a scheme of one layer sees it: with that layer's rotation."""
-        return replace(self, rotary=self.rotaries[layer]) if self.rotaries else self
+        """The geometry as a scheme of one layer sees it: with that layer's heads and rotation."""
+        if not self.kinds:
+            return self
+        own = self.kinds[layer]
+        return replace(self, heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, rotary=own.rotary)
 
     def is_local(self, layer: int) -> bool:
         """Whether a layer needs no scheme to reach further: it sees a window of keys, or does not rotate them."""
-        windowed = bool(self.windows) and self.windows[layer] is not None
-        return windowed or (bool(self.rotaries) and self.rotaries[layer] is None)
+        own = self.kinds[layer] if self.kinds else None
+        return own is not None and (own.window is not None or (own.rotary is None and self.rotary is not None))
 
     @property
     def factor(self) -> float:

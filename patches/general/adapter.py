@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.geometry import Geometry, LayerKind
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patches.general.attention import goes_through_interface, intercepted
@@ -58,23 +58,22 @@ class GeneralAdapter(Adapter):
         entries = {name: value for name, value in self.base.config.to_dict().items() if name not in OF_THE_PATCH}
         key = type(self.base), json.dumps(entries, sort_keys=True, default=str)
         if key not in _KNOWN:
-            _KNOWN[key] = observe(self.base)
+            _KNOWN[key] = observe(type(self.base), self.base.config)
         return _KNOWN[key]
 
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
         seen = self.observation
-        rotaries = tuple(one.rotary for one in seen.attentions)
-        windows = tuple(one.window for one in seen.attentions)
-        tables = [self.base.get_submodule(name).num_embeddings - first for name, first in seen.tables.items()]
+        kinds = tuple(
+            LayerKind(one.shape.heads, one.shape.kv_heads, one.shape.head_dim, one.rotary, one.window)
+            for one in seen.attentions
+        )
+        first = next((kind for kind in kinds if kind.rotary and not kind.window), None)
+        first = first or next((kind for kind in kinds if kind.rotary), kinds[0])
+        tables = [self.base.get_submodule(name).num_embeddings - row for name, row in seen.tables.items()]
         return Geometry(
-            heads=seen.heads, kv_heads=seen.kv_heads, head_dim=seen.head_dim, width=config.hidden_size,
-            layers=len(seen.attentions), causal=seen.causal,
-            trained_length=trained_length, target_length=target_length,
-            rotary=next((r for r, w in zip(rotaries, windows, strict=True) if r is not None and w is None), None)
-            or next((r for r in rotaries if r is not None), None),
-            table=min(tables, default=None),
-            rotaries=rotaries if len(set(rotaries)) > 1 else (),
-            windows=windows if any(windows) and None in windows else (),
+            heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
+            layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
+            rotary=first.rotary, table=min(tables, default=None), kinds=kinds if len(set(kinds)) > 1 else (),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
@@ -100,7 +99,7 @@ class GeneralAdapter(Adapter):
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
         for one in seen.attentions:
-            order = channels_of(one, seen.head_dim)
+            order = channels_of(one)
             yield base.get_submodule(one.name), {"posenc_observed": one, "posenc_channels": order}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:

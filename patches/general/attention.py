@@ -22,6 +22,7 @@ from transformers import AttentionInterface
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.positions import KEYWORD
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
@@ -38,11 +39,13 @@ class LayerCall:
     Attributes:
         hidden: input of the layer, ``[batch, query, width]``.
         cache: the call's KV cache.
+        kept: keywords that the model's own forward may not hand on: positions, and the context of the forward pass.
         captured: takes queries and keys, where they are asked for and nothing is to be attended to.
     """
 
     hidden: Tensor
     cache: Cache | None
+    kept: dict[str, Any]
     captured: list[Tensor] | None = None
 
 
@@ -81,7 +84,11 @@ def attend_as_patched(
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
     module.__dict__["posenc_dropout"] = dropout
     module.__dict__["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return module.attend(query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host)
+    host = {**call.kept, **host}
+    mixed, weights = module.attend(
+        query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host
+    )
+    return mixed.contiguous(), weights  # as attention functions of transformers return it
 
 
 AttentionInterface.register(INTERFACE, attend_as_patched)
@@ -164,12 +171,13 @@ class InterceptedAttention(PatchedAttention):
         for name in CACHES:
             if call.get(name) is not None:
                 cache, call[name] = call[name], Untouched(call[name])
-        call.setdefault(CALL, LayerCall(hidden, cache))
+        kept = {name: call[name] for name in ("position_ids", KEYWORD) if name in call}
+        call.setdefault(CALL, LayerCall(hidden, cache, kept))
         return super().forward(**call)
 
     def _captured(self, x: Tensor) -> list[Tensor]:
         """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
-        call = LayerCall(x[None], None, captured=[])
+        call = LayerCall(x[None], None, {}, captured=[])
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
         self.__dict__["posenc_observed"].run(self.__dict__["posenc_owner"], x[None], zeros, None, extra={CALL: call})
         return call.captured  # type: ignore[return-value]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.general.fit_rotation import ROUNDING
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of, observed
 
 TOKENS = 12
+LIMIT = 1e-3  # of the spread of the outputs; rounding is a hundredth of it, a forgotten position a thousand times it
 REMEDY = "Write an adapter for it (see docs/add-model.md)."
 
 
@@ -24,7 +24,7 @@ def check_blindness(model: Any, seen: Observation) -> None:
     """Refuse a model whose positions were not found, or not all of them.
 
     Args:
-        model: the observed copy.
+        model: the observed stand-in.
         seen: what was observed of it.
 
     Raises:
@@ -32,11 +32,10 @@ def check_blindness(model: Any, seen: Observation) -> None:
     """
     positions = torch.arange(TOKENS, device=next(model.parameters()).device)[None]
     call = inputs_of(model, positions)
-    limit = 10 * ROUNDING.get(next(model.parameters()).dtype, max(ROUNDING.values()))
     stock = outputs(model, Observer(positions), call)
     restored = Observer(positions, restored={one.name: one for one in seen.attentions})
     change = deviation(outputs(model, silenced(restored), call), stock) if not seen.tables else 0.0
-    if change > limit:
+    if change > LIMIT:
         raise UnsupportedModel(
             f"The rotation of this {type(model).__name__} was measured, but applied to its queries and keys it gives "
             f"other outputs than the model's own, by {change:.1e} of their spread. {REMEDY}"
@@ -49,7 +48,7 @@ def check_blindness(model: Any, seen: Observation) -> None:
     straight = outputs(model, silenced(Observer(positions)), call)
     permuted = outputs(model, silenced(Observer(positions)), {**call, "input_ids": call["input_ids"][:, order]})
     change = deviation(permuted, straight[:, order])
-    if change > limit:
+    if change > LIMIT:
         raise UnsupportedModel(
             f"With its rotations and position tables off, this {type(model).__name__} still knows the order of its "
             f"tokens: permuting them changes its outputs by {change:.1e} of their spread. {REMEDY}"

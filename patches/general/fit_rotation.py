@@ -14,8 +14,7 @@ from torch import Tensor
 
 from hf_posenc.core.geometry import Layout, Rotation
 
-# Largest difference of a rotated vector from its fit, relative to the longest vector, that counts as rounding.
-ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+ROUNDING = 1e-4  # largest difference of a rotated vector from its fit, relative to the longest, that float32 explains
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,13 @@ class NotRotation(Exception):
     """Vectors change with the position, but not as a rotation of pairs of channels changes them."""
 
 
-def fit_rotation(before: Tensor, after: Tensor, positions: list[int], rounding: float) -> Fit | None:
+def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Fit | None:
     """The rotation that takes ``before`` to ``after``; None where they are equal.
 
     Args:
         before: ``[heads, position, head_dim]``.
         after: the same vectors, rotated.
         positions: of the vectors: 0, 1, 2, 4, 8, …
-        rounding: of the dtype that was computed in, relative to the longest vector; see `ROUNDING`.
 
     Raises:
         NotRotation: no pairing of channels explains them.
@@ -55,9 +53,9 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int], rounding: 
     for first, dims, layout in candidates(changed, before.shape[-1]):
         block = slice(first, first + dims)
         turns, error = turns_of(before[..., block], after[..., block], layout)
-        if error <= rounding * size:
+        if error <= ROUNDING * size:
             amplitude = float(turns.abs().mean())
-            exact = 1.0 if abs(amplitude - 1) < rounding else amplitude
+            exact = 1.0 if abs(amplitude - 1) < ROUNDING else amplitude
             frequencies = frequencies_of(turns.angle(), positions)
             return Fit(Rotation(frequencies, layout, amplitude=exact), first)
     raise NotRotation(f"{len(changed)} of {before.shape[-1]} channels change with the position, and not in pairs")

@@ -56,6 +56,15 @@ def filled_all(call: Mapping[str, Any], given: Mapping[Stand, Any]) -> dict[str,
 
 
 @dataclass(frozen=True)
+class HeadShape:
+    """Number of query heads, of key heads, and channels of each."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class AttentionObservation:
     """One self-attention module and the call that its layer makes.
 
@@ -63,6 +72,7 @@ class AttentionObservation:
         name: of the module.
         call: every argument by the name of its parameter, with `Stand` in the place of tensors.
         rotations: arguments that a rotary module made, and that call of it.
+        shape: of its heads.
         rotary: what it does to queries and keys; None where nothing.
         first: the first rotated channel of a head.
         window: keys that a query sees at most; None for all before it.
@@ -71,6 +81,7 @@ class AttentionObservation:
     name: str
     call: Mapping[str, Any]
     rotations: Mapping[str, RotaryObservation]
+    shape: HeadShape
     rotary: HostRotary | None = None
     first: int = 0
     window: int | None = None
@@ -99,7 +110,6 @@ class Observation:
         rotaries: names of the modules that turn positions into cosines and sines, and the shape of what they return: how
             many axes of positions it has, the sizes of the others, and whether it is complex.
         tables: names of position tables, and the row of position 0 in each.
-        heads: of queries; ``kv_heads`` of keys, with ``head_dim`` channels.
         causal: whether tokens attend to earlier ones only.
         mixes_otherwise: whether other modules than attention mix tokens, and so carry their order: state-space, linear
             and convolution layers.
@@ -108,18 +118,15 @@ class Observation:
     attentions: tuple[AttentionObservation, ...]
     rotaries: Mapping[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
     tables: Mapping[str, int] = field(default_factory=dict)
-    heads: int = 1
-    kv_heads: int = 1
-    head_dim: int = 1
     causal: bool = True
     mixes_otherwise: bool = False
 
 
-def channels_of(layer: AttentionObservation, head_dim: int) -> Tensor | None:
+def channels_of(layer: AttentionObservation) -> Tensor | None:
     """Indices that put the rotated channels of a head before the others; None where they are."""
     if layer.first == 0 or layer.rotary is None:
         return None
-    channels = torch.arange(head_dim)
+    channels = torch.arange(layer.shape.head_dim)
     inside = (channels >= layer.first) & (channels < layer.first + layer.rotary.rotation.dims)
     return torch.cat((channels[inside], channels[~inside]))
 

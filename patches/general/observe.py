@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,17 @@ from transformers.cache_utils import Cache
 from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import CACHES, parameters_of
-from hf_posenc.patches.general.blindness import check_blindness
+from hf_posenc.patches.general.blindness import REMEDY, check_blindness
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
+    HeadShape,
     Observation,
     RotaryObservation,
     Stand,
 )
-from hf_posenc.patches.general.observer import Observer, copy_sharing_weights, inputs_of, observed, takes_positions
+from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
+from hf_posenc.patches.general.stand_in import StandIn, stand_in
 
 TOKENS = 16  # of a model that counts positions itself
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
@@ -36,77 +38,109 @@ def positions_to_measure(config: Any) -> list[int]:
     return [0] + [1 << power for power in range(max(1, (end - 1).bit_length())) if 1 << power < end]
 
 
-def observe(base: Any) -> Observation:
-    """How a base model knows position, observed on a copy of it.
+def observe(cls: type[nn.Module], config: Any) -> Observation:
+    """How a base model of a class and configuration knows position, observed on a stand-in for it.
 
     Raises:
         UnsupportedModel: its positions cannot be told from what it computes.
     """
-    places = positions_to_measure(base.config) if takes_positions(base) else list(range(TOKENS))
-    observer = Observer(torch.tensor([places], device=next(base.parameters()).device))
-    model = copy_sharing_weights(base)
-    with observed(model, observer):
-        model(**inputs_of(model, observer.positions))
-    seen = read(model, observer, places)
-    check_blindness(model, seen)
-    return seen
+    with torch.device("cpu"):  # a loader may have chosen the meta device
+        found = stand_in(cls, config, INTERFACE)
+        model = found.model
+        places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
+        observer = Observer(torch.tensor([places]))
+        with observed(model, observer):
+            model(**inputs_of(model, observer.positions))
+        seen = read(model, observer, places)
+        check_blindness(model, seen)
+    return of_all_layers(seen, found)
+
+
+def of_all_layers(seen: Observation, found: StandIn) -> Observation:
+    """An observation of a stand-in, for all layers of the model it stands for."""
+    if found.layers is None:
+        return seen
+    by_name = {one.name: one for one in seen.attentions}
+    names = in_all_layers(found, by_name)
+    attentions = tuple(replace(by_name[own], name=name) for name, own in names.items())
+    rotaries = {name: seen.rotaries[own] for name, own in in_all_layers(found, seen.rotaries).items()}
+    return replace(seen, attentions=attentions, rotaries=rotaries)
+
+
+def in_all_layers(found: StandIn, names: Iterable[str]) -> dict[str, str]:
+    """Names of modules of a model, in the order of its layers, and of those in its stand-in that are of their kind."""
+    start, inside = f"{found.layers}.", {}
+    for name in names:
+        if name.startswith(start):
+            number, _, rest = name[len(start) :].partition(".")
+            inside.setdefault(int(number), []).append(rest)
+    outside = {name: name for name in names if not name.startswith(start)}
+    return outside | {
+        f"{start}{number}.{rest}": f"{start}{kind}.{rest}"
+        for number, kind in enumerate(found.kinds)
+        for rest in inside.get(kind, [])
+    }
 
 
 def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     """The observation of a copy that has run."""
     if not observer.calls:
         raise UnsupportedModel(
-            f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that "
-            "it cannot be intercepted. Write an adapter for it (see docs/add-model.md)."
+            f"No attention of this {type(model).__name__} hands queries and keys to the AttentionInterface of "
+            f"transformers once a call, so that it cannot be intercepted. {REMEDY}"
         )
     known = stated_frequencies(model, observer)
     found = []
     for number, (name, (call, handed)) in enumerate(observer.calls.items()):
         (query, key, seen), (plain_query, plain_key, _) = handed
-        rounding = ROUNDING.get(query.dtype, max(ROUNDING.values()))
-        try:
-            fits = [
-                fit_rotation(before[0], after[0], places, rounding)
-                for before, after in ((plain_query, query), (plain_key, key))
-            ]
-        except NotRotation as error:
-            raise UnsupportedModel(
-                f"Layer {number} of this {type(model).__name__} changes queries and keys by position in a way of its "
-                f"own: {error}. Write an adapter for it (see docs/add-model.md)."
-            ) from error
-        fit = agreed(model, number, fits, rounding)
-        if fit is not None:
-            fit = nearest_known(fit, known, 10 * rounding)
+        refuse_sparse(model, seen)
+        after, before = torch.cat((query, key), dim=1)[0], torch.cat((plain_query, plain_key), dim=1)[0]
+        fit = fitted(model, number, before, after, places)
+        fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
         rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
         template, rotations = template_of(observer, call, model.get_submodule(name))
-        window = seen.get("sliding_window")
+        shape = HeadShape(query.shape[1], key.shape[1], query.shape[-1])
         first = 0 if fit is None else fit.first
-        found.append(AttentionObservation(name, template, rotations, rotary, first, window))
-    query = handed[0][0]
+        window = seen.get("sliding_window")
+        found.append(AttentionObservation(name, template, rotations, shape, rotary, first, window))
     mask = handed[0][2]["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
+    if causal and observer.repeated:
+        raise UnsupportedModel(
+            f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, so "
+            f"that one call does not say which of them it is. {REMEDY}"
+        )
     others = mixes_otherwise(model, [one.name for one in found])
-    shapes = {"heads": query.shape[1], "kv_heads": handed[0][1].shape[1], "head_dim": query.shape[-1]}
-    return Observation(tuple(found), observer.rotaries, observer.tables, causal=causal, mixes_otherwise=others, **shapes)
+    return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
 
 
-def agreed(model: Any, layer: int, fits: list[Fit | None], rounding: float) -> Fit | None:
-    """The one rotation of queries and keys.
+def refuse_sparse(model: Any, call: Mapping[str, Any]) -> None:
+    """Refuse attention that looks at keys which another, rotated query has chosen.
 
     Raises:
-        UnsupportedModel: they are rotated differently.
+        UnsupportedModel: it does.
     """
-    query, key = fits
-    if query is None and key is None:
-        return None
-    if query is not None and key is not None and (query.first, query.rotation.layout) == (key.first, key.rotation.layout):
-        pairs = zip(query.rotation.frequencies, key.rotation.frequencies, strict=False)  # type: ignore[arg-type]
-        if all(abs(a - b) <= 10 * rounding * abs(a) + rounding * 1e-3 for a, b in pairs):
-            return query
-    raise UnsupportedModel(
-        f"Layer {layer} of this {type(model).__name__} rotates queries otherwise than keys. "
-        "Write an adapter for it (see docs/add-model.md)."
-    )
+    chosen = [name for name, value in call.items() if "indices" in name and value is not None]
+    if chosen:
+        raise UnsupportedModel(
+            f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that is "
+            f"rotated as well and that no scheme would reach. {REMEDY}"
+        )
+
+
+def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> Fit | None:
+    """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``.
+
+    Raises:
+        UnsupportedModel: they are changed in another way, or differently.
+    """
+    try:
+        return fit_rotation(before, after, places)
+    except NotRotation as error:
+        raise UnsupportedModel(
+            f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in a way of its own: "
+            f"{error}. {REMEDY}"
+        ) from error
 
 
 def bases_of(config: Any) -> list[float]:

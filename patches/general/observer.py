@@ -1,13 +1,11 @@
-"""Run a copy of a model on a few tokens and note what its attention, rotary modules and position tables are called with.
+"""Run a stand-in on a few tokens and note what its attention, rotary modules and position tables are called with.
 
-The copy shares its weights with the live model, which may be in use. Every attention module of it is called twice with
-the same input, as its layer calls it and with a rotation by nothing; queries and keys, which both calls hand to the
-attention function, give the rotation.
+Every attention module is called twice with the same input, as its layer calls it and with a rotation by nothing; the
+queries and keys that both calls hand to the attention function give the rotation.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -33,7 +31,7 @@ Handed = tuple[Tensor, Tensor, dict[str, Any]]
 
 @dataclass
 class Observer:
-    """Notes of a run of a copy, or what the copy is to do in one.
+    """Notes of a run of a stand-in, or what that is to do in one.
 
     Attributes:
         positions: of the tokens, ``[1, token]``.
@@ -43,6 +41,7 @@ class Observer:
         rotaries: by name, the shapes that rotary modules return; see `Observation.rotaries`.
         tables: by name, the row of position 0 of position tables.
         calls: by name, the call of each attention module and what it handed over, rotated and not.
+        repeated: names of attention modules that were called more than once.
         handed: what the attention function was given in the present call.
     """
 
@@ -53,38 +52,31 @@ class Observer:
     rotaries: dict[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     calls: dict[str, tuple[dict[str, Any], list[Handed]]] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
     handed: list[Handed] = field(default_factory=list)
 
 
-def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **call: Any) -> Any:
-    """The attention function of an observed copy: notes queries and keys, and attends eagerly."""
+def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **call: Any) -> Any:
+    """The attention function of an observed model: notes queries and keys, and attends eagerly."""
     observer, name = module.__dict__[OBSERVER]
-    observer.handed.append((query, key, {**call, "mask": mask}))
+    observer.handed.append((query, key, {**call, "mask": attention_mask}))
     layer = observer.restored.get(name)
     if layer is not None and layer.rotary is not None:
-        order = channels_of(layer, query.shape[-1])
+        order = channels_of(layer)
         query, key = (x if order is None else x[..., order] for x in (query, key))
         turns = table(layer.rotary.rotation, observer.positions)
         query, key = (rotate(x, layer.rotary.rotation, turns) for x in (query, key))
         query = query * layer.rotary.logit_scale
-    return eager_of(own_class(type(module)))(module, query, key, value, mask, **call)
+    return eager_of(own_class(type(module)))(module, query, key, value, attention_mask, **call)
 
 
 AttentionInterface.register(INTERFACE, hand_over)
 AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
 
 
-def copy_sharing_weights(base: nn.Module) -> Any:
-    """A copy of a module and all in it, with the same parameter and buffer tensors, in evaluation mode."""
-    shared: dict[int, Any] = {id(one): one for one in (*base.parameters(), *base.buffers())}
-    copied: Any = copy.deepcopy(base, shared).eval()
-    copied.config._attn_implementation_internal = INTERFACE
-    return copied
-
-
 @contextmanager
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
-    """Take notes of what a copy does while the block runs it."""
+    """Take notes of what a stand-in does while the block runs it."""
     with torch.no_grad(), ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(_noted(observer, name, module))
@@ -111,7 +103,7 @@ def _noted(observer: Observer, name: str, module: nn.Module) -> Iterator[None]:
 
 
 class ObservedTable(nn.Embedding):
-    """Mixin of an embedding of an observed copy: notes whether its rows are positions."""
+    """Mixin of an embedding of an observed model: notes whether its rows are positions."""
 
     prefix = "Observed"
 
@@ -142,7 +134,10 @@ def _note_rotation(observer: Observer, name: str, module: nn.Module, args: Any, 
 
 def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
     """Call the module twice before its layer does: as it will be called, and with a rotation by nothing."""
-    if observer.silent or observer.restored or name in observer.calls:  # a module may serve several layers
+    if observer.silent or observer.restored:
+        return
+    if name in observer.calls:  # a module that serves several layers
+        observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
     forward = type(module).forward

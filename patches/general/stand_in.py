@@ -1,0 +1,105 @@
+"""A stand-in for a model, from its class and configuration alone: every kind of its layers once, with random weights.
+
+Where a model keeps position does not depend on its weights, so that nothing is asked of the live model, which may be in
+use, quantised, offloaded, in half precision or not loaded yet. Weights are views of short random vectors: a matrix of
+any size takes as many numbers as it has rows and columns.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from torch import Tensor, nn
+
+SCALARS = (bool, int, float, str, type(None))
+OWN_NUMBER = ("layer_idx", "layer_id", "layer_number")  # attributes that say which layer a module belongs to
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A stand-in and the layers it stands for.
+
+    Attributes:
+        model: with the first layers of the real one, up to the last that is the first of its kind.
+        layers: name of its list of layers; None where there is none, or all of them are there.
+        kinds: for every layer of the real model, the number of the layer in ``model`` that is of its kind.
+    """
+
+    model: Any
+    layers: str | None
+    kinds: tuple[int, ...]
+
+
+def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
+    """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``."""
+    config = copy.deepcopy(config)
+    config._attn_implementation_internal = interface
+    config._experts_implementation_internal = "eager"  # fused kernels take contiguous weights only
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with init_empty_weights(include_buffers=False):
+            model: Any = cls(config)
+    finally:
+        torch.set_default_dtype(before)
+    for module in model.modules():
+        if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation_internal"):
+            module.config._attn_implementation_internal = interface
+    name = layers_of(model)
+    kinds = () if name is None else kinds_of(model.get_submodule(name))
+    if kinds:
+        parent, _, own = name.rpartition(".")  # type: ignore[union-attr]
+        every = model.get_submodule(name)
+        setattr(model.get_submodule(parent), own, every[: max(kinds) + 1])
+    fill(model)
+    return StandIn(model.eval(), name, kinds)
+
+
+def layers_of(model: nn.Module) -> str | None:
+    """Name of the longest list of modules within a model; None where there is none."""
+    lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    return max(lists, key=lambda name: (lists[name], -len(name)), default=None)
+
+
+def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:
+    """For each layer the number of the first that has the same modules with the same settings."""
+    first: dict[Any, int] = {}
+    return tuple(first.setdefault(settings_of(layer), number) for number, layer in enumerate(layers))
+
+
+def settings_of(layer: nn.Module) -> tuple[Any, ...]:
+    """All that modules of a layer keep as plain values, but its number."""
+    return tuple(
+        (
+            name,
+            type(module).__name__,
+            tuple((weight.shape if weight is not None else None) for weight in module._parameters.values()),
+            tuple((k, v) for k, v in vars(module).items() if isinstance(v, SCALARS) and k not in OWN_NUMBER),
+        )
+        for name, module in layer.named_modules()
+    )
+
+
+def fill(model: nn.Module) -> None:
+    """Random weights for parameters on the meta device: matrices that map to numbers of the size they were given."""
+    draw = torch.Generator().manual_seed(0)
+    made: dict[int, nn.Parameter] = {}  # tied weights stay tied
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and weight.is_meta:
+                if id(weight) not in made:
+                    made[id(weight)] = nn.Parameter(random_like(weight, draw), requires_grad=False)
+                module._parameters[name] = made[id(weight)]
+
+
+def random_like(weight: Tensor, draw: torch.Generator) -> Tensor:
+    """Random numbers of a shape, as a view of as many as the sum of its sizes; vectors around one."""
+    numbers = torch.randn(sum(weight.shape) + 1, generator=draw)
+    if weight.ndim < 2:
+        return 1 + 0.1 * numbers[: weight.numel()].view(weight.shape)
+    steps = [1] * weight.ndim
+    return (numbers * weight.shape[-1] ** -0.5).as_strided(weight.shape, steps)
