@@ -45,6 +45,20 @@ class RotaryObservation:
         return base.get_submodule(self.name)(*args, **kwargs)
 
 
+@dataclass(frozen=True)
+class RotationShape:
+    """Shape of cosines and sines: how many axes of positions they have, the sizes of the others, whether complex."""
+
+    axes: int
+    trailing: tuple[int, ...]
+    complex: bool
+
+
+def kind_of_call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """What a call of a rotary module says beside tensors: the type of layer, where a model has several."""
+    return tuple(value for value in (*args, *kwargs.values()) if isinstance(value, (str, int)))
+
+
 def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
     """A value of a call, or what is given for it."""
     return given[value] if isinstance(value, Stand) else value
@@ -107,8 +121,8 @@ class Observation:
 
     Attributes:
         attentions: self-attention modules in the order of the layers.
-        rotaries: names of the modules that turn positions into cosines and sines, and the shape of what they return: how
-            many axes of positions it has, the sizes of the others, and whether it is complex.
+        rotaries: names of the modules that turn positions into cosines and sines, and the shape of what each returns in
+            calls of every kind (see `kind_of_call`).
         tables: names of position tables, and the row of position 0 in each.
         causal: whether tokens attend to earlier ones only.
         mixes_otherwise: whether other modules than attention mix tokens, and so carry their order: state-space, linear
@@ -116,7 +130,7 @@ class Observation:
     """
 
     attentions: tuple[AttentionObservation, ...]
-    rotaries: Mapping[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
+    rotaries: Mapping[str, Mapping[tuple[Any, ...], RotationShape]] = field(default_factory=dict)
     tables: Mapping[str, int] = field(default_factory=dict)
     causal: bool = True
     mixes_otherwise: bool = False

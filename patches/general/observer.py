@@ -21,7 +21,13 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
 from hf_posenc.patches.general.classes import below, own_class
-from hf_posenc.patches.general.observation import AttentionObservation, channels_of, identity_like
+from hf_posenc.patches.general.observation import (
+    AttentionObservation,
+    RotationShape,
+    channels_of,
+    identity_like,
+    kind_of_call,
+)
 
 INTERFACE = "hf_posenc_observer"
 OBSERVER = "posenc_observer"
@@ -38,7 +44,7 @@ class Observer:
         silent: whether rotary modules rotate by nothing, and position tables read nothing.
         restored: rotations to apply to the queries and keys of each attention module, by its name.
         rotations: by identity of what they returned, calls of rotary modules.
-        rotaries: by name, the shapes that rotary modules return; see `Observation.rotaries`.
+        rotaries: by name, what rotary modules return; see `Observation.rotaries`.
         tables: by name, the row of position 0 of position tables.
         calls: by name, the call of each attention module and what it handed over, rotated and not.
         repeated: names of attention modules that were called more than once.
@@ -49,7 +55,7 @@ class Observer:
     silent: bool = False
     restored: Mapping[str, AttentionObservation] = field(default_factory=dict)
     rotations: dict[int, tuple[str, tuple[Any, ...], Mapping[str, Any], Any]] = field(default_factory=dict)
-    rotaries: dict[str, tuple[int, tuple[int, ...], bool]] = field(default_factory=dict)
+    rotaries: dict[str, dict[tuple[Any, ...], RotationShape]] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     calls: dict[str, tuple[dict[str, Any], list[Handed]]] = field(default_factory=dict)
     repeated: set[str] = field(default_factory=set)
@@ -127,7 +133,8 @@ def _note_rotation(observer: Observer, name: str, module: nn.Module, args: Any, 
     axes = 2 if one.shape[:2] == observer.positions.shape else 1
     if one.shape[:axes] != observer.positions.shape[-axes:]:
         return None
-    observer.rotaries[name] = (axes, tuple(one.shape[axes:]), isinstance(out, Tensor))
+    kind = kind_of_call(*args, **kwargs)
+    observer.rotaries.setdefault(name, {})[kind] = RotationShape(axes, tuple(one.shape[axes:]), isinstance(out, Tensor))
     observer.rotations[id(out)] = (name, args, kwargs, out)
     return nothing if observer.silent else None
 
