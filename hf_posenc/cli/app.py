@@ -17,6 +17,7 @@ from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
 from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
+from hf_posenc.cli.commands.families import families
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.list import list_command
@@ -60,6 +61,10 @@ def common(
 app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --json"))(
     list_command
 )
+app.command(
+    "families",
+    epilog=examples("hf-posenc families", "hf-posenc families --model qwen3", "hf-posenc families --model ./my-model"),
+)(families)
 app.command("info", epilog=examples("hf-posenc info yarn", "hf-posenc info rerope --json"))(info)
 app.command(
     "show",

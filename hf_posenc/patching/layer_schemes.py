@@ -55,7 +55,7 @@ def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -
     count = geometry.layers
     if chosen.uniform:
         first = build(chosen.default, geometry, adapter_name)
-        if first.shared and not (geometry.kinds and depends_on_heads(first)):
+        if first.shared and (_alike(geometry) or not depends_on_heads(first)):
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
@@ -63,6 +63,10 @@ def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -
     schemes = [build(chosen.plan_of(layer, count), geometry.of_layer(layer), adapter_name) for layer in range(count)]
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     return schemes
+
+
+def _alike(geometry: Geometry) -> bool:
+    return all(geometry.of_layer(layer) is geometry for layer in range(geometry.layers))
 
 
 def depends_on_heads(scheme: Scheme) -> bool:

@@ -47,6 +47,8 @@ class GeneralAdapter(Adapter):
         found = [module for module in model.modules() if reads_tokens(module)]
         inner = [one for one in found if not any(other is not one and _holds(one, other) for other in found)]
         self.base = inner[0] if len(inner) == 1 else None
+        if self.base is not None:
+            self.name = self.base.config.model_type  # type: ignore[misc]
         return self.base  # type: ignore[no-any-return]
 
     @property
@@ -73,7 +75,7 @@ class GeneralAdapter(Adapter):
         return Geometry(
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
-            rotary=first.rotary, table=min(tables, default=None), kinds=kinds if len(set(kinds)) > 1 else (),
+            rotary=first.rotary, table=min(tables, default=None), kinds=kinds if len(set(kinds)) > 1 or first.window else (),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:

@@ -1,0 +1,1 @@
+"""Which families of transformers can be patched, and how much of them: surveyed, not listed by hand."""

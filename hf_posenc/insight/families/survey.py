@@ -1,0 +1,139 @@
+"""Survey the model families of the installed transformers: what the general adapter observes of each.
+
+Every family is built from its default configuration, as a stand-in without weights of its own. One that can be observed
+is exact by two measurements (`hf_posenc.patches.general.blindness`): with its positions off nothing tells it the order
+of its tokens, and with its measured rotation put back its outputs return.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import transformers
+from accelerate import init_empty_weights
+from transformers import CONFIG_MAPPING
+from transformers.models.auto import modeling_auto
+from transformers.utils import logging
+
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.core.geometry import Geometry, HostRotary
+from hf_posenc.errors import PosEncError
+from hf_posenc.patching.state import base_model_of
+from hf_posenc.schemes.registry import list_schemes
+
+Kind = Literal["causal", "masked"]
+Verdict = Literal["exact", "attention layers", "refused", "not built"]
+
+CLASSES: dict[Kind, Any] = {
+    "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is known of one family of models.
+
+    Attributes:
+        model_type: as in its configuration.
+        kind: of the class that was looked at: a decoder (``causal``) or an encoder with a masked-language-model head.
+        verdict: ``exact``; ``attention layers`` where other layers carry order too; ``refused``; or ``not built`` where
+            transformers makes no model of its default configuration.
+        detail: its rotations and tables; the reason, where it is refused.
+        schemes: how many are defined on it alone.
+    """
+
+    model_type: str
+    kind: Kind
+    verdict: Verdict
+    detail: str
+    schemes: int = 0
+
+
+def survey() -> Iterator[Family]:
+    """All causal and masked-language-model families of the installed transformers, in alphabetical order."""
+    for kind, classes in CLASSES.items():
+        for model_type in sorted(classes):
+            yield family(model_type, kind)
+
+
+def family(model_type: str, kind: Kind) -> Family:
+    """One family, from the default configuration of its class."""
+    named = CLASSES[kind][model_type]
+    cls = getattr(transformers, named if isinstance(named, str) else named[0])
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        config = CONFIG_MAPPING[model_type]()
+        if kind == "causal" and hasattr(config, "is_decoder"):
+            config.is_decoder = True
+        with torch.device("cpu"), init_empty_weights(include_buffers=False):
+            model = cls(config)
+    except Exception as error:  # whatever a constructor says of a configuration that nobody filled in
+        return Family(model_type, kind, "not built", _first_sentence(error))
+    finally:
+        logging.set_verbosity(level)
+    return look_at(model, model_type, kind)
+
+
+def one(name: str) -> list[Family]:
+    """A family by its ``model_type``, of every kind that it has; or the family of a checkpoint.
+
+    Raises:
+        PosEncError: there is no checkpoint of that name, or its configuration cannot be read.
+    """
+    kinds: list[Kind] = [kind for kind, classes in CLASSES.items() if name in classes]
+    if kinds:
+        return [family(name, kind) for kind in kinds]
+    with Checkpoint.open(name) as checkpoint:
+        config, cls = checkpoint.hf_config(), checkpoint.model_class()
+    with torch.device("cpu"), init_empty_weights(include_buffers=False):
+        model = cls(config)
+    masked = cls.__name__ in CLASSES["masked"].values()
+    return [look_at(model, config.model_type, "masked" if masked else "causal")]
+
+
+def look_at(model: Any, model_type: str, kind: Kind) -> Family:
+    """What is known of the family of a model."""
+    try:
+        base, adapter = base_model_of(model)
+        length = adapter.trained_length(base.config)  # type: ignore[arg-type]
+        geometry = adapter.geometry(base.config, trained_length=length, target_length=length)  # type: ignore[arg-type]
+    except PosEncError as error:
+        return Family(model_type, kind, "refused", _first_sentence(error))
+    except Exception as error:  # whatever a forward pass of a model that nobody filled in says
+        return Family(model_type, kind, "not built", f"{type(error).__name__}: {_first_sentence(error)}")
+    partly = getattr(getattr(adapter, "observation", None), "mixes_otherwise", False)
+    defined = sum(not record.unmet_needs(geometry) for record in list_schemes())
+    return Family(model_type, kind, "attention layers" if partly else "exact", described(geometry), defined)
+
+
+def described(geometry: Geometry) -> str:
+    """Rotations, windows and tables of a model, in words."""
+    rotaries = [kind.rotary for kind in geometry.kinds] or [geometry.rotary] * geometry.layers
+    windows = [kind.window for kind in geometry.kinds] or [None] * geometry.layers
+    heads = [kind.head_dim for kind in geometry.kinds] or [geometry.head_dim] * geometry.layers
+    layers = Counter(
+        _layer(rotary, head, window) for rotary, head, window in zip(rotaries, heads, windows, strict=True)
+    )
+    parts = [f"{count} × {text}" for text, count in layers.items() if text]
+    parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]
+    return "; ".join(parts) or "no positions"
+
+
+def _layer(rotary: HostRotary | None, head_dim: int, window: int | None) -> str:
+    if rotary is None:
+        words = "unrotated" if window else ""
+    else:
+        rotation = rotary.rotation
+        part = "" if rotation.dims == head_dim else f" {rotation.dims}/{head_dim}"
+        words = f"RoPE{part} θ {rotary.base:,.0f}" + (", interleaved" if rotation.layout == "interleaved" else "")
+    return words + (f", window {window:,}" if window else "")
+
+
+def _first_sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).partition(". ")[0][:200]

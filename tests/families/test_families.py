@@ -1,0 +1,200 @@
+"""Families of transformers on tiny random models: a patch leaves what it must, and computes the same by every way.
+
+By default twelve families of different attention; `pytest --whole -m full tests/families` takes all that transformers has.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from hf_posenc import from_pretrained, patch_model, unpatch_model
+from hf_posenc.errors import SchemeNotDefined, UnsupportedModel
+
+from .tiny import LENGTH, tiny, tokens
+
+DECODERS = [
+    *("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "phi", "cohere", "deepseek_v3", "smollm3", "gpt_neox", "opt"),
+    "roberta",
+]
+OTHER_DECODERS = sorted(set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {*DECODERS, "bert", "gpt2", "llama"})
+ENCODERS = ["roberta", "modernbert"]
+OTHER_ENCODERS = sorted(set(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES) - {*ENCODERS, "bert"})
+
+SCHEMES: dict[str, dict[str, Any]] = {  # at least one for every hook of a scheme
+    "yarn": {"factor": 2},
+    "alibi": {},
+    "rerope": {"trained_length": 16},
+    "self_extend": {"trained_length": 16, "factor": 4},
+    "t5": {},
+    "none": {},
+    "window": {"size": 12},
+    "sinks": {"sinks": 3, "recent": 9},
+    "learned": {},
+    "logn": {"trained_length": 16},
+    "fox": {},
+}
+CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its rounding; 8 digits of mixed sums differ
+
+
+def families(names: list[str], others: list[str]) -> list[Any]:
+    always = [pytest.param(name, marks=pytest.mark.always) for name in names]
+    return always + [pytest.param(name, marks=pytest.mark.full) for name in others]
+
+
+decoders = pytest.mark.parametrize("name", families(DECODERS, OTHER_DECODERS))
+encoders = pytest.mark.parametrize("name", families(ENCODERS, OTHER_ENCODERS))
+
+
+@functools.lru_cache(maxsize=1)
+def refusal(name: str, *, masked: bool = False) -> str | None:
+    """Why a family cannot be patched; None where it can."""
+    model = built(name, masked=masked)
+    try:
+        patch_model(model, "host")
+    except UnsupportedModel as error:
+        return str(error)
+    return None
+
+
+def built(name: str, *, masked: bool = False) -> PreTrainedModel:
+    """A tiny model of a family that can be patched; else the test is skipped, with the reason."""
+    try:
+        return tiny(name, masked=masked, sliding_window=8)
+    except Exception as error:  # whatever a constructor says of sizes that are not for it
+        pytest.skip(f"{name} has no tiny model of these sizes: {type(error).__name__}: {str(error)[:100]}")
+
+
+def supported(name: str, *, masked: bool = False) -> PreTrainedModel:
+    reason = refusal(name, masked=masked)
+    if reason is not None:
+        pytest.skip(f"{name} is refused: {reason[:200]}")
+    return built(name, masked=masked)
+
+
+def logits(model: PreTrainedModel, ids: Tensor, **call: Any) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids, **call).logits
+
+
+def cached(model: PreTrainedModel, ids: Tensor, first: int, chunk: int = 1, mask: Tensor | None = None) -> Tensor:
+    """Logits of a text that is read in parts, the keys of which are cached."""
+    past, found = None, []
+    for start, end in [(0, first), *((at, at + chunk) for at in range(first, ids.shape[1], chunk))]:
+        call = {} if mask is None else {"attention_mask": mask[:, :end]}
+        with torch.no_grad():
+            out = model(input_ids=ids[:, start:end], past_key_values=past, use_cache=True, **call)
+        past = out.past_key_values
+        found.append(out.logits)
+    return torch.cat(found, dim=1)
+
+
+def assert_close(found: Tensor, wanted: Tensor) -> None:
+    gap = float((found - wanted).abs().max() / wanted.std())
+    assert gap < CLOSE, f"{gap:.1e} of the spread"
+
+
+@decoders
+def test_the_models_own_positions(name: str) -> None:
+    """Measured, switched off and put back by our attention they give the model's own logits, longer than its windows."""
+    model, ids = supported(name), tokens(40)
+    stock, steps = logits(model, ids, use_cache=False), cached(model, ids, 12)
+    patch_model(model, "host")
+    assert_close(logits(model, ids, use_cache=False), stock)
+    if float((steps - stock).abs().max() / stock.std()) < CLOSE:  # else the model itself does not continue its texts
+        assert_close(cached(model, ids, 12), stock)
+    unpatch_model(model)
+    assert torch.equal(logits(model, ids, use_cache=False), stock)
+    assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
+
+
+@decoders
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.always
+def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
+    """At once, token by token, in chunks, and with padding before it."""
+    model, ids = supported(name), tokens(40)
+    stock = logits(model, ids, use_cache=False)
+    continues = float((cached(model, ids, 12) - stock).abs().max() / stock.std()) < CLOSE
+    try:
+        patch_model(model, scheme, **SCHEMES[scheme])
+    except SchemeNotDefined as error:
+        pytest.skip(str(error)[:200])
+    whole = logits(model, ids, use_cache=False)
+    if continues:
+        assert_close(cached(model, ids, 12), whole)
+        assert_close(cached(model, ids, 12, chunk=4), whole)
+    padding = torch.zeros(2, 5, dtype=torch.long)
+    padded, mask = torch.cat((padding, ids), 1), torch.cat((padding, torch.ones_like(ids)), 1)
+    if continues:  # a state-space layer reads padding as it reads tokens
+        assert_close(logits(model, padded, attention_mask=mask, use_cache=False)[:, 5:], whole)
+        assert_close(cached(model, padded, 17, mask=mask)[:, 5:], whole)
+
+
+@decoders
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
+@pytest.mark.always
+def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
+    model, ids = supported(name), tokens(20)
+    patch_model(model, scheme, **SCHEMES[scheme])
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert_close(logits(loaded.eval(), ids), logits(model, ids))
+
+
+@encoders
+def test_encoders(name: str) -> None:
+    model, ids = supported(name, masked=True), tokens(30)
+    stock = logits(model, ids)
+    patch_model(model, "host")
+    assert_close(logits(model, ids), stock)
+    unpatch_model(model)
+    assert torch.equal(logits(model, ids), stock)
+    patch_model(model, "alibi")
+    whole = logits(model, ids)
+    padding = torch.zeros(2, 5, dtype=torch.long)
+    mask = torch.cat((torch.ones_like(ids), padding), 1)
+    assert_close(logits(model, torch.cat((ids, padding), 1), attention_mask=mask)[:, :30], whole)
+    assert logits(model, tokens(LENGTH + 40)).isfinite().all()  # past the end of any table
+
+
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [
+        ("ctrl", "still knows the order"),  # adds sines to its embeddings in the forward itself
+        ("hunyuan_v1_dense", "not in pairs"),  # norms with weights stand behind its rotation
+        ("deepseek_v32", "looks at some keys only"),
+        ("diffllama", "once a call"),
+        ("bloom", "goes through the AttentionInterface"),
+    ],
+)
+@pytest.mark.always
+def test_what_cannot_be_patched_is_refused(name: str, half: str) -> None:
+    model, ids = tiny(name), tokens(20)
+    stock = logits(model, ids)
+    with pytest.raises(UnsupportedModel, match=half):
+        patch_model(model, "yarn", factor=2)
+    assert torch.equal(logits(model, ids), stock)
+
+
+def test_layers_that_need_no_extension_keep_their_own_positions() -> None:
+    """Gemma 3 rotates layers with a window by another base; SmolLM3 does not rotate every fourth."""
+    from hf_posenc import describe
+
+    model = tiny("smollm3")
+    patch_model(model, "yarn", factor=2)
+    assert describe(model).layers == {"3": "host"}
+    unpatch_model(model)
+    patch_model(model, "yarn", factor=2, layers="all")
+    assert describe(model).layers == {}
+    unpatch_model(model)
+    patch_model(model, "alibi")
+    assert describe(model).layers == {}

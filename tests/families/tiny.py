@@ -1,0 +1,106 @@
+"""A tiny random model of any family of transformers, from its configuration class alone."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+LENGTH = 128  # positions that the tiny models are made for
+VOCABULARY = 99
+
+WIDTH = dict.fromkeys(
+    [
+        *("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "embedding_size", "lru_width"),
+        *("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim", "d_ff"),
+    ],
+    64,
+)
+LAYERS = dict.fromkeys(
+    ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers", "num_decoder_layers"],
+    4,
+)
+HEADS = dict.fromkeys(
+    ["num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "encoder_attention_heads"], 4
+)
+POSITIONS = dict.fromkeys(
+    ["max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "max_target_positions"], LENGTH
+)
+EXPERTS = {
+    **dict.fromkeys(["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"], 4),
+    **dict.fromkeys(["num_experts_per_tok", "moe_topk", "num_experts_per_token", "moe_k"], 2),
+    **dict.fromkeys(["moe_intermediate_size", "shared_expert_intermediate_size"], 32),
+    **dict.fromkeys(["n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"], 1),
+}
+STATE_SPACE = {
+    **{"mamba_n_heads": 8, "mamba_num_heads": 8, "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_expand": 2},
+    **{"mamba_d_state": 8, "mamba_n_groups": 1, "ssm_state_size": 8, "state_size": 8, "mamba_d_ssm": 128},
+    **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
+}
+LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 32}
+OTHERS = {
+    **{"num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "num_global_key_value_heads": 2},
+    **{"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 16},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "type_vocab_size": 2},
+    **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "laurel_rank": 8, "num_kv_shared_layers": 0},
+}
+SIZES: dict[str, Any] = WIDTH | LAYERS | HEADS | POSITIONS | EXPERTS | STATE_SPACE | LATENT | OTHERS
+
+# What a family needs beside these sizes.
+OWN: dict[str, dict[str, Any]] = {
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8},
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+}
+
+
+def tiny_config(model_type: str, **options: Any) -> Any:
+    """A small configuration of a family; ``options`` where the family has them."""
+    cls = CONFIG_MAPPING[model_type]
+    known = set(getattr(cls, "__dataclass_fields__", ())) | set(inspect.signature(cls.__init__).parameters)
+    sizes = {name: size for name, size in SIZES.items() if name in known}
+    for name, own in getattr(cls, "attribute_map", {}).items():
+        if name in SIZES and own in known:
+            sizes.setdefault(own, SIZES[name])
+    if "kv_lora_rank" in known and "num_key_value_heads" in sizes:
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+    return cls(**(sizes | OWN.get(model_type, {}) | {name: value for name, value in options.items() if name in known}))
+
+
+def tiny(model_type: str, *, masked: bool = False, **options: Any) -> PreTrainedModel:
+    """A tiny model of a family in evaluation mode, its scores spread enough to tell positions apart."""
+    names = (
+        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if masked else modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    )
+    name = names[model_type]
+    config = tiny_config(model_type, **({} if masked else {"is_decoder": True}), **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, name if isinstance(name, str) else name[0])(config).eval()
+        with torch.no_grad():
+            for module in model.modules():
+                _spread(module)
+    return model
+
+
+def _spread(module: nn.Module) -> None:
+    for weight in module._parameters.values():
+        if weight is not None and weight.ndim >= 2:
+            weight.normal_(std=0.6 / math.sqrt(weight.shape[-1]))
+        elif weight is not None and "Norm" in type(module).__name__:
+            weight.add_(0.1 * torch.randn_like(weight))
+
+
+def tokens(length: int, rows: int = 2) -> Tensor:
+    """Random ids without those of special tokens, ``[rows, length]``."""
+    return torch.randint(3, VOCABULARY - 1, (rows, length), generator=torch.Generator().manual_seed(3))
