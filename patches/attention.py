@@ -205,7 +205,9 @@ class PatchedAttention(nn.Module):
         if own_sink is not None:
             terms, chosen = with_sink(terms, own_sink), None  # every layer has its own
         reread = None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.score_factor, self.live_dropout, reread, softcap=softcap)
+        call = AttentionCall(
+            queries, keys, v, terms, ctx, mask, self.score_factor, self.live_dropout, reread, softcap=softcap
+        )
         if chosen is None:
             return self._engine_for(call, host, cache)(call)
         kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)

@@ -45,6 +45,8 @@ from hf_posenc.patches.validate_inputs import check_positions, check_tokens, pos
 from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
+NUMBERED_FROM = "posenc_numbered_from"  # of a base model with a table: the number it gives to its first token itself
+TOKEN_TYPES = "posenc_token_types"  # of a base model: whether its token types come from a buffer that ends
 _NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
 
 
@@ -72,6 +74,11 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     check_kind(cache)
     check_layers(self_attention_cache(cache), length, schemes_of_base(module), module.__dict__[ATTENTIONS])
     check_positions(positions, tokens)
+    first = module.__dict__.get(NUMBERED_FROM)
+    if positions is not None and first:
+        kwargs["position_ids"] = positions = (positions - first).clamp(min=0)
+    if module.__dict__.get(TOKEN_TYPES) and kwargs.get("token_type_ids") is None:
+        kwargs["token_type_ids"] = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
     pages = paged_cache(kwargs)
     if pages is None:  # else the mask is transformers' own, over the keys of all requests
         check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
@@ -113,6 +120,8 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
     here = _positions(kwargs, tokens) if moved is None else moved
     kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask, here)
+    if first is not None:
+        kwargs["position_ids"] = here + first
     return (), kwargs
 
 
@@ -228,7 +237,8 @@ def _prepare_cache(
         return
     cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
-    if cache is None and wanted and not (module.training and getattr(module, "gradient_checkpointing", False)):
+    makes = cache is None and wanted and _makes_dynamic_cache(type(module))  # type: ignore[arg-type]  # as of `_parameters`
+    if makes and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config)
         if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
@@ -243,6 +253,12 @@ def _prepare_cache(
             install_eviction(own, kept, padding)
         install_preallocation(own, len(attentions))
     keep_padding(own, padding)
+
+
+def _makes_dynamic_cache(cls: type[nn.Module]) -> bool:
+    """Whether a model without a cache makes itself a growing one; some with other layers have a kind of their own."""
+    forward: Any = inspect.unwrap(cls.forward)
+    return "DynamicCache" in forward.__code__.co_names
 
 
 def _parameters(cls: type[nn.Module]) -> tuple[str, ...]:

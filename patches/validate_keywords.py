@@ -24,7 +24,7 @@ HARMLESS = frozenset(
         *("labels", "shift_labels", "num_items_in_batch", "ignore_index", "skip_logits"),
         *("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
         *("max_length_q", "max_length_k"),  # said by the borders, too
-        "sliding_window",  # said by the mask, too
+        *("sliding_window", "deterministic"),  # said by the mask, too; of flash-attn alone
         *("softcap", "s_aux"),  # which the engine takes into account
     )
 )

@@ -111,7 +111,12 @@ class Geometry:
         if not self.kinds:
             return self
         own = self.kinds[layer]
-        if (own.heads, own.kv_heads, own.head_dim, own.rotary) == (self.heads, self.kv_heads, self.head_dim, self.rotary):
+        if (own.heads, own.kv_heads, own.head_dim, own.rotary) == (
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            self.rotary,
+        ):
             return self
         return replace(self, heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, rotary=own.rotary)
 

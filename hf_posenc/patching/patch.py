@@ -21,7 +21,7 @@ from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
-from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
@@ -94,7 +94,7 @@ def _install(
 ) -> None:
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(base):
-        probe = EffectProbe(adapter, base, geometry, chosen.representatives(geometry.layers))
+        probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
     patch = Patch(model=model)
     try:
         swap(patch, adapter, base, schemes)

@@ -23,9 +23,7 @@ GROWING = (DynamicLayer, PreallocatedLayer, LengthRotatedLayer, EvictingLayer)  
 FRESH = "Pass DynamicCache(), or none."
 
 
-def check_layers(
-    cache: Cache | None, length: int, schemes: Iterable[Scheme], attentions: Iterable[Any]
-) -> None:
+def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme], attentions: Iterable[Any]) -> None:
     """Refuse a cache of which a layer holds no keys, has dropped some, or rounds what a scheme sums over.
 
     Args:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry, LayerKind
-from hf_posenc.errors import UnsupportedModel
+from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
-from hf_posenc.patches.general.attention import goes_through_interface, intercepted
+from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
+from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
+from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below, own_class
-from hf_posenc.patches.general.observation import Observation, channels_of
+from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
@@ -60,8 +62,20 @@ class GeneralAdapter(Adapter):
         entries = {name: value for name, value in self.base.config.to_dict().items() if name not in OF_THE_PATCH}
         key = type(self.base), json.dumps(entries, sort_keys=True, default=str)
         if key not in _KNOWN:
-            _KNOWN[key] = observe(type(self.base), self.base.config)
+            _KNOWN[key] = observed(type(self.base), self.base.config)
         return _KNOWN[key]
+
+    def trained_length(self, config: PreTrainedConfig) -> int:
+        if not isinstance(getattr(config, "max_position_embeddings", None), int):
+            raise UnsupportedModel(
+                f"{type(config).__name__} has no max_position_embeddings, so that nothing says how long its texts are. "
+                f"{REMEDY}"
+            )
+        return min([super().trained_length(config), *self._table_lengths()])
+
+    def _table_lengths(self) -> list[int]:
+        tables = self.observation.tables.items()
+        return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]
 
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
         seen = self.observation
@@ -71,11 +85,10 @@ class GeneralAdapter(Adapter):
         )
         first = next((kind for kind in kinds if kind.rotary and not kind.window), None)
         first = first or next((kind for kind in kinds if kind.rotary), kinds[0])
-        tables = [self.base.get_submodule(name).num_embeddings - row for name, row in seen.tables.items()]
         return Geometry(
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
-            rotary=first.rotary, table=min(tables, default=None), kinds=kinds if len(set(kinds)) > 1 or first.window else (),
+            rotary=first.rotary, table=min(self._table_lengths(), default=None), kinds=kinds if len(set(kinds)) > 1 or first.window else (),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
@@ -95,14 +108,13 @@ class GeneralAdapter(Adapter):
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
-        yield base, {OBSERVATION: seen}
+        yield base, {OBSERVATION: seen, NUMBERED_FROM: seen.numbered_from, TOKEN_TYPES: seen.token_types}
         for name, shape in seen.rotaries.items():
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
         for one in seen.attentions:
-            order = channels_of(one)
-            yield base.get_submodule(one.name), {"posenc_observed": one, "posenc_channels": order}
+            yield base.get_submodule(one.name), {OBSERVED: one}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
         if scheme.replaces_host and not scheme.keeps_table:
@@ -138,6 +150,23 @@ class GeneralAdapter(Adapter):
         return base.get_submodule(".".join(parts[: end + 1]))
 
 
+def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
+    """What is observed of a base model of a class and configuration.
+
+    Raises:
+        UnsupportedModel: its positions cannot be told from what it computes, or nothing can be computed.
+    """
+    try:
+        return observe(cls, config)
+    except PosEncError:
+        raise
+    except Exception as error:  # whatever a forward pass of an unknown model says
+        first = " ".join(str(error).split()).rstrip(" .:!")[:200]
+        raise UnsupportedModel(
+            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. {REMEDY}"
+        ) from error
+
+
 def reads_tokens(module: nn.Module) -> bool:
     """Whether a module is a model of transformers that embeds tokens itself, and whose attention can be intercepted."""
     if not isinstance(module, PreTrainedModel):
@@ -163,5 +192,5 @@ def unsupported(model: nn.Module) -> UnsupportedModel:
         )
     return UnsupportedModel(
         f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that it "
-        "cannot be intercepted. Write an adapter for it (see docs/add-model.md)."
+        f"cannot be intercepted. {REMEDY}"
     )

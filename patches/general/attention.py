@@ -22,6 +22,7 @@ from transformers import AttentionInterface
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.general.observation import rotated_first
 from hf_posenc.patches.positions import KEYWORD
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
+OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`
 CACHES = ("past_key_values", "past_key_value", "layer_past")  # what transformers' attention modules call a KV cache
 
 
@@ -76,15 +78,15 @@ def attend_as_patched(
 ) -> AttentionOutput:
     """The attention function of patched layers: takes over from the model's own forward. Shapes as of transformers'."""
     call: LayerCall = host.pop(CALL)
-    first = module.channel_order
-    if first is not None:
-        query, key = query[..., first], key[..., first]
+    query, key = rotated_first(query, module.__dict__[OBSERVED]), rotated_first(key, module.__dict__[OBSERVED])
     if call.captured is not None:
         call.captured += [query, key]
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
     module.__dict__["posenc_dropout"] = dropout
     module.__dict__["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
     host = {**call.kept, **host}
+    if KEYWORD in host:  # a model may number its tokens otherwise
+        host["position_ids"] = host[KEYWORD].positions
     mixed, weights = module.attend(
         query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host
     )
@@ -98,6 +100,7 @@ class InterceptedAttention(PatchedAttention):
     """Mixin of a model's own attention class: see `intercepted`."""
 
     prefix = "Patched"
+    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
@@ -137,7 +140,7 @@ class InterceptedAttention(PatchedAttention):
 
     @property
     def window(self) -> int | None:
-        return self.__dict__["posenc_observed"].window  # type: ignore[no-any-return]
+        return self.__dict__[OBSERVED].window  # type: ignore[no-any-return]
 
     @property
     def layer_idx(self) -> int | None:  # type: ignore[override]
@@ -147,11 +150,6 @@ class InterceptedAttention(PatchedAttention):
     @layer_idx.setter
     def layer_idx(self, value: int | None) -> None:
         self.__dict__["layer_idx"] = value
-
-    @property
-    def channel_order(self) -> Tensor | None:
-        """Indices that put the rotated channels of a head first; None where they are."""
-        return self.__dict__.get("posenc_channels")
 
     @property
     def live_dropout(self) -> float:
@@ -179,7 +177,7 @@ class InterceptedAttention(PatchedAttention):
         """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
         call = LayerCall(x[None], None, {}, captured=[])
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
-        self.__dict__["posenc_observed"].run(self.__dict__["posenc_owner"], x[None], zeros, None, extra={CALL: call})
+        self.__dict__[OBSERVED].run(self.__dict__["posenc_owner"], x[None], zeros, None, extra={CALL: call})
         return call.captured  # type: ignore[return-value]
 
 

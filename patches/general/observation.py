@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hf_posenc.core.geometry import HostRotary
 
+
 class Stand(Enum):
     """What stands in an observed call for a tensor that every call has its own of."""
 
@@ -124,6 +125,8 @@ class Observation:
         rotaries: names of the modules that turn positions into cosines and sines, and the shape of what each returns in
             calls of every kind (see `kind_of_call`).
         tables: names of position tables, and the row of position 0 in each.
+        numbered_from: ``position_ids`` of the first token where the model numbers tokens itself; None where it takes none.
+        token_types: whether it reads token types from a buffer, which ends where its table does.
         causal: whether tokens attend to earlier ones only.
         mixes_otherwise: whether other modules than attention mix tokens, and so carry their order: state-space, linear
             and convolution layers.
@@ -134,15 +137,16 @@ class Observation:
     tables: Mapping[str, int] = field(default_factory=dict)
     causal: bool = True
     mixes_otherwise: bool = False
+    numbered_from: int | None = None
+    token_types: bool = False
 
 
-def channels_of(layer: AttentionObservation) -> Tensor | None:
-    """Indices that put the rotated channels of a head before the others; None where they are."""
+def rotated_first(x: Tensor, layer: AttentionObservation) -> Tensor:
+    """Queries or keys ``[…, head_dim]`` with the channels that the model rotates before the others."""
     if layer.first == 0 or layer.rotary is None:
-        return None
-    channels = torch.arange(layer.shape.head_dim)
-    inside = (channels >= layer.first) & (channels < layer.first + layer.rotary.rotation.dims)
-    return torch.cat((channels[inside], channels[~inside]))
+        return x
+    start, end = layer.first, layer.first + layer.rotary.rotation.dims
+    return torch.cat((x[..., start:end], x[..., :start], x[..., end:]), dim=-1)
 
 
 def identity_like(rotation: Any) -> Any:

@@ -52,8 +52,23 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
         with observed(model, observer):
             model(**inputs_of(model, observer.positions))
         seen = read(model, observer, places)
+        if seen.tables:
+            seen = as_numbered_by_itself(model, seen)
         check_blindness(model, seen)
     return of_all_layers(seen, found)
+
+
+def as_numbered_by_itself(model: Any, seen: Observation) -> Observation:
+    """Where position tables begin if the model numbers its tokens itself, and the number that it gives the first."""
+    observer = Observer(torch.arange(TOKENS)[None], restored={"": seen.attentions[0]})
+    call = inputs_of(model, observer.positions)
+    call.pop("position_ids", None)
+    with observed(model, observer):
+        model(**call)
+    name = min(seen.tables)
+    types = any("token_type_ids" in module._buffers for module in model.modules())
+    first = observer.tables[name] - seen.tables[name] if takes_positions(model) else None
+    return replace(seen, tables=observer.tables, numbered_from=first, token_types=types)
 
 
 def of_all_layers(seen: Observation, found: StandIn) -> Observation:
@@ -93,7 +108,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     found = []
     for number, (name, (call, handed)) in enumerate(observer.calls.items()):
         (query, key, seen), (plain_query, plain_key, _) = handed
-        refuse_sparse(model, seen)
+        refuse_own_ways(model, seen)
         after, before = torch.cat((query, key), dim=1)[0], torch.cat((plain_query, plain_key), dim=1)[0]
         fit = fitted(model, number, before, after, places)
         fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
@@ -114,13 +129,19 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
 
 
-def refuse_sparse(model: Any, call: Mapping[str, Any]) -> None:
-    """Refuse attention that looks at keys which another, rotated query has chosen.
+def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
+    """Refuse attention with a positional bias of its own, or that looks at keys which another, rotated query has chosen.
 
     Raises:
         UnsupportedModel: it does.
     """
     chosen = [name for name, value in call.items() if "indices" in name and value is not None]
+    biased = [name for name, value in call.items() if "bias" in name and value is not None]
+    if biased:
+        raise UnsupportedModel(
+            f"Attention of this {type(model).__name__} is called with a bias of its own ({biased[0]}), which would stay "
+            f"beside any scheme's. {REMEDY}"
+        )
     if chosen:
         raise UnsupportedModel(
             f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that is "

@@ -24,9 +24,9 @@ from hf_posenc.patches.general.classes import below, own_class
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     RotationShape,
-    channels_of,
     identity_like,
     kind_of_call,
+    rotated_first,
 )
 
 INTERFACE = "hf_posenc_observer"
@@ -68,8 +68,7 @@ def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     observer.handed.append((query, key, {**call, "mask": attention_mask}))
     layer = observer.restored.get(name)
     if layer is not None and layer.rotary is not None:
-        order = channels_of(layer)
-        query, key = (x if order is None else x[..., order] for x in (query, key))
+        query, key = rotated_first(query, layer), rotated_first(key, layer)
         turns = table(layer.rotary.rotation, observer.positions)
         query, key = (rotate(x, layer.rotary.rotation, turns) for x in (query, key))
         query = query * layer.rotary.logit_scale

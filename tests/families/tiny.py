@@ -23,7 +23,15 @@ WIDTH = dict.fromkeys(
     64,
 )
 LAYERS = dict.fromkeys(
-    ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers", "num_decoder_layers"],
+    [
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "decoder_layers",
+        "encoder_layers",
+        "num_decoder_layers",
+    ],
     4,
 )
 HEADS = dict.fromkeys(
