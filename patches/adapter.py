@@ -73,7 +73,7 @@ class Adapter(ABC):
         return self.attention[type(attention)]
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
-        """What patched modules need to know beside their class: attributes with the prefix ``posenc_``, by default none."""
+        """What patched modules need to know beside their class: attributes named ``posenc_…``, by default none."""
         return iter(())
 
     @abstractmethod

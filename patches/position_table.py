@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.schemes.base import Scheme
 
-
 FIRST_ROW = "posenc_first_row"
 
 

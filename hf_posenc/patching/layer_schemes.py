@@ -79,7 +79,7 @@ def _alike(geometry: Geometry) -> bool:
 
 
 def depends_on_heads(scheme: Scheme) -> bool:
-    """Whether a scheme differs between layers that have other rotations or heads: it rotates, or has a number a head."""
+    """Whether a scheme differs between layers with other rotations or heads: it rotates, or has a number a head."""
     return implements(scheme, "rotation") or implements(scheme, "row_rotation") or implements(scheme, "bias")
 
 

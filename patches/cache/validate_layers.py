@@ -1,7 +1,7 @@
 """Refuse a KV cache whose layers cannot hold what attention needs, before anything is computed.
 
-Some of transformers' cache layers drop the keys that left a sliding window, which only layers with that window may have;
-some hold a recurrent state and no keys.
+Some of transformers' cache layers drop the keys that left a sliding window, which only layers with that window may
+have; some hold a recurrent state and no keys.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
-from hf_posenc.patches.general.classes import above, below, own_class
+from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
@@ -88,7 +88,8 @@ class GeneralAdapter(Adapter):
         return Geometry(
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
-            rotary=first.rotary, table=min(self._table_lengths(), default=None), kinds=kinds if len(set(kinds)) > 1 or first.window else (),
+            rotary=first.rotary, table=min(self._table_lengths(), default=None),
+            kinds=kinds if len(set(kinds)) > 1 or first.window else (),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:

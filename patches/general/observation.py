@@ -125,7 +125,7 @@ class Observation:
         rotaries: names of the modules that turn positions into cosines and sines, and the shape of what each returns in
             calls of every kind (see `kind_of_call`).
         tables: names of position tables, and the row of position 0 in each.
-        numbered_from: ``position_ids`` of the first token where the model numbers tokens itself; None where it takes none.
+        numbered_from: the position id that the model gives to its first token itself; None where it takes no ids.
         token_types: whether it reads token types from a buffer, which ends where its table does.
         causal: whether tokens attend to earlier ones only.
         mixes_otherwise: whether other modules than attention mix tokens, and so carry their order: state-space, linear

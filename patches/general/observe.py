@@ -122,15 +122,15 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
     if causal and observer.repeated:
         raise UnsupportedModel(
-            f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, so "
-            f"that one call does not say which of them it is. {REMEDY}"
+            f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
+            f"so that one call does not say which of them it is. {REMEDY}"
         )
     others = mixes_otherwise(model, [one.name for one in found])
     return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
 
 
 def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
-    """Refuse attention with a positional bias of its own, or that looks at keys which another, rotated query has chosen.
+    """Refuse attention with a positional bias of its own, or over keys that another, rotated query has chosen.
 
     Raises:
         UnsupportedModel: it does.
@@ -139,13 +139,13 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
     biased = [name for name, value in call.items() if "bias" in name and value is not None]
     if biased:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} is called with a bias of its own ({biased[0]}), which would stay "
-            f"beside any scheme's. {REMEDY}"
+            f"Attention of this {type(model).__name__} is called with a bias of its own ({biased[0]}), which would "
+            f"stay beside any scheme's. {REMEDY}"
         )
     if chosen:
         raise UnsupportedModel(
-            f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that is "
-            f"rotated as well and that no scheme would reach. {REMEDY}"
+            f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that "
+            f"is rotated as well and that no scheme would reach. {REMEDY}"
         )
 
 

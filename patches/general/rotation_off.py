@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from hf_posenc.patches.general.observation import RotationShape, kind_of_call
 
-
 SILENT = "posenc_silent"
 """On a silent rotary module: the shape of what it returns, by kind of call."""
 
 
 class SilentRotary(nn.Module):
-    """Mixin of a rotary module: returns cosines of one and sines of zero, by which a model's forward rotates nothing."""
+    """Mixin of a rotary module: returns cosines of one and sines of zero, which rotate nothing."""
 
     prefix = "Silent"
 

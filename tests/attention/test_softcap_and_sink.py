@@ -1,4 +1,4 @@
-"""Two terms of the model itself, bounded scores (Gemma 2) and an attention sink (gpt-oss), against dense float64 sums."""
+"""Two terms of the model itself, bounded scores (Gemma 2) and a sink (gpt-oss), against dense float64 sums."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Families of transformers on tiny random models: a patch leaves what it must, and computes the same by every way.
 
-By default twelve families of different attention; `pytest --whole -m full tests/families` takes all that transformers has.
+By default twelve families of different attention; `pytest --whole -m full tests/families` takes all of transformers.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def assert_close(found: Tensor, wanted: Tensor) -> None:
 
 @decoders
 def test_the_models_own_positions(name: str) -> None:
-    """Measured, switched off and put back by our attention they give the model's own logits, longer than its windows."""
+    """Measured, switched off and put back by our attention, they give the model's own logits past its windows."""
     model, ids = supported(name), tokens(40)
     stock, steps = logits(model, ids, use_cache=False), cached(model, ids, 12)
     patch_model(model, "host")

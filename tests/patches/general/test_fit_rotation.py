@@ -16,7 +16,7 @@ POSITIONS = [0] + [1 << power for power in range(15)]
 
 
 def rotated(x: Tensor, frequencies: list[float], layout: str, first: int, amplitude: float) -> Tensor:
-    """``x [heads, position, head_dim]`` with channels from ``first`` on rotated, pair by pair as the papers write it."""
+    """``x [heads, position, head_dim]`` with channels from ``first`` on rotated, pair by pair, as papers write it."""
     out, pairs = x.double().clone(), len(frequencies)
     for m, frequency in enumerate(frequencies):
         one, two = (first + m, first + m + pairs) if layout == "half" else (first + 2 * m, first + 2 * m + 1)
