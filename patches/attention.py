@@ -130,7 +130,7 @@ class PatchedAttention(nn.Module):
             cached, v = cache.update(new, v, self.layer_idx)
             keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
         if extra is not None:
-            ctx = replace(ctx, carried=extra[:, :, : ctx.key_positions.shape[1]].float())
+            ctx = replace(ctx, extra_key_channels=extra[:, :, : ctx.key_positions.shape[1]].float())
         return keys, v, ctx
 
     def _terms(self, plan: CallPlan, ctx: PositionContext) -> SharedTerms:
@@ -185,8 +185,10 @@ class PatchedAttention(nn.Module):
         cache: Cache | None,
         chosen: dict[Hashable, ComputeCall] | None = None,
     ) -> AttentionOutput:
-        reread = None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
+        rotated_keys = (
+            None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+        )
+        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, rotated_keys)
         if chosen is None:
             return self._engine_for(call, host, cache)(call)
         kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)

@@ -152,7 +152,7 @@ def test_padding(left: bool, queries: int, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_alibi_says_it_is_linear(causal: bool) -> None:
+def test_alibi_is_passed_as_slopes(causal: bool) -> None:
     geometry = Geometry(
         heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=causal, trained_length=16, target_length=16
     )
@@ -165,7 +165,7 @@ def test_alibi_says_it_is_linear(causal: bool) -> None:
         torch.testing.assert_close(bias.slopes.double(), steps.double())
 
 
-def test_one_sided_alibi_does_not() -> None:
+def test_one_sided_alibi_is_not_passed_as_slopes() -> None:
     geometry = Geometry(
         heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=False, trained_length=16, target_length=16
     )
@@ -239,7 +239,7 @@ def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], na
 
 @pytest.mark.usefixtures("package")
 @torch.no_grad()
-def test_whole_models_that_ask_for_more() -> None:
+def test_whole_models_with_unsupported_terms_are_refused() -> None:
     """What it cannot compute it refuses: other biases, and keys nobody has written yet."""
     ids = torch.arange(30)[None]
     model = patch_model(tiny("llama"), "t5")

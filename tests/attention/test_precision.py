@@ -72,14 +72,14 @@ def test_decoding(kind: str, dtype: torch.dtype) -> None:
 def test_gradients(kind: str, dtype: torch.dtype) -> None:
     """Three roundings of the dtype are in a gradient; a lost digit would be many times that."""
     problem = Problem(kind, queries=140, head_dim=32, dtype=dtype, grad=True)
-    assert max(problem.gradient_gaps()) <= 8 * torch.finfo(dtype).eps
+    assert max(problem.gradient_deviations()) <= 8 * torch.finfo(dtype).eps
 
 
 def test_key_bias_at_8k_keys() -> None:
     problem = Problem("key bias", queries=1, keys=8192, batch=1)
-    assert problem.gap() <= 5e-4
+    assert problem.deviation() <= 5e-4
     rows = Problem("key bias", queries=64, keys=8192, batch=1, mask_kind="bool")
-    assert rows.gap() <= 5e-4
+    assert rows.deviation() <= 5e-4
 
 
 def test_control_a_key_bias_in_half_precision_is_broken() -> None:
@@ -95,7 +95,7 @@ def test_control_a_key_bias_in_half_precision_is_broken() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_bias_of_content_is_asked_in_float32(dtype: torch.dtype) -> None:
+def test_a_content_bias_is_evaluated_in_float32(dtype: torch.dtype) -> None:
     """What it is promised, whatever the model is; the logits of a float64 model keep their digits beside it."""
     problem, asked = Problem("plain", dtype=dtype), set()
 

@@ -82,7 +82,7 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize(("words", "code", "says"), WORDS.values(), ids=WORDS)
-def test_wrong_words(
+def test_invalid_arguments_are_refused(
     words: list[str],
     code: int,
     says: str,

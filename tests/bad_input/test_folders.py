@@ -122,7 +122,7 @@ def test_many(name: str, seed: int, bases: dict[str, Path], tmp_path: Path) -> N
     loaded(bases[name], tmp_path / "case", seed)
 
 
-def test_what_is_raw_is_noticed(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_raw_errors_are_found(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: an error that is none of ours, and a file that appears."""
 
     def raw(place: Path) -> None:

@@ -44,7 +44,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *hosts.rows(), *wrapped.rows()]))
-def test_model_is_as_it_was(
+def test_refused_patch_leaves_the_model_unchanged(
     row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = row.model()

@@ -57,7 +57,7 @@ def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) 
     assert torch.equal(model(ids).logits, plain)
 
 
-def test_reducer_that_need_not_learn_of_anything() -> None:
+def test_reducer_without_new_parameters() -> None:
     """A scheme without parameters leaves nothing behind that `DistributedDataParallel` should know."""
     model = Whole(tiny_model("llama"))
     assert describe(patch_model(model, "yarn", factor=4)).scheme == "yarn"

@@ -133,13 +133,13 @@ BLOCKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("change", BLOCKS)
-def test_a_block_that_is_none(change: str, saved) -> None:
+def test_a_scheme_config_of_null(change: str, saved) -> None:
     meddle, words = BLOCKS[change]
     with pytest.raises(CheckpointMismatch, match=words):
         from_pretrained(edit(saved(), lambda config: meddle(config["position_scheme"])))
 
 
-def test_a_block_is_read_as_it_is_written(make_model) -> None:
+def test_a_scheme_config_round_trip(make_model) -> None:
     model = patch_model(make_model("llama"), "yarn", trained_length=12, target_length=60, layers={1: ("pi", {})})
     block = SchemeConfig.of_model(model)
     assert (block.trained_length, block.target_length, block.host_length) == (12, 60, TRAINED)

@@ -47,7 +47,7 @@ def test_eval_measures_and_writes(call: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == answer.data
 
 
-def test_demo_passes_on_its_arguments(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_demo_forwards_its_arguments(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 
     class Results:

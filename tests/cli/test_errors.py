@@ -30,7 +30,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("words", "code", "hint"), WRONG.values(), ids=WRONG)
-def test_wrong_word(call: Callable, words: list[str], code: int, hint: str) -> None:
+def test_unknown_argument(call: Callable, words: list[str], code: int, hint: str) -> None:
     answer = call(*words)
     assert answer.code == code
     assert answer.out == ""

@@ -68,7 +68,7 @@ def test_it_fits_two_screens() -> None:
     assert len(README.splitlines()) <= 100
 
 
-def test_errors_that_are_promised_exist() -> None:
+def test_documented_errors_exist() -> None:
     table = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").partition("## Refused")[2].partition("##")[0]
     named = set(re.findall(r"#hf_posenc\.errors\.(\w+)", table))
     assert len(named) > 10

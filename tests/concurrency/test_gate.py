@@ -244,7 +244,7 @@ def test_a_base_and_a_part_called_alone(pool: ThreadPoolExecutor) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_readers_beside_patches(name: str, scheme: str) -> None:
+def test_forward_passes_while_patching(name: str, scheme: str) -> None:
     """Three threads compute without a pause, a fourth patches and unpatches."""
     try:
         subject = Subject(name, scheme)
@@ -272,7 +272,7 @@ def test_readers_beside_patches(name: str, scheme: str) -> None:
     assert set(found) <= {"before", "patched"}
 
 
-def test_a_pass_that_waits_inside_the_model_is_inside() -> None:
+def test_a_pass_blocked_in_the_model_counts_as_running() -> None:
     """It entered just before everybody was found to have left, and must end before the model is changed."""
     model = tiny_model("llama")
     gate = forward_gate.Gate(model.modules())

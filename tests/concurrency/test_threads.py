@@ -149,7 +149,7 @@ class Generation:
 
 @pytest.mark.parametrize("scheme", ["yarn", "dynamic_ntk", "self_extend", "sinks", "fox"])
 @pytest.mark.parametrize("steps", [100, pytest.param(2000, marks=pytest.mark.full)])
-def test_two_texts_in_turn(scheme: str, steps: int) -> None:
+def test_two_texts_alternately(scheme: str, steps: int) -> None:
     """Two generations on one model, a token of the one, a token of the other; together 500 steps over all schemes."""
     with longest_case("llama", scheme).patched() as model:
         alone = [list(Generation(model, seed).steps(min(steps, 60) if steps == 100 else 110)) for seed in (0, 3)]
@@ -161,7 +161,7 @@ def test_two_texts_in_turn(scheme: str, steps: int) -> None:
                 assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_what_is_shared_is_heard() -> None:
+def test_control_shared_state_is_detected() -> None:
     """Control: two generations that share one cache disturb each other."""
     with longest_case("llama", "yarn").patched() as model:
         alone = list(Generation(model, 0).steps(6))

@@ -40,7 +40,7 @@ def test_decoding_makes_a_table_in_hundreds_of_steps() -> None:
     assert len(make.made) == 2
 
 
-def test_uses_and_places_are_kept_apart() -> None:
+def test_tables_are_kept_by_use_and_first_position() -> None:
     tables, make = CosSinCache(), Counted()
     assert tables.rows("one", 0, 4, CPU, make)[0].flatten().tolist() == [0, 1, 4, 9]
     assert tables.rows("one", 1, 2, CPU, make)[0].flatten().tolist() == [1, 4]
@@ -48,7 +48,7 @@ def test_uses_and_places_are_kept_apart() -> None:
     assert tables.rows("two", 3, 1, CPU, lambda p: (-p[:, None, :, None],) * 2)[0].flatten().tolist() == [-3]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_number_of_cached_tables_is_bounded() -> None:
     tables, make = CosSinCache(), Counted()
     for _ in range(2):
         tables.rows("use", 0, LARGEST + 1, CPU, make)

@@ -34,7 +34,7 @@ def test_float64(scheme: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("scheme", ["rope", "alibi"])
-def test_truths_and_numbers_mask_alike(scheme: str, backend: str) -> None:
+def test_boolean_and_integer_masks_are_equal(scheme: str, backend: str) -> None:
     """``eager`` would add the ones of a bool mask to the scores; the text masked is a window of five tokens."""
     model = hf_posenc.patch_model(tiny_model("llama"), scheme)
     model.set_attn_implementation(backend)

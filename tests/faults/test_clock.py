@@ -34,7 +34,7 @@ def text(folder: Path) -> Path:
     return path
 
 
-def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lm_eval")
     pytest.importorskip("matplotlib")
     steady = measured(tmp_path / "steady")

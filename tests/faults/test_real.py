@@ -73,7 +73,7 @@ def check_kills(rounds: list[Found], count: int) -> None:
     assert any(one["first"] == -signal.SIGKILL for one in rounds), "control: somebody was killed"
 
 
-def test_kill_9_while_comparing(found: Found) -> None:
+def test_killed_while_comparing(found: Found) -> None:
     check_kills(found["kills=3"], 3)
 
 

@@ -20,7 +20,7 @@ def lora(**more) -> peft.LoraConfig:
     return peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **more)
 
 
-def test_a_new_adapter_is_refused_and_the_model_is_as_it_was() -> None:
+def test_a_refused_new_adapter_leaves_the_model_unchanged() -> None:
     model = patched("llama", "t5")
     before = reading(model)
     cpu_offload(model, "cpu")
@@ -30,14 +30,14 @@ def test_a_new_adapter_is_refused_and_the_model_is_as_it_was() -> None:
     assert not hasattr(model, "peft_config")
 
 
-def test_a_new_adapter_beside_weights_that_are_not_offloaded_is_put_on(tmp_path: Path) -> None:
+def test_a_new_adapter_on_weights_that_are_not_offloaded(tmp_path: Path) -> None:
     model = patched("llama", "yarn")
     dispatch_model(model, device_map("llama", "cpu", "disk"), main_device="cpu", offload_dir=str(tmp_path))
     before = reading(model)
     assert not torch.allclose(reading(get_peft_model(model, lora(layers_to_transform=[0]))), before)
 
 
-def test_an_adapter_goes_on_first_or_follows_a_device_map(tmp_path: Path) -> None:
+def test_an_adapter_is_added_before_offloading_or_with_a_device_map(tmp_path: Path) -> None:
     wrapped = get_peft_model(patched("llama", "t5"), lora())
     want = reading(wrapped)
     wrapped.save_pretrained(tmp_path / "adapter")

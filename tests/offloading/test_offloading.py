@@ -88,7 +88,7 @@ def test_copies_and_removed_hooks(scheme: str, tmp_path: Path) -> None:
     torch.testing.assert_close(reading(twin), whole, **CLOSE)
 
 
-def test_a_block_loads_what_was_added_to_it_and_forgets_it(tmp_path: Path) -> None:
+def test_a_block_loads_and_releases_added_parameters(tmp_path: Path) -> None:
     model = WAYS["blocks"](tiny_model("llama"), "llama", tmp_path)
     maps = {module: found.hook.weights_map for module, found in offloads_of(model).items()}
     seeded(model, "shaw")
@@ -126,7 +126,7 @@ def test_loaded_over_devices(where: str, scheme: str, tmp_path: Path) -> None:
     torch.testing.assert_close(reading(unpatch_model(loaded)), reading(tiny_model("llama")), rtol=0, atol=0)
 
 
-def test_somebody_elses_forward_is_still_refused() -> None:
+def test_a_foreign_forward_is_still_refused() -> None:
     """Under accelerate's, over it, or on another module that the patch replaces."""
     under, over, beside = tiny_model("llama"), tiny_model("llama"), tiny_model("llama")
     for model in (under, over):
@@ -142,14 +142,14 @@ def test_somebody_elses_forward_is_still_refused() -> None:
             patch_model(model, "yarn", factor=2)
 
 
-def test_no_values_anywhere_are_said_to_be_missing() -> None:
+def test_weights_without_values_are_reported() -> None:
     model = patched("llama", "t5")
     model.model.posenc.to("meta")
     with pytest.raises(NoValues, match=r"'weight'.*meta device"):
         reading(model)
 
 
-def test_a_model_in_one_piece_is_read_as_it_is() -> None:
+def test_control_a_model_that_is_not_offloaded() -> None:
     for scheme in (*LEARNED, "yarn", "alibi+window"):
         whole = patched("llama", scheme).model.layers[0].self_attn.scheme
         assert scheme_on(whole, torch.device("cpu")) is whole

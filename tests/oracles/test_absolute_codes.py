@@ -42,7 +42,7 @@ def digits(position: int, width: int = 8) -> list[int]:
 
 
 @given(st.integers(0, 10**5), st.integers(1, 1000), st.sampled_from([-0.5, 0.25, 2.0]))
-def test_integers_move_on_by_the_same_step(position: int, distance: int, alpha: float) -> None:
+def test_integer_codes_grow_by_a_constant_step(position: int, distance: int, alpha: float) -> None:
     here, there = codes(Integer(hosts.geometry(), alpha=alpha), [position, position + distance])
     assert torch.equal(there - here, torch.full((WIDTH,), alpha * distance, dtype=torch.float64))
 
@@ -73,7 +73,7 @@ def test_learned_directions_learn(name: str, model: str) -> None:
     assert vector.grad.abs().max() > 0
 
 
-def test_a_step_means_something_else_in_every_text() -> None:
+def test_step_depends_on_the_text_length() -> None:
     """1/2 in a text of three tokens, 1/3 in one of four; with a fixed n the same in both."""
     steps = [float(codes(Norm01(hosts.geometry()), range(n))[:, 0].diff()[0]) for n in (3, 4)]
     assert steps == pytest.approx([1 / 2, 1 / 3])
@@ -113,7 +113,7 @@ def test_norm01_refuses_to_continue_a_text() -> None:
     assert torch.equal(*outputs)
 
 
-def test_binary_digits_as_they_are_written() -> None:
+def test_binary_digits_have_the_least_significant_first() -> None:
     scheme = Binary(hosts.geometry(), width=8, msb_first=True)
     assert codes(scheme, [252])[0, :8].tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
     assert codes(scheme, range(256))[:, :8].tolist() == [digits(p) for p in range(256)]
@@ -126,7 +126,7 @@ def test_binary_digits_as_they_are_written() -> None:
 
 
 @given(st.integers(0, 2**31 - 2))
-def test_binary_codes_name_their_position(position: int) -> None:
+def test_binary_codes_encode_their_position(position: int) -> None:
     code = codes(Binary(hosts.geometry()), [position])[0]
     assert sum(int(bit) << place for place, bit in enumerate(code.tolist())) == position
 
@@ -143,14 +143,14 @@ def test_binary_codes_jump() -> None:
 
 
 @pytest.mark.parametrize(("scheme", "moves"), [(Sinusoidal, True), (Integer, False), (Binary, False)])
-def test_which_codes_a_matrix_moves_on(scheme: type[Scheme], moves: bool) -> None:
+def test_shifts_that_a_matrix_reproduces(scheme: type[Scheme], moves: bool) -> None:
     """Whether some M has code(p + 3) = M code(p) at all p: for sinusoids a rotation; integers need an offset too."""
     code = codes(scheme(hosts.geometry(width=16)), range(64))
     residual = code[3:] - code[:-3] @ torch.linalg.lstsq(code[:-3], code[3:], driver="gelsd").solution
     assert (residual.abs().max() < 1e-5) == moves
 
 
-def test_binary_refuses_what_it_cannot_write() -> None:
+def test_binary_refuses_positions_beyond_its_digits() -> None:
     scheme = Binary(hosts.geometry(), width=5)
     assert scheme.longest == 32
     with pytest.raises(PositionOutOfTable, match="Position 32 is past the 32 positions"):
@@ -164,7 +164,7 @@ def test_binary_refuses_what_it_cannot_write() -> None:
 
 
 @pytest.mark.parametrize("name", ["integer", "norm01", "binary"])
-def test_codes_of_nothing_are_refused(name: str) -> None:
+def test_empty_codes_are_refused(name: str) -> None:
     with pytest.raises(OptionOutOfRange, match="alpha must not be 0"):
         patch_model(hosts.llama(), name, alpha=0.0)
 

@@ -58,14 +58,14 @@ def test_left_padding_counts_real_tokens_as_bloom() -> None:
 
 
 @pytest.mark.parametrize("heads", [6, 12, 20])
-def test_plain_geometric_slopes_are_others(heads: int) -> None:
+def test_control_plain_geometric_slopes_differ(heads: int) -> None:
     """Control: the two rules agree on powers of two only."""
     positions = torch.arange(50)[None]
     assert spread(key_bias(heads, positions) - key_bias(heads, positions, slopes="geometric")) > 1.0
     assert spread(key_bias(8, positions) - key_bias(8, positions, slopes="geometric")) == 0.0
 
 
-def test_both_sides_the_distance_counts() -> None:
+def test_encoders_use_the_absolute_distance() -> None:
     scheme = ALiBi(hosts.geometry(heads=4, causal=False))
     positions = torch.arange(30)[None]
     bias = scheme.bias(PositionContext(positions, positions, causal=False, contiguous=True))
@@ -77,7 +77,7 @@ def test_both_sides_the_distance_counts() -> None:
     assert torch.equal(matrix, matrix.mT)
 
 
-def test_near_keys_keep_their_digits_far_out() -> None:
+def test_near_keys_keep_precision_at_large_positions() -> None:
     """The steps between the newest keys are exact at 10⁶ tokens; counted from the first key they would not be."""
     length = 10**6
     positions = torch.arange(length)[None]
@@ -241,6 +241,6 @@ def test_bfloat16_models_keep_float32_biases() -> None:
 
 
 @pytest.mark.parametrize("rule", [code_slopes, geometric_slopes])
-def test_eight_heads_halve_eight_times(rule: Callable[[int], list[float]]) -> None:
+def test_slopes_of_eight_heads(rule: Callable[[int], list[float]]) -> None:
     """The example of the paper's section 3."""
     assert rule(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]

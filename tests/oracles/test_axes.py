@@ -191,7 +191,7 @@ def test_a_single_row_is_rope_on_half_the_channels(layout: Layout) -> None:
     ("grid", "position", "place"),
     [([3, 4], 7, [1, 3]), ([3, 4], 13, [3, 1]), ([2, 3, 5], 29, [1, 2, 4]), ([9], 11, [11])],
 )
-def test_grids_unfold_row_by_row(grid: list[int], position: int, place: list[int]) -> None:
+def test_grids_are_flattened_row_by_row(grid: list[int], position: int, place: list[int]) -> None:
     scheme = AxialRoPE(hosts.geometry(), axes=len(grid), grid=grid)
     assert scheme.coordinates(torch.tensor([[position]]), None).tolist() == [[place]]
 
@@ -217,7 +217,7 @@ def test_scores_depend_on_both_differences_alone() -> None:
     assert not torch.allclose(score((5, 3), (1, 7)), score((6, 3), (1, 7)), atol=1e-2)  # control
 
 
-def test_bert_reads_a_picture() -> None:
+def test_bert_with_axial_positions_of_an_image() -> None:
     """Patches as ``inputs_embeds``; grid coordinates by the scheme or by the caller; against the formula."""
     height, width = 5, 6
     bert = hosts.bert()

@@ -185,7 +185,7 @@ def test_the_index_of_the_last_term(p2c_index: str, causal: bool) -> None:
     assert (scores_of(one, project, query, key)[0] - expected)[:, seen].abs().max() > 0.1
 
 
-def test_outside_a_model_the_reason_is_told() -> None:
+def test_use_outside_a_model_explains_the_error() -> None:
     positions = torch.arange(3)[None]
     ctx = PositionContext(positions, positions, causal=True, contiguous=True)
     bias = scheme(causal=True).bias(ctx)

@@ -90,7 +90,7 @@ def test_numbers_are_the_published_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("table", "value"), [(OFF, False), (ON, True), (NEUTRAL, 1.0)], ids=["off", "on", "changing nothing"]
 )
-def test_what_is_off_on_and_neutral(table: dict[str, list[str]], value: object) -> None:
+def test_defaults_that_are_off_on_or_neutral(table: dict[str, list[str]], value: object) -> None:
     found = {(name, option): defaults(name)[option] for name, options in table.items() for option in options}
     assert found == dict.fromkeys(found, value)
     assert [scheme_class(name)(WIDE).record.name for name in table] == list(table), "and they are enough to build it"

@@ -140,7 +140,7 @@ def test_whole_models(case: Case, model: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_far_out(case: Case) -> None:
+def test_far_positions(case: Case) -> None:
     """Finite and right at a million tokens, whatever training did to the parameters."""
     for seed in range(5):
         scheme = stirred(CLASSES[case.scheme](hosts.geometry(), **case.options), seed, by=2.0)
@@ -221,7 +221,7 @@ def test_sandwich_angles_survive_a_million_tokens() -> None:
 
 
 @pytest.mark.parametrize("kind", ["log", "power"])
-def test_kerple_draws_as_released_and_comes_back_from_its_bounds(kind: str) -> None:
+def test_kerple_initialises_as_released_and_recovers_from_its_bounds(kind: str) -> None:
     scheme = Kerple(hosts.geometry(heads=4000, head_dim=2), kind=kind)
     highest = {"log": (2, 1), "power": (1, 2)}[kind]
     for number, end in zip((n.detach() for n in scheme.numbers()), highest, strict=True):
@@ -280,7 +280,7 @@ def test_options_out_of_range() -> None:
     ],
     ids=["a line", "a square", "far apart", "fractions", "one pair"],
 )
-def test_a_value_for_every_distance_is_a_value_for_every_pair(distance: Tensor) -> None:
+def test_bias_by_distance_equals_bias_by_pair(distance: Tensor) -> None:
     """However few of them are worked out, and no more than there are pairs."""
     asked = []
 

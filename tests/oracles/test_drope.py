@@ -24,7 +24,7 @@ EPS = 1e-6
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_dropped_and_no_more_is_no_positions(model: str) -> None:
+def test_dropping_every_layer_equals_no_positions(model: str) -> None:
     build, _ = hosts.HOSTS[model]
     ids = hosts.text(LENGTH)
     dropped = patch_model(build(), "drope", factor=2)
@@ -99,7 +99,7 @@ def test_what_cannot_be_dropped_is_refused() -> None:
         patch_model(hosts.bert(), "drope")
 
 
-def test_dropping_breaks_a_trained_model_and_recalibration_begins_to_mend_it() -> None:
+def test_recalibration_reduces_the_loss_after_dropping() -> None:
     """The starter, on text it never saw: two nats are lost, and ten steps at half the trained length regain some.
 
     The same steps do nothing for the model as it was: it is not the text that is learned.

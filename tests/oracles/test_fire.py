@@ -106,7 +106,7 @@ def test_a_linear_function_is_alibi_scaled_by_row() -> None:
     assert torch.allclose(bias_of(scheme, 60, causal=True).tril(), expected, rtol=1e-3)
 
 
-def test_rows_within_the_threshold_know_no_place() -> None:
+def test_queries_within_the_threshold_ignore_absolute_position() -> None:
     """Relative up to τ, and beyond it a fraction of the row: both on purpose."""
     scheme = stirred(FIRE(hosts.geometry(), tau=64.0))
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_an_encoder_counts_the_real_tokens() -> None:
 
 
 @pytest.mark.parametrize("spoil", ["c", "multiplier", "both"])
-def test_no_parameter_makes_it_infinite(spoil: str) -> None:
+def test_no_parameter_value_gives_infinity(spoil: str) -> None:
     """c and τ at zero, below it, and huge; a million tokens away."""
     for value in (0.0, -1e-30, -3.0, 1e30):
         scheme = stirred(FIRE(hosts.geometry()))
@@ -144,7 +144,7 @@ def test_no_parameter_makes_it_infinite(spoil: str) -> None:
         assert all(grad.isfinite().all() for grad in grads)
 
 
-def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
+def test_a_block_of_rows_equals_those_rows_of_all() -> None:
     scheme = stirred(FIRE(hosts.geometry(), tau=20.0))
     of = partial(bias_of, scheme, 80, causal=True)
     # Which units bend depends on how far a block reaches, and with it the order in which they are added up.

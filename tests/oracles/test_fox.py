@@ -123,7 +123,7 @@ def test_with_rope_is_the_composition(model: str) -> None:
 
 @pytest.mark.parametrize(("name", "sign"), [("fox", 1), ("cable", -1)])
 @pytest.mark.parametrize("bias_init", [0.0, 5.0])
-def test_gates_start_where_they_are_told(name: str, sign: int, bias_init: float) -> None:
+def test_gates_start_at_the_given_value(name: str, sign: int, bias_init: float) -> None:
     """Both names mean by ``bias_init`` how much is kept."""
     one = scheme_of(patch_model(hosts.llama(), name, bias_init=bias_init))
     assert isinstance(one, Fox)
@@ -135,8 +135,8 @@ def test_gates_start_where_they_are_told(name: str, sign: int, bias_init: float)
 def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
     """The last rows of a text whose gates are given, ``[heads, length]``."""
     places = torch.arange(length)[None]
-    carried = log_gates.T[None, None]
-    return replace(content.context(places[:, -rows:], keys=places, causal=True), carried=carried)
+    extra_key_channels = log_gates.T[None, None]
+    return replace(content.context(places[:, -rows:], keys=places, causal=True), extra_key_channels=extra_key_channels)
 
 
 def decoder() -> Fox:
@@ -144,7 +144,7 @@ def decoder() -> Fox:
 
 
 @pytest.mark.parametrize("rows", [1, 256])
-def test_near_keys_keep_their_digits_far_out(rows: int) -> None:
+def test_near_keys_keep_precision_at_large_positions(rows: int) -> None:
     """After 2 · 10⁵ tokens with half forgotten at each, what the newest rows see near by is exact to 1e-4 nats."""
     torch.manual_seed(0)
     length, near = 200_000, 64
@@ -159,7 +159,7 @@ def test_near_keys_keep_their_digits_far_out(rows: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "limit"), [(300, 1e-5), (1000, 2e-5)])
-def test_long_texts_keep_their_digits(length: int, limit: float) -> None:
+def test_long_texts_keep_precision(length: int, limit: float) -> None:
     """Attention in float32 behind gates that add up to thousands of nats, against the same in float64."""
     generator = torch.Generator().manual_seed(0)
     log_gates = torch.log(torch.rand(HEADS, length, generator=generator) * 0.5 + 0.25)
@@ -176,7 +176,7 @@ def test_long_texts_keep_their_digits(length: int, limit: float) -> None:
     assert (coarse - exact).abs().max() > 1.5 * limit
 
 
-def test_padding_forgets_nothing() -> None:
+def test_padding_has_no_decay() -> None:
     """Gates of padding, whatever they are, do not reach the bias."""
     log_gates = -torch.rand(HEADS, 20)
     ctx = call(20, 20, log_gates)
@@ -188,13 +188,13 @@ def test_padding_forgets_nothing() -> None:
     assert not torch.equal(one.bias(ctx).values, one.bias(emptied).values)
 
 
-def test_a_decoder_has_no_gate_on_what_follows() -> None:
+def test_a_decoder_has_no_gate_on_later_tokens() -> None:
     with pytest.raises(OptionOutOfRange, match="a decoder sees none"):
         Fox(hosts.geometry(), bidirectional=True)
     assert Fox(hosts.geometry(causal=False), bidirectional=True).directions == 2
 
 
-def test_outside_a_model_the_reason_is_told() -> None:
+def test_use_outside_a_model_explains_the_error() -> None:
     ctx = content.context(torch.arange(3)[None], causal=True)
     bias = decoder().bias(ctx)
     assert isinstance(bias, BlockBias)

@@ -171,7 +171,7 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])
 @pytest.mark.parametrize("step", [1, 7])
-def test_local_layers_forget_and_global_ones_do_not(cut: int, step: int) -> None:
+def test_local_layers_evict_keys_and_global_ones_do_not(cut: int, step: int) -> None:
     """Each layer caches what it can still see, and the text goes on as if all of it were there."""
     model, ids, window = hybrid(window=9), hosts.text(LENGTH), 9
     with torch.no_grad():

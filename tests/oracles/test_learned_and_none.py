@@ -25,7 +25,7 @@ def test_llama_gets_a_table_as_long_as_the_target() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_a_kept_table_ends_where_it_ended(model: str) -> None:
+def test_a_kept_table_keeps_its_length(model: str) -> None:
     build, _ = hosts.HOSTS[model]
     with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
         hosts.logits(patch_model(build(), "learned"), hosts.text(5000))
@@ -37,7 +37,7 @@ def test_a_kept_table_ends_where_it_ended(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_a_spread_is_of_fresh_tables_only(model: str) -> None:
+def test_std_applies_to_new_tables_only(model: str) -> None:
     build, _ = hosts.HOSTS[model]
     with pytest.raises(OptionOutOfRange, match=r"std=0\.5 would have no effect.+num_positions"):
         patch_model(build(), "learned", std=0.5)
@@ -105,7 +105,7 @@ def test_tables_are_drawn_as_asked() -> None:
         assert torch.equal(scheme.table.weight, first)
 
 
-def test_a_table_of_ones_own_puts_the_hosts_out_of_use() -> None:
+def test_a_learned_table_disables_the_original_table() -> None:
     patched = patch_model(hosts.gpt2(), "learned", num_positions=TRAINED)
     assert not patched.transformer.wpe.weight.requires_grad
     before = hosts.logits(patched, hosts.text(9))

@@ -115,7 +115,7 @@ def test_default_is_a_seed_of_the_search() -> None:
     assert all(a <= b * (1 + 1e-12) for a, b in zip(scheme.long_factor, scheme.long_factor[1:], strict=False))
 
 
-def test_factor_one_is_the_host() -> None:
+def test_factor_one_is_the_unpatched_model() -> None:
     ids = hosts.text(2 * TRAINED)
     ours = hosts.logits(patch_model(hosts.llama(), "longrope"), ids)
     assert (ours - hosts.logits(hosts.llama(), ids)).abs().max() < 1e-5
@@ -133,7 +133,7 @@ def test_short_texts_are_left_alone_where_promised() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, TRAINED - 1, TRAINED, TRAINED + 1])
-def test_a_cached_text_is_the_text(cut: int) -> None:
+def test_cached_equals_uncached(cut: int) -> None:
     """Where transformers' own goes stale, on the same weights, it does not."""
     ids = hosts.text(TRAINED + 6)
     patched = patch_model(hosts.llama(), "longrope", factor=FACTOR, **FACTORS)
@@ -168,7 +168,7 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("length", [TRAINED, TRAINED + 1, FACTOR * TRAINED])
-def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
+def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
     """Short factors for a text within the trained length, long ones for every row of a longer text."""
     pairs = hosts.HEAD_DIM // 2
     factors = {"short_factor": [1.0 + 0.1 * m for m in range(pairs)], "long_factor": [1.0 + m for m in range(pairs)]}

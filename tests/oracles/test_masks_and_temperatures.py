@@ -43,12 +43,12 @@ def test_window_keeps_the_table(model: str) -> None:
     assert (hosts.logits(host, ids) - expected).abs().max() > 100 * LIMIT  # control
 
 
-def test_window_bands() -> None:
+def test_visibility_bands_of_a_window() -> None:
     assert Window(hosts.geometry()).visible() == Band(0, TRAINED)
     assert Window(hosts.geometry(causal=False), size=3).visible() == Band(-2, 3)
 
 
-def test_a_window_of_the_text_is_no_window() -> None:
+def test_a_window_as_long_as_the_text_has_no_effect() -> None:
     ids = hosts.text(TRAINED)
     assert (
         hosts.logits(patch_model(hosts.llama(), "window"), ids) - hosts.logits(hosts.llama(), ids)
@@ -56,7 +56,7 @@ def test_a_window_of_the_text_is_no_window() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["window", "logn"])
-def test_a_kept_table_still_ends(scheme: str) -> None:
+def test_a_kept_table_still_limits_the_length(scheme: str) -> None:
     with pytest.raises(OptionOutOfRange, match=f"ends after {TRAINED} positions"):
         patch_model(hosts.gpt2(), scheme, factor=2)
     with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
@@ -127,7 +127,7 @@ def test_logn_needs_two_tokens() -> None:
 
 
 @pytest.mark.parametrize("length", [TRAINED, TRAINED + 9, 3 * TRAINED])
-def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
+def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
     """All rows of a text have its length: one rotation, whatever else is in the batch."""
     base = 10_000.0 * (length / TRAINED) ** (hosts.HEAD_DIM / (hosts.HEAD_DIM - 2))
     ids, free = hosts.text(length), naive.both_ways(length)

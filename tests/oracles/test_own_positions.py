@@ -58,7 +58,7 @@ CACHES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_cached_keys_stay_where_they_were(scheme: str, cache: Callable[[Any], Any]) -> None:
+def test_cached_keys_keep_their_positions(scheme: str, cache: Callable[[Any], Any]) -> None:
     define, options = SCHEMES[scheme]
     host, positions = llama(), with_gaps()
     ids = torch.randint(3, VOCABULARY, (LENGTH,), generator=torch.Generator().manual_seed(0))
@@ -79,7 +79,7 @@ def test_cached_keys_stay_where_they_were(scheme: str, cache: Callable[[Any], An
     assert (elsewhere - expected).abs().max() > 0.1  # control: the gaps show
 
 
-def test_shapes_of_the_test() -> None:
+def test_control_shapes() -> None:
     """Grouped heads, and a text past the trained length."""
     assert KV_HEADS < HEADS
     assert LENGTH > TRAINED

@@ -96,7 +96,7 @@ def test_reproduces_the_native_types(model: str, scheme: str, factor: int, multi
 
 
 @pytest.mark.parametrize(("model", "multiple", "expected"), rows(UNSCALED, lambda r: (r[0], r[1])))
-def test_the_measure_itself(model: str, multiple: int, expected: float) -> None:
+def test_control_the_loss_tells_models_apart(model: str, multiple: int, expected: float) -> None:
     """Control: without a patch, the figures of plain transformers, which fail beyond the trained length."""
     assert loss(model, multiple) == pytest.approx(expected, abs=2e-3)
     assert loss(model, multiple, "rope", factor=multiple) == pytest.approx(expected, abs=2e-3)
@@ -123,7 +123,7 @@ def test_rerope_equals_its_definition_on_trained_weights(model: str, length: int
 
 @pytest.mark.full
 @pytest.mark.parametrize(("model", "multiple"), [(TOK105, 2), (TOK105, 4)])
-def test_dynamic_ntk_costs_nothing_inside_and_helps_outside(model: str, multiple: int) -> None:
+def test_dynamic_ntk_changes_nothing_within_the_trained_length_and_helps_beyond(model: str, multiple: int) -> None:
     inside = loss(model, 1, "dynamic_ntk", factor=multiple)
     assert inside == pytest.approx(loss(model, 1), abs=1e-5)
     assert loss(model, multiple, "dynamic_ntk", factor=multiple, granularity=64) < loss(model, multiple) - 0.5

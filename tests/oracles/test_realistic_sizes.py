@@ -244,7 +244,7 @@ def test_yarn_with_its_options(size: Size) -> None:
 
 
 @every_size
-def test_ramp_in_turns(size: Size) -> None:
+def test_ramp_in_rotations(size: Size) -> None:
     """The paper's own ramp, equations 17 and 18: γ falls linearly from 1 at α turns to 0 at β turns."""
     turns = size.trained * rope(size.dims, size.base) / (2 * math.pi)
     slowed = 1 - ((turns - 1) / 31).clamp(0, 1)
@@ -253,7 +253,7 @@ def test_ramp_in_turns(size: Size) -> None:
 
 
 @every_size
-def test_partial_turns_whole_pairs(size: Size) -> None:
+def test_partial_rotates_whole_pairs(size: Size) -> None:
     for share in (0.25, 0.3, 0.5, 1.0):
         dims = 2 * math.floor(share * size.dims / 2)
         rotation = Partial(geometry(size), fraction=share).rotation()

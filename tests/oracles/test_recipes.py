@@ -45,7 +45,7 @@ def test_order_range_and_seed(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("recipe", [PoSE(WIDE), SHAPE(WIDE), CAPE(WIDE)], ids=repr)
-def test_nothing_moves_outside_training(recipe: Recipe) -> None:
+def test_positions_are_unchanged_outside_training(recipe: Recipe) -> None:
     positions = in_steps()
     assert moved(recipe, positions, training=False) is positions
     assert recipe.unchanged_below == TARGET
@@ -104,7 +104,7 @@ def test_chunks_as_released(length: int) -> None:
         assert torch.equal(moved(PoSE(hosts.geometry()), in_steps(length)), in_steps(length))  # nowhere to skip to
 
 
-def test_many_chunks_move_on_only() -> None:
+def test_chunks_keep_their_order() -> None:
     places = moved(PoSE(WIDE, chunks=4), in_steps(rows=DRAWS))
     jumps = places.diff() - 1
     assert (jumps >= 0).all()
@@ -140,7 +140,7 @@ def test_cape_in_its_three_parts() -> None:
         patch_model(hosts.llama(), "cape", jitter=0.6)
 
 
-def test_padded_rows_train_as_they_would_alone() -> None:
+def test_padding_does_not_change_training_positions() -> None:
     """A row of a padded batch stands where its own draw puts it: within a chunk, in steps of one real token."""
     places = moved(PoSE(WIDE), torch.tensor([[0, 0, 0, 1, 2, 3]] * DRAWS))[:, 2:]
     assert (places[:, 0] == 0).all()

@@ -102,14 +102,14 @@ def test_relative_positions_do_not_notice_a_shift() -> None:
     assert gaps["sinusoidal"] > 100 * LIMIT
 
 
-def test_a_cached_text_is_not_continued_in_training() -> None:
+def test_continuing_a_cache_in_training_is_refused() -> None:
     patched = patch_model(hosts.llama(), "pose", factor=8).train()
     cache = patched(hosts.text(9)[None], use_cache=True).past_key_values
     with pytest.raises(NeedsWholeText, match="9 tokens are cached"):
         patched(hosts.text(1)[None], past_key_values=cache)
 
 
-def test_tables_have_no_place_between_rows() -> None:
+def test_tables_refuse_fractional_positions() -> None:
     """CAPE's positions are fractional: tables and digits are refused, on codes of a function it trains."""
     ids = hosts.text(TRAINED)[None]
     for name in ("cape", "learned+cape"):
@@ -122,7 +122,7 @@ def test_tables_have_no_place_between_rows() -> None:
     assert patch_model(hosts.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
 
 
-def test_a_table_as_long_as_the_target_serves_every_place() -> None:
+def test_a_table_as_long_as_the_target_has_every_position() -> None:
     patched = patch_model(hosts.gpt2(), "learned+pose", factor=4, num_positions=4 * TRAINED).train()
     assert all(hosts.logits(patched, hosts.text(TRAINED)).isfinite().all() for _ in range(20))
 

@@ -173,7 +173,7 @@ def patched(model: str, scheme: str, options: dict[str, Any], factor: float) -> 
 
 
 @pytest.mark.parametrize(("case", "model"), PAIRS)
-def test_one_is_the_other(case: Same, model: str) -> None:
+def test_special_cases_equal_other_schemes(case: Same, model: str) -> None:
     ids = hosts.text(case.length)
     one = patched(model, case.one, case.options, case.factor)
     two = hosts.logits(patched(model, case.two, case.other, case.factor), ids)

@@ -73,7 +73,7 @@ def test_self_extend(trained: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("trained", "window", "group"), [(32, 16, 4), (64, 32, 16), (20, 6, 3), (256, 128, 8)])
-def test_self_extend_reaches_just_what_was_trained(trained: int, window: int, group: int) -> None:
+def test_self_extend_distances_stay_below_the_trained_length(trained: int, window: int, group: int) -> None:
     """At (L0 − W) G + W tokens the largest distance is L0 − 1, where G divides W."""
     longest = (trained - window) * group + window
     scheme = self_extend(trained, longest, window=window, group=group)
@@ -84,7 +84,7 @@ def test_self_extend_reaches_just_what_was_trained(trained: int, window: int, gr
     )  # control
 
 
-def test_self_extend_stays_close_to_an_even_squeeze() -> None:
+def test_self_extend_is_close_to_position_interpolation() -> None:
     """|Δ' − (W + (Δ − W) / G)| < 1, and Δ' of one Δ varies by at most 1."""
     window, group = 16, 4
     found = realised(self_extend(32, 80, window=window, group=group), 80)
@@ -111,7 +111,7 @@ def test_group_one_is_rope() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["rerope", "self_extend"])
-def test_texts_inside_the_window_are_untouched(scheme: str) -> None:
+def test_texts_within_the_window_are_unchanged(scheme: str) -> None:
     ids = hosts.text(4 * TRAINED)
     patched = hosts.logits(patch_model(hosts.llama(), scheme, factor=4), ids)
     plain = hosts.logits(hosts.llama(), ids)
@@ -120,7 +120,7 @@ def test_texts_inside_the_window_are_untouched(scheme: str) -> None:
 
 
 @pytest.mark.parametrize(("factor", "group"), [(1, 1), (2, 3), (4, 7), (8, 15)])
-def test_default_group_is_the_smallest_that_reaches(factor: int, group: int) -> None:
+def test_default_group_is_the_smallest_feasible(factor: int, group: int) -> None:
     trained, target = 256, 256 * factor
     scheme = self_extend(trained, target)
     assert scheme.window == trained // 2
@@ -203,7 +203,7 @@ def test_lm_infinite(options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"sinks": 2, "recent": 7}, {"sinks": 0, "recent": 9}])
-def test_sinks_stand_where_they_stand_in_the_cache(options: dict[str, int]) -> None:
+def test_sinks_keep_their_positions_in_the_cache(options: dict[str, int]) -> None:
     """Row by row: put what the cache holds in a list, and count positions in it."""
     sinks = options.get("sinks", 4)
     recent = options.get("recent", TRAINED - 4)
@@ -222,7 +222,7 @@ def test_sinks_stand_where_they_stand_in_the_cache(options: dict[str, int]) -> N
     [Sinks(hosts.geometry(), sinks=3, recent=9), LMInfinite(hosts.geometry(), n_global=3, n_local=9)],
     ids=lambda scheme: scheme.record.name,
 )
-def test_what_a_cache_keeps_is_what_the_next_token_sees(scheme: Scheme) -> None:
+def test_evicted_keys_are_those_the_next_token_cannot_see(scheme: Scheme) -> None:
     """The oldest and the newest of the keys before it, counted pair by pair."""
     row = 90
     seen = (realised(scheme, row + 1)[row, :row] >= 0).nonzero()[:, 0].tolist()
@@ -231,7 +231,7 @@ def test_what_a_cache_keeps_is_what_the_next_token_sees(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk": 12, "local": 8}, {"chunk": 12, "local": 2}])
-def test_older_chunks_stand_as_far_as_the_last_row_of_the_next(options: dict[str, int]) -> None:
+def test_distance_to_older_chunks_is_constant(options: dict[str, int]) -> None:
     """Nothing is further away than what a row sees of the chunk before it, whatever the chunks overlap."""
     scheme = DualChunkAttention(hosts.geometry(target=4 * TRAINED), **options)
     positions = torch.arange(4 * TRAINED)
@@ -315,7 +315,7 @@ def test_a_bias_alone_may_be_remapped() -> None:
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
-def test_a_window_may_keep_sinks_in_sight(model: str) -> None:
+def test_a_window_may_keep_sinks_visible(model: str) -> None:
     """Masks only: the first tokens stay at their true distance."""
     build, formula = hosts.HOSTS[model]
     ids = hosts.text(4 * TRAINED)
@@ -348,7 +348,7 @@ def test_string_shifts_by_less_than_the_trained_length(trained: int, shift: int,
             String(hosts.geometry(trained=trained), shift=shift, local=1)
 
 
-def test_learned_sinks_take_their_share() -> None:
+def test_learned_sinks_enter_the_softmax() -> None:
     """A logit of 50 takes all of it: attention gives nothing, and both blocks pass their input on."""
     ids = hosts.text(TRAINED)
     patched, silent = patch_model(hosts.llama(), "sinks", learned_logit=True), hosts.llama()

@@ -92,7 +92,7 @@ def test_rotation_keeps_lengths(position: int, layout: Layout) -> None:
     assert (moved.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max() < 1e-6
 
 
-def test_position_zero_and_channels_behind_the_rotated_ones_stay() -> None:
+def test_position_zero_and_unrotated_channels_are_unchanged() -> None:
     x = vectors(6)
     assert torch.equal(rotated(x, torch.zeros(1, 24, dtype=torch.long), "half"), x)
     part = rotated(x, torch.arange(24)[None], "half", dims=8)

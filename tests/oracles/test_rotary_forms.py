@@ -96,7 +96,7 @@ def test_forms_equal_llama_and_roformer() -> None:
 
 
 @pytest.mark.parametrize("dims", [16, 6])
-def test_rows_go_there_and_back(dims: int) -> None:
+def test_row_permutation_round_trip(dims: int) -> None:
     there = weight_rows("half", heads=3, head_dim=16, rotary_dim=dims)
     back = weight_rows("interleaved", heads=3, head_dim=16, rotary_dim=dims)
     assert torch.equal(there[back], torch.arange(48))
@@ -157,7 +157,7 @@ def test_learned_frequencies_start_as_the_formula() -> None:
     assert torch.equal(frequencies, torch.tensor(geometric(10_000.0, HEAD_DIM), dtype=torch.float64))
 
 
-def test_learned_frequencies_turn_the_model() -> None:
+def test_learned_frequencies_change_the_logits() -> None:
     """ω_m e^(δ_m), in the whole model against the formula, with gradients to every δ."""
     ids = hosts.text(TRAINED)
     learned = patch_model(hosts.llama(), "rope", learn_freq=True)

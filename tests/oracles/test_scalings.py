@@ -76,7 +76,7 @@ def test_equals_transformers(kind: str, shape: tuple[int, int, float], factor: f
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", ["rope", "abf", "proportional", "pi", "ntk", "ntk_parts", "yarn", "llama3"])
-def test_what_is_written_for_transformers_means_the_same_there(name: str, shape: tuple[int, int, float]) -> None:
+def test_exported_rope_parameters_mean_the_same_in_transformers(name: str, shape: tuple[int, int, float]) -> None:
     """An unpatched Llama of the exported `rope_parameters` turns and sharpens as the scheme does."""
     head_dim, trained, _ = shape
     scheme = ours(name, *shape, 4.0)
@@ -128,7 +128,7 @@ def test_two_ramps_of_yarn_differ() -> None:
     assert max(abs(t / c - 1) for c, t in zip(code, text, strict=True)) > 0.3
 
 
-def test_llama3_is_the_ramp_in_turns_with_narrow_bounds() -> None:
+def test_llama3_is_the_ramp_in_rotations_with_narrow_bounds() -> None:
     narrow = ours("ntk_parts", 64, 512, 10_000.0, 8.0, ramp="rotations", beta_fast=4.0, beta_slow=1.0)
     assert ours("llama3", 64, 512, 10_000.0, 8.0).frequencies() == pytest.approx(narrow.frequencies(), rel=1e-12)
 
@@ -145,7 +145,7 @@ def test_ntk_is_a_larger_base(head_dim: int, factor: float) -> None:
     assert scaled[-1] == pytest.approx(float(rope(head_dim)[-1]) / factor, rel=1e-6)  # the slowest by all of it
 
 
-def test_dynamic_ntk_over_stretches_with_its_multiplier() -> None:
+def test_dynamic_ntk_multiplier_stretches_the_slowest_pair() -> None:
     """f = 1 stretches the slowest pair by L / L0, f = 4 at L = 4 L0 by 13."""
     for multiplier, stretch in ((1.0, 4.0), (4.0, 13.0)):
         scheme = DynamicNTK(hosts.geometry(), multiplier=multiplier)

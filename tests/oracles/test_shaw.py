@@ -154,7 +154,7 @@ def test_grouped_heads_and_blocks_of_rows() -> None:
     assert (bias_of(scheme, query, key, rows=slice(10, 25)) - whole[:, :, 10:25]).abs().max() < 1e-6
 
 
-def test_far_out_nothing_changes() -> None:
+def test_distances_beyond_the_clip_are_equal() -> None:
     query, key = random_pair(20)
     scheme = drawn(Shaw(hosts.geometry()), 0)
     assert torch.equal(bias_of(scheme, query, key, start=10**6), bias_of(scheme, query, key))

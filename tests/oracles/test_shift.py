@@ -70,20 +70,20 @@ def pairs(names: Any) -> list[Any]:
 @pytest.mark.parametrize(("model", "scheme"), pairs(RELATIVE))
 @settings(max_examples=4, deadline=None, derandomize=True)  # of each pair: some six hundred in all, whole models
 @given(start=some.integers(1, 7000))
-def test_relative_schemes_do_not_notice(model: str, scheme: str, start: int) -> None:
+def test_relative_schemes_are_shift_invariant(model: str, scheme: str, start: int) -> None:
     one = patched(model, scheme)
     if one is not None:
         assert (read(one, start) - read(one, 0)).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize(("model", "scheme"), pairs(ABSOLUTE))
-def test_absolute_schemes_notice(model: str, scheme: str) -> None:
+def test_absolute_schemes_are_not_shift_invariant(model: str, scheme: str) -> None:
     one = patched(model, scheme)
     if one is not None and (scheme, model) not in BLIND:
         assert (read(one, 17) - read(one, 0)).abs().max() > 10 * LIMIT
 
 
-def test_every_scheme_says_what_it_is() -> None:
+def test_every_scheme_is_classified() -> None:
     assert not set(RELATIVE) & set(ABSOLUTE)
     assert {record.name for record in list_schemes()} == {*RELATIVE, *ABSOLUTE}
 
@@ -96,7 +96,7 @@ def test_fire_is_relative_up_to_its_threshold() -> None:
 @pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
 @settings(max_examples=3, deadline=None, derandomize=True)  # whole models, three readings each
 @given(start=some.integers(1, 7000), gap=some.integers(1, 500))
-def test_a_gap_is_noticed_by_distances_and_not_by_contents(scheme: str, start: int, gap: int) -> None:
+def test_a_gap_in_positions_changes_distances_and_not_content_terms(scheme: str, start: int, gap: int) -> None:
     """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""
     one = patched("llama", scheme)
     ids, mask = hosts.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)

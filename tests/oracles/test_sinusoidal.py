@@ -48,7 +48,7 @@ def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
     assert (moved - there).abs().max() < 1e-6
 
 
-def test_sines_alone_know_no_distance() -> None:
+def test_products_of_sines_alone_depend_on_the_position() -> None:
     """The defect of sin-only codes, in figures: norms grow from 0, and one distance has many products."""
     sines = codes(range(128), kind="sin")
     assert sines.square().sum(-1)[:3].tolist() == pytest.approx([0.0, 3.3, 7.7], abs=0.05)
@@ -83,7 +83,7 @@ def test_base_scale_and_reverse() -> None:
 
 
 @pytest.mark.parametrize("position", [10**5, 10**6])
-def test_far_out(position: int) -> None:
+def test_far_positions(position: int) -> None:
     code = codes([position], 64)[0]
     low = torch.tensor(position) * 10_000.0 ** (-torch.arange(0, 64, 2) / 64)  # control: float32 angles
     worst = 0.0
@@ -146,6 +146,6 @@ def test_products_depend_on_the_distance_and_not_on_its_sign(position: int, dist
 
 
 @pytest.mark.parametrize(("schedule", "closest"), [("geometric", 1.95), ("linear", 0.84)])
-def test_how_near_two_positions_come(schedule: str, closest: float) -> None:
+def test_least_distance_of_two_codes(schedule: str, closest: float) -> None:
     """Figures for width 128: the smallest distance of two codes below 2048."""
     assert float(torch.pdist(codes(range(2048), schedule=schedule)).min()) == pytest.approx(closest, abs=5e-3)

@@ -60,7 +60,7 @@ def test_hierarchy_as_defined(rows: int, alpha: float) -> None:
     assert torch.pdist(codes).min() > 1e-3  # (a, b) is told from (b, a), and every position from every other
 
 
-def test_a_half_would_not_tell_digits_apart() -> None:
+def test_a_share_of_one_half_is_ambiguous() -> None:
     mixed = two_digits(drawn(7), 0.5)  # why it is refused
     assert (mixed[1 * 7 + 2] - mixed[2 * 7 + 1]).abs().max() < 1e-12
     with pytest.raises(OptionOutOfRange, match=r"alpha must not be 0\.5"):
@@ -85,7 +85,7 @@ def test_interpolation_equals_torch(length: int) -> None:
     assert length == TRAINED or (codes - by_factor).abs().max() > 0.1
 
 
-def test_interpolation_keeps_its_rows_far_out() -> None:
+def test_interpolated_rows_are_exact_at_large_positions() -> None:
     """In whole numbers: float32 indices would read between rows at a million tokens."""
     length = 31 * 40_000 + 1
     scheme = LearnedInterp(hosts.geometry(target=length, table=TRAINED, base=None))
@@ -144,7 +144,7 @@ def test_whole_models(name: str, options: dict[str, Any], target: int, model: st
 
 @pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
 @pytest.mark.parametrize("name", ["learned_hier", "learned_interp"])
-def test_the_host_trains_its_own_table(name: str, model: str) -> None:
+def test_the_original_table_stays_trainable(name: str, model: str) -> None:
     """No copy: nothing is added or frozen, and a text beyond the table's end moves the table's rows."""
     build, _ = hosts.HOSTS[model]
     patched = patch_model(build(), name, factor=4)

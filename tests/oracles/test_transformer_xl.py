@@ -113,7 +113,7 @@ PLACES = {
 @pytest.mark.parametrize("clamp_len", [-1, 7])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("rows", [slice(None), slice(30, 33)], ids=["all rows", "three rows"])
-def test_every_way_equals_the_definition(places: str, clamp_len: int, causal: bool, rows: slice) -> None:
+def test_every_computation_equals_the_definition(places: str, clamp_len: int, causal: bool, rows: slice) -> None:
     """Gathered from a table or multiplied out, of as many rows as there are, with shared key heads."""
     one, positions = scheme(causal, clamp_len=clamp_len), PLACES[places]
     query, key = queries_and_keys(LENGTH, LENGTH, kv_heads=2, batch=len(positions))
@@ -130,7 +130,7 @@ def test_every_way_equals_the_definition(places: str, clamp_len: int, causal: bo
     assert gap.abs().max() < ROUNDING
 
 
-def test_few_rows_fold_the_projection_into_the_query() -> None:
+def test_short_queries_fold_the_projection_into_the_query() -> None:
     """A decoding step costs no projection of every distance: the result is that of the last row of a whole call."""
     one = scheme(causal=True)
     query, key = queries_and_keys(LENGTH, LENGTH)
@@ -140,7 +140,7 @@ def test_few_rows_fold_the_projection_into_the_query() -> None:
     assert (bias_of(one, step, query[:, :, -1:], key) - whole).abs().max() < ROUNDING
 
 
-def test_u_and_v_are_not_each_other() -> None:
+def test_u_and_v_are_not_interchangeable() -> None:
     """Control: with u and v exchanged the bias is another."""
     one = scheme(causal=False)
     query, key = queries_and_keys(LENGTH, LENGTH)
@@ -150,7 +150,7 @@ def test_u_and_v_are_not_each_other() -> None:
     assert (bias_of(one, ctx, query, key) - before).abs().max() > 0.1
 
 
-def test_far_out_the_codes_keep_their_digits() -> None:
+def test_codes_keep_precision_at_large_positions() -> None:
     """Around 10⁶ tokens the codes are those of the same distances at the start: angles are of the distance."""
     one = scheme(causal=True)
     query, key = queries_and_keys(LENGTH, LENGTH)
@@ -184,7 +184,7 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
     assert (exchanged - expected).abs().max() > 1e-2
 
 
-def test_outside_a_model_shared_vectors_have_no_projection() -> None:
+def test_use_outside_a_model_refuses_shared_vectors() -> None:
     one, ctx = scheme(causal=True, share_uv=True), content.context(torch.arange(LENGTH)[None], causal=True)
     with pytest.raises(OutsideModel, match="W_R of a layer"):
         bias_of(one, ctx, *queries_and_keys(LENGTH, LENGTH))

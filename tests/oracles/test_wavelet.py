@@ -60,7 +60,7 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_beyond_reach_a_wavelet_is_nothing(causal: bool, contiguous: bool) -> None:
+def test_wavelets_are_zero_beyond_their_support(causal: bool, contiguous: bool) -> None:
     """The table ends where float32 has only zeros, wherever the text stands."""
     scheme = Wavelet(hosts.geometry(causal=causal), scales=[1.0, 2.0], shifts=[float(b) for b in range(8)])
     assert scheme.reach == 37

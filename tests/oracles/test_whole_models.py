@@ -188,13 +188,13 @@ def test_learned_table(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_a_kept_table_is_the_host_itself(model: str) -> None:
+def test_a_kept_table_is_the_unpatched_model(model: str) -> None:
     build, _ = hosts.HOSTS[model]
     ids = hosts.text(TRAINED)
     assert torch.equal(hosts.logits(patch_model(build(), "learned"), ids), hosts.logits(build(), ids))
 
 
-def test_stock_dynamic_ntk_is_another_function() -> None:
+def test_control_stock_dynamic_ntk_differs() -> None:
     """Control: one length for the whole call, as transformers has it, misses the definition that ours meets."""
     ids = hosts.text(LENGTH)
     scaled = {"rope_type": "dynamic", "factor": 1.0, "rope_theta": 10_000.0}

@@ -116,7 +116,7 @@ def test_an_effect_on_near_tokens_that_were_promised_to_stay(model: Any, monkeyp
 
 
 @pytest.mark.parametrize("scheme", ["rope", "yarn"])
-def test_numbers_that_are_none(model: Any, scheme: str) -> None:
+def test_non_finite_outputs(model: Any, scheme: str) -> None:
     model.model.layers[0].self_attn.v_proj.weight.data[0, 0] = 3e38
     model.model.layers[0].self_attn.o_proj.weight.data[:] *= 1e6
     refused(model, scheme, "not finite", factor=4)

@@ -10,7 +10,7 @@ from hf_posenc.schemes.bias.distances import per_distance
 
 
 @pytest.mark.parametrize("low", [0, -7])
-def test_once_a_distance_is_the_same_as_once_a_pair(low: int) -> None:
+def test_evaluating_each_distance_once_equals_each_pair(low: int) -> None:
     weight = torch.randn(3, requires_grad=True)
 
     def function(distance: Tensor) -> Tensor:

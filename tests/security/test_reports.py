@@ -115,7 +115,7 @@ class Elements(HTMLParser):
         self.seen.append((tag, attrs))
 
 
-def test_there_are_forty() -> None:
+def test_forty_reports() -> None:
     assert len(set(PAYLOADS)) >= 40
 
 

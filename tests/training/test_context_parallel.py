@@ -119,7 +119,7 @@ def test_a_scheme_is_computed_in_parts_or_refuses(scheme: str) -> None:
     assert max(deviation.abs().max().item() for deviation in deviations) < 1e-5  # float32, sums in another order
 
 
-def test_positions_that_a_part_cannot_know_would_be_noticed() -> None:
+def test_control_wrong_positions_of_a_part_are_noticed() -> None:
     """Parts that each count from 0."""
     model, ids = patched("yarn"), torch.randint(3, 32, (1, LENGTH))
 

@@ -99,7 +99,7 @@ def test_the_loss_is_that_of_conversations_read_alone(
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "t5"])
-def test_an_adapter_of_trl_carries_the_scheme(scheme: str, example: ModuleType, tmp_path: Path) -> None:
+def test_an_adapter_of_trl_holds_the_scheme(scheme: str, example: ModuleType, tmp_path: Path) -> None:
     trainer = trainer_of(example, scheme, tmp_path, gradient_checkpointing=True)
     trainer.train()
     trainer.save_model(str(tmp_path))

@@ -56,7 +56,7 @@ def test_equal_without_them(kind: str, scheme: str, switched_off: pytest.MonkeyP
         assert (gradient - others[name]).abs().max() <= 1e-4 * largest, name
 
 
-def test_they_are_used_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_private_operators_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: otherwise the tests above compare the public way with itself."""
     if not flash_cpu.available():
         pytest.skip("this torch has no such operator")

@@ -125,7 +125,7 @@ def test_transformers(seam: Seam) -> None:
     assert seam.difference() == ""
 
 
-def test_a_change_is_said_in_words() -> None:
+def test_a_change_is_described() -> None:
     """Control."""
 
     def forward(hidden, cache=None):

@@ -96,7 +96,7 @@ def test_frequencies_in_bfloat16() -> None:
 
 
 @bug("the callback End in hf_posenc.training.resume")
-def test_a_run_that_is_done_takes_no_step_more(tmp_path) -> None:
+def test_a_finished_run_takes_no_further_step(tmp_path) -> None:
     """Resumed from its last checkpoint, `Trainer` takes one step beyond ``max_steps``."""
     pytest.importorskip("accelerate")
     from transformers import Trainer, TrainingArguments

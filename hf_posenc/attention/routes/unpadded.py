@@ -142,7 +142,7 @@ def sample(call: AttentionCall, samples: slice, run: Run) -> AttentionCall:
             first=int(here[0, 0]) if len(here) == 1 else None,
         ),
         mask=None,
-        reread=None,
+        rotated_keys=None,
     )
 
 

@@ -62,7 +62,7 @@ def context(target: Target) -> PositionContext:
     ctx = PositionContext(positions, positions, layer.geometry.causal, True, memo={})
     hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
     extra = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
-    return replace(ctx, carried=None if extra is None else extra.float(), projections=layer, layer=0)
+    return replace(ctx, extra_key_channels=None if extra is None else extra.float(), projections=layer, layer=0)
 
 
 def grid_scores(target: Target, rotation: Rotation, grid: Tensor) -> Tensor:

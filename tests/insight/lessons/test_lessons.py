@@ -94,7 +94,7 @@ def test_translation() -> None:
     assert "With none in the encoder both sentences are translated alike" in found("translation").conclusion
 
 
-def test_who_knows_the_order() -> None:
+def test_which_models_notice_the_order() -> None:
     rows = {row[0]: row[2] for row in found("readers").tables[0].rows}
     assert [name for name, knows in rows.items() if not knows] == [
         "a layer for each word",
@@ -166,7 +166,7 @@ def test_steps() -> None:
     assert rows["integer", 100] == pytest.approx(1.0)
 
 
-def test_bases_are_the_cosine_sum() -> None:
+def test_products_of_bases_are_the_cosine_sum() -> None:
     for name, base in (("base 100", 100.0), ("base 10 000", 10_000.0)):
         frequencies = base ** (-2 * torch.arange(64).double() / 128)
         for k in (1, 16, 256):
