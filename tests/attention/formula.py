@@ -1,7 +1,7 @@
 """Attention from its definition, dense and in float64, and small calls that the engine must answer in the same way.
 
-Nothing here is shared with the engine: positions are rotated by complex numbers, pairs are told apart one by one, and
-the softmax is written out.
+Nothing here is shared with the engine: positions are rotated by complex numbers, the mask is evaluated pair by pair,
+and the softmax is written out.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def one_for_each(shared: Tensor, heads: int) -> Tensor:
 
 @dataclass
 class Position:
-    """One way of knowing position: as the engine is told it, and as the formula has it.
+    """One kind of positional terms: as the engine takes them, and as the formula computes them.
 
     Attributes:
         terms: of a context, and the learned tensor if there is one.

@@ -17,7 +17,7 @@ LARGE = 1e-2  # a thousand times what the comparisons allow
 
 
 def with_terms(problem: Problem, terms: Terms) -> Problem:
-    """The same problem, but the engine is told something else than the formula."""
+    """The same problem, but the engine is given other terms than the formula."""
     problem.position = replace(problem.position, terms=lambda ctx, learned: terms)
     return problem
 

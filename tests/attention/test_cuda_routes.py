@@ -86,7 +86,7 @@ def test_decoding(kind: str, keys: int) -> None:
 @pytest.mark.usefixtures("on_cuda")
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in (*KINDS, "plain")])
 def test_terms_without_a_kernel_take_the_general_route(kind: str) -> None:
-    """A bias beside a window is no window."""
+    """A bias together with a window has no kernel."""
     assert not regions_cuda.accepts(Problem(kind, queries=75).call())
     assert regions_cuda.accepts(Problem("window", queries=75).call()), "control"
 

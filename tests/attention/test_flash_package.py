@@ -221,7 +221,7 @@ def tiny(name: str) -> PreTrainedModel:
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
 def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], name: str) -> None:
-    """The backend that transformers calls by that name, beside the one that computes the formula."""
+    """The backend that transformers calls by that name, against the one that computes the formula."""
     if name == "bert" and scheme != "alibi":
         pytest.skip("a window is a decoder's")
     model = patch_model(tiny(name), scheme)

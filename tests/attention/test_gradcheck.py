@@ -143,7 +143,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("pair", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_learned_parameters(case: Case) -> None:
     """Past the trained length where the scheme goes there; of two texts, some rows and words."""
     with case.patched() as model:

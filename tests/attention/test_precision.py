@@ -96,7 +96,7 @@ def test_control_a_key_bias_in_half_precision_is_broken() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_content_bias_is_evaluated_in_float32(dtype: torch.dtype) -> None:
-    """What it is promised, whatever the model is; the logits of a float64 model keep their digits beside it."""
+    """What it is promised, whatever the model is; the logits of a float64 model keep their precision."""
     problem, asked = Problem("plain", dtype=dtype), set()
 
     def nothing(block: Block) -> Tensor:

@@ -68,7 +68,7 @@ def test_every_pair_belongs_to_one_region(kind: str, start: int) -> None:
 @pytest.mark.parametrize("start", [0, 3, 70])
 @pytest.mark.parametrize("kind", CUT)
 def test_keys_of_a_decode_query_are_one_slice(kind: str, start: int) -> None:
-    """What a decoding row sees of a region is one run of keys, told without asking each."""
+    """The keys of a region that a decode query sees are one slice, found without testing each key."""
     for band in CUT[kind]:
         for row in range(0, LENGTH, 7):
             j = torch.arange(row + 1)

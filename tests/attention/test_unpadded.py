@@ -28,7 +28,7 @@ needs_kernel = pytest.mark.skipif(not flash_cpu.available(), reason="this torch 
 
 
 class Padded(Problem):
-    """As it comes from a model, which knows its padding."""
+    """As a model calls it, with its padding mask."""
 
     def call(self) -> AttentionCall:
         call = super().call()

@@ -52,7 +52,7 @@ class Row:
     number: int
     name: str
     error: Errors
-    says: str
+    message: str
     act: Callable[[Scene], object]
     model_type: str = "llama"
     patch: tuple[str, dict[str, Any]] | None = None

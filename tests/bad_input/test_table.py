@@ -26,7 +26,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that must be so after a bad input."""
     scene.folder.mkdir()
     capsys.readouterr()
-    with pytest.raises(row.error, match=row.says) as caught:
+    with pytest.raises(row.error, match=row.message) as caught:
         row.act(scene)
     message = str(caught.value)
     assert isinstance(caught.value, errors.PosEncError)

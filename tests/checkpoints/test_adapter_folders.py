@@ -88,11 +88,11 @@ def test_an_edited_sidecar_is_noticed(change: str, adapter, make_model) -> None:
         load_peft_adapter(make_model("llama"), folder, patch="apply")
 
 
-@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_one_bit_of_learned_positions_is_noticed(place: float, adapter, make_model) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_one_bit_of_learned_positions_is_noticed(share: float, adapter, make_model) -> None:
     folder = adapter()
     data = bytearray((folder / PARAMETERS).read_bytes())
-    data[min(int(place * len(data)), len(data) - 1)] ^= 1
+    data[min(int(share * len(data)), len(data) - 1)] ^= 1
     (folder / PARAMETERS).write_bytes(data)
     with pytest.raises(PeftAdapterMismatch, match=PARAMETERS):
         load_peft_adapter(make_model("llama"), folder, patch="apply")

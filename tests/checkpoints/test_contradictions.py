@@ -134,8 +134,8 @@ BLOCKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 @pytest.mark.parametrize("change", BLOCKS)
 def test_a_scheme_config_of_null(change: str, saved) -> None:
-    meddle, words = BLOCKS[change]
-    with pytest.raises(CheckpointMismatch, match=words):
+    meddle, message = BLOCKS[change]
+    with pytest.raises(CheckpointMismatch, match=message):
         from_pretrained(edit(saved(), lambda config: meddle(config["position_scheme"])))
 
 

@@ -96,12 +96,12 @@ def test_an_error_at_any_rename_puts_everything_back(fails: int, tmp_path, monke
 
 def test_companions_are_removed_where_the_new_result_has_none(tmp_path) -> None:
     folder = written(tmp_path / "there", {**OLD, "beside.json": "old", "other.json": "old"})
-    with staged(folder, companions=("beside.json",)) as beside:
-        assert beside.name == "there"
-        written(beside, {"config.json": "new"})
+    with staged(folder, companions=("beside.json",)) as stage:
+        assert stage.name == "there"
+        written(stage, {"config.json": "new"})
     assert content(folder) == {**OLD, "config.json": "new", "other.json": "old"}
-    with staged(folder, companions=("other.json",)) as beside:
-        written(beside, {"other.json": "new"})
+    with staged(folder, companions=("other.json",)) as stage:
+        written(stage, {"other.json": "new"})
     assert content(folder)["other.json"] == "new"
 
 

@@ -63,7 +63,7 @@ def impatient() -> Iterator[None]:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("seed", range(3))
 def test_one_model_for_all(seed: int) -> None:
-    """One thread patches it, the others are told so; one unpatches it, and it says what it said."""
+    """One thread patches it, the others get an error; one unpatches it, and its logits are as before."""
     model, schemes = tiny_model("llama"), ("yarn", "alibi", "t5", "rerope")
     before = logits_of(model, 24)
 
@@ -124,7 +124,7 @@ def test_one_model(scheme: str) -> None:
     with case.patched() as model:
 
         def work(number: int) -> list[Tensor]:
-            return [logits_of(model, 9 + 11 * ((number + turn) % 8)) for turn in range(4)]
+            return [logits_of(model, 9 + 11 * ((number + step) % 8)) for step in range(4)]
 
         together = at_once(work, 8)
         alone = [work(number) for number in range(8)]

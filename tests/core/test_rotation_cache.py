@@ -60,9 +60,9 @@ def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
     tables = CosSinCache()
     with torch.inference_mode():
         tables.rows("use", 0, 3, CPU, Counted())
-    turn, _ = tables.rows("use", 0, 3, CPU, Counted())
+    made, _ = tables.rows("use", 0, 3, CPU, Counted())
     x = torch.ones(3, requires_grad=True)
-    (x * turn.flatten()).sum().backward()
+    (x * made.flatten()).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0, 1, 4]
 
@@ -93,9 +93,9 @@ def test_a_second_pass_gives_the_same(scheme: str) -> None:
 def test_a_million_positions_in_bounded_steps() -> None:
     """Cut at any place, against float64 at the ends and the cuts."""
     rotation = Rotation((1.0, 0.37))
-    places = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
-    cos, sin = cos_sin(rotation, places)
+    at = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
+    cos, sin = cos_sin(rotation, at)
     for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, -1):
-        angle = places[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
+        angle = at[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
         assert torch.allclose(cos[0, row].double(), angle.cos(), atol=1e-7)
         assert torch.allclose(sin[0, row].double(), angle.sin(), atol=1e-7)

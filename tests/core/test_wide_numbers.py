@@ -62,7 +62,7 @@ def test_narrow_positions_are_whole_numbers(scheme: str, dtype: torch.dtype) -> 
     """Differences of uint8 wrap, and 0 after 255 would be a step of one."""
     model = hf_posenc.patch_model(tiny_model("llama"), scheme, factor=16)
     tokens = random_tokens(model, 2)
-    places = torch.tensor([[127 if dtype is torch.int16 else 255, 0]], dtype=torch.int64)
-    expected = forward(model, tokens, position_ids=places)
-    assert torch.equal(forward(model, tokens, position_ids=places.to(dtype)), expected)
+    positions = torch.tensor([[127 if dtype is torch.int16 else 255, 0]], dtype=torch.int64)
+    expected = forward(model, tokens, position_ids=positions)
+    assert torch.equal(forward(model, tokens, position_ids=positions.to(dtype)), expected)
     assert not torch.equal(forward(model, tokens), expected)

@@ -66,11 +66,11 @@ def test_code_runs(block: str) -> None:
 
 @pytest.mark.parametrize("block", blocks("pycon"))
 def test_doctests_pass(block: str) -> None:
-    said: list[str] = []
+    output: list[str] = []
     runner = doctest.DocTestRunner()
-    runner.run(doctest.DocTestParser().get_doctest(block, {}, "docs", "docs", 0), out=said.append)
+    runner.run(doctest.DocTestParser().get_doctest(block, {}, "docs", "docs", 0), out=output.append)
     assert runner.tries > 0
-    assert runner.failures == 0, "".join(said)
+    assert runner.failures == 0, "".join(output)
 
 
 @pytest.mark.parametrize("line", commands())

@@ -61,12 +61,12 @@ def test_a_model_that_looks_back_gets_full_marks(llama, tokenizer, monkeypatch) 
         for row in keep:
             after = {}
             logits = torch.zeros(len(row), len(tokenizer))
-            for place, token in enumerate(row):
+            for index, token in enumerate(row):
                 half = (len(row) + 1) // 2
-                guess = row[place + 1 - half] if self.copies and place + 1 >= half else after.get(token, 0)
-                logits[place, guess] = 50.0
-                if place:
-                    after.setdefault(row[place - 1], token)
+                guess = row[index + 1 - half] if self.copies and index + 1 >= half else after.get(token, 0)
+                logits[index, guess] = 50.0
+                if index:
+                    after.setdefault(row[index - 1], token)
             yield row, logits[-keep[row] :], torch.nn.Identity()
 
     monkeypatch.setattr(PosEncLM, "states", oracle)

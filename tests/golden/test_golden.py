@@ -23,8 +23,8 @@ SCHEMES = sorted(folder.name for folder in CHECKPOINTS.iterdir())
 
 
 def test_every_scheme_has_a_golden_checkpoint() -> None:
-    own = {record["name"] for record in built_in_records()}
-    assert own <= set(SCHEMES), "run tests/golden/write.py"
+    built_in = {record["name"] for record in built_in_records()}
+    assert built_in <= set(SCHEMES), "run tests/golden/write.py"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -49,8 +49,8 @@ def test_control_the_scheme_changes_the_outputs() -> None:
     answer = load_file(CHECKPOINTS / "alibi" / ANSWER)
     model = patch_model(unpatch_model(from_pretrained(CHECKPOINTS / "alibi", dtype=torch.float32)), "yarn", factor=4)
     with torch.no_grad():
-        gap = (model.eval()(answer["ids"]).logits - answer["logits"]).abs().max()
-    assert gap > 1e3 * LIMIT * answer["logits"].abs().max()
+        deviation = (model.eval()(answer["ids"]).logits - answer["logits"]).abs().max()
+    assert deviation > 1e3 * LIMIT * answer["logits"].abs().max()
 
 
 @pytest.mark.parametrize("version", [0, 2, 1.5, "1", None])

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import patch_model
 
-from . import hosts, naive
+from . import models, naive
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TOK105, STORIES = "llama-babyllama-tok105", "llama-stories260K"
@@ -25,7 +25,7 @@ TRAINED = {TOK105: 256, STORIES: 512}
 NOVEL = "ENG18480_Thackeray.txt"
 SCORED, WINDOWS = 64, 12
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no development data beside the repository ({DATA.name})")
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no development data next to the repository ({DATA.name})")
 
 # What the native RoPE types of transformers 5.23 give: model, scheme, factor, multiple of the trained length, loss.
 NATIVE = [
@@ -111,14 +111,14 @@ def test_remaps_hold_the_loss(model: str, scheme: str, options: dict, multiple: 
 
 @pytest.mark.parametrize(("model", "length"), [(TOK105, 400), pytest.param(STORIES, 1024, marks=pytest.mark.full)])
 def test_rerope_equals_its_definition_on_trained_weights(model: str, length: int) -> None:
-    """Every logit past the trained length, against the dense float64 form; the host itself is far from it."""
+    """Every logit past the trained length, against the dense float64 form; the unpatched model is far from it."""
     llama = AutoModelForCausalLM.from_pretrained(DATA / model / "hf").eval()
     ids, text = novel(model)[8192 : 8192 + length], naive.causal(length)
     clipped = text.distance.clamp(max=TRAINED[model] // 2)
     rotated = replace(text, distance=clipped, frequencies=naive.rope(llama.config.head_dim))
     expected = naive.llama(llama, ids, rotated)
-    assert (hosts.logits(llama, ids) - expected).abs().max() > 1  # control
-    assert (hosts.logits(patch_model(llama, "rerope", factor=4), ids) - expected).abs().max() < 1e-3
+    assert (models.logits(llama, ids) - expected).abs().max() > 1  # control
+    assert (models.logits(patch_model(llama, "rerope", factor=4), ids) - expected).abs().max() < 1e-3
 
 
 @pytest.mark.full

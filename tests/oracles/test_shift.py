@@ -15,7 +15,7 @@ from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 
-from . import hosts
+from . import models
 
 LENGTH = 24
 LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
@@ -30,7 +30,7 @@ RELATIVE = (
 )
 ABSOLUTE: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("sinusoidal", "integer", "binary", "learned_hier", "learned_interp", "randpos")},
-    "learned": {"num_positions": 4 * hosts.TRAINED},
+    "learned": {"num_positions": 4 * models.TRAINED},
     "norm01": {},  # its unit is the length of the text, which positions beyond it stretch
     "rope_nd": {},  # a shift moves the ends of the grid's rows
     "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
@@ -47,8 +47,8 @@ BLIND = {
 
 @lru_cache(maxsize=4)
 def patched(model: str, scheme: str) -> Any:
-    """A patched model; None where the scheme is not defined, or ends with the host's table."""
-    build, _ = hosts.HOSTS[model]
+    """A patched model; None where the scheme is not defined, or ends with the model's table."""
+    build, _ = models.MODELS[model]
     try:
         one = patch_model(build(), scheme, factor=4, **ABSOLUTE.get(scheme, {}))
     except (SchemeNotDefined, OptionOutOfRange):
@@ -60,11 +60,11 @@ def patched(model: str, scheme: str) -> Any:
 def read(model: Any, start: int) -> Tensor:
     """Logits of a text whose first token stands at ``start``."""
     with torch.no_grad():
-        return model(hosts.text(LENGTH)[None], position_ids=start + torch.arange(LENGTH)[None]).logits
+        return model(models.text(LENGTH)[None], position_ids=start + torch.arange(LENGTH)[None]).logits
 
 
 def pairs(names: Any) -> list[Any]:
-    return [pytest.param(model, name, id=f"{name}-{model}") for name in names for model in hosts.HOSTS]
+    return [pytest.param(model, name, id=f"{name}-{model}") for name in names for model in models.MODELS]
 
 
 @pytest.mark.parametrize(("model", "scheme"), pairs(RELATIVE))
@@ -89,7 +89,7 @@ def test_every_scheme_is_classified() -> None:
 
 
 def test_fire_is_relative_up_to_its_threshold() -> None:
-    one = patch_model(hosts.llama(), "fire", tau=64.0, factor=4)
+    one = patch_model(models.llama(), "fire", tau=64.0, factor=4)
     assert (read(one, 64 - LENGTH) - read(one, 0)).abs().max() <= LIMIT
 
 
@@ -99,11 +99,11 @@ def test_fire_is_relative_up_to_its_threshold() -> None:
 def test_a_gap_in_positions_changes_distances_and_not_content_terms(scheme: str, start: int, gap: int) -> None:
     """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""
     one = patched("llama", scheme)
-    ids, mask = hosts.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
-    places = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
+    ids, mask = models.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
+    positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
     with torch.no_grad():
         torn, moved = (
-            one(ids, attention_mask=mask, position_ids=places + by, use_cache=False).logits for by in (0, start)
+            one(ids, attention_mask=mask, position_ids=positions + by, use_cache=False).logits for by in (0, start)
         )
     assert (torn - moved).abs().max() <= LIMIT
     apart = (torn - read(one, 0)).abs().max()

@@ -16,7 +16,7 @@ from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
-from . import hosts
+from . import models
 
 DISTANCES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 # Normalised inner products at these distances, width 128.
@@ -25,7 +25,7 @@ LINEAR = [0.840, 0.452, -0.184, 0.128, -0.017, 0.031, 0.024, 0.006, 0.011]
 
 
 def codes(positions: list[int] | range, width: int = 128, **options: object) -> Tensor:
-    scheme = Sinusoidal(hosts.geometry(width=width), **options)  # type: ignore[arg-type]
+    scheme = Sinusoidal(models.geometry(width=width), **options)  # type: ignore[arg-type]
     return scheme.embed(torch.tensor([list(positions)]))[0].double()
 
 
@@ -40,7 +40,7 @@ def test_equals_roformer(width: int) -> None:
 @given(st.integers(0, 5000), st.integers(0, 5000), st.sampled_from(["geometric", "linear"]))
 def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
     """code(p + k) = M_k code(p), M_k of 2 × 2 turns that do not depend on p."""
-    scheme = Sinusoidal(hosts.geometry(width=64), schedule=schedule)
+    scheme = Sinusoidal(models.geometry(width=64), schedule=schedule)
     angles = shift * torch.tensor(scheme.frequencies, dtype=torch.float64)
     turns = torch.stack((angles.cos(), angles.sin(), -angles.sin(), angles.cos()), dim=-1).unflatten(-1, (2, 2))
     here, there = codes([position, position + shift], 64, schedule=schedule)
@@ -118,19 +118,19 @@ def test_custom_frequencies_must_fit() -> None:
     with pytest.raises(OptionOutOfRange, match="need each other"):
         codes([0], 64, frequencies=[1.0] * 32)
     with pytest.raises(OptionOutOfRange, match="'frequencies'"):
-        patch_model(hosts.llama(), "sinusoidal", schedule="custom", frequencies=[-1.0] * 32)
+        patch_model(models.llama(), "sinusoidal", schedule="custom", frequencies=[-1.0] * 32)
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_a_learned_scale_starts_small_and_learns(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(hosts.TRAINED)
+    build, _ = models.MODELS[model]
+    ids = models.text(models.TRAINED)
     patched = patch_model(build(), "sinusoidal", scale="learned")
     scale = scheme_of(patched).scale
     assert describe(patched).parameters_added == 1
     assert scale.item() == pytest.approx(64**-0.5)
     fixed = patch_model(build(), "sinusoidal", scale=64**-0.5)
-    assert (hosts.logits(patched, ids) - hosts.logits(fixed, ids)).abs().max() < 1e-5
+    assert (models.logits(patched, ids) - models.logits(fixed, ids)).abs().max() < 1e-5
     patched(ids[None]).logits.logsumexp(-1).sum().backward()
     assert scale.grad.isfinite()
     assert scale.grad != 0

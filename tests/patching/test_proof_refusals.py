@@ -102,8 +102,8 @@ def test_positions_a_tenth_off(model: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     def off(*args: Any, **options: Any) -> Any:
         ctx = plain(*args, **options)
-        places = ctx.query_positions + ctx.query_positions % 2
-        return replace(ctx, query_positions=places, key_positions=places, first=None, contiguous=False)
+        positions = ctx.query_positions + ctx.query_positions % 2
+        return replace(ctx, query_positions=positions, key_positions=positions, first=None, contiguous=False)
 
     monkeypatch.setattr(call_plan, "context_of", off)
     refused(model, "rope", "it equals the model's own")

@@ -46,13 +46,13 @@ def auto() -> Iterator[None]:
     hf_posenc.disable_auto()
 
 
-def written(folder: Path, place: Path, **entries: Any) -> Path:
+def written(folder: Path, folder_of_file: Path, **entries: Any) -> Path:
     """A copy of a checkpoint with more in its configuration."""
     for file in folder.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    content = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    (place / "config.json").write_text(json.dumps(content | entries), encoding="utf-8")
-    return place
+        (folder_of_file / file.name).write_bytes(file.read_bytes())
+    content = json.loads((folder_of_file / "config.json").read_text(encoding="utf-8"))
+    (folder_of_file / "config.json").write_text(json.dumps(content | entries), encoding="utf-8")
+    return folder_of_file
 
 
 ENTRIES = [

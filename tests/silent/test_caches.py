@@ -84,7 +84,7 @@ def test_a_short_and_a_long_row_in_one_batch(scheme: str) -> None:
         own = {"rope_parameters": {**rope, "rope_theta": 10000.0}}
         return llama(**own) if scheme == "dynamic_ntk" else scaled(**rope)
 
-    with silent("transformers", f"{rope['rope_type']} gives a row other frequencies beside a longer one"):
+    with silent("transformers", f"{rope['rope_type']} gives a row other frequencies in a batch with a longer one"):
         assert deviation(first(stock()), logits_of(stock(), short)) > APART
     model = patch_model(llama(), scheme, **OURS[scheme])
     assert deviation(first(model), logits_of(model, short)) < CLOSE

@@ -92,8 +92,8 @@ def test_bert_recalls_a_masked_digit_of_the_passkey() -> None:
     for trial in range(20):
         drill = passkey.passkey(TRAINED, trial / 19, passkey.draw_key(rng), lambda text: len(tokenizer(text).input_ids))
         ids = torch.tensor(tokenizer(drill.prompt + drill.answer).input_ids)
-        places = torch.arange(len(ids) - 6, len(ids) - 1)  # the five digits, before the closing <sep>
+        digits = torch.arange(len(ids) - 6, len(ids) - 1)  # the five digits, before the closing <sep>
         rows = ids.repeat(5, 1)
-        rows[torch.arange(5), places] = tokenizer.mask_token_id
-        right += int((model(rows).logits[torch.arange(5), places].argmax(-1) == ids[places]).sum())
+        rows[torch.arange(5), digits] = tokenizer.mask_token_id
+        right += int((model(rows).logits[torch.arange(5), digits].argmax(-1) == ids[digits]).sum())
     assert right >= 60, right  # of 100

@@ -76,7 +76,7 @@ class Steps(TrainerCallback):
 
 
 def train(family, folder, resume=False, stop=None):
-    """Weights and curve in ``folder``, losses as they come beside it."""
+    """Weights and curve in ``folder``, losses as they are logged next to it."""
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(

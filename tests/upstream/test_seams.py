@@ -90,7 +90,7 @@ SEAMS = [
     Seam(
         "BertSelfAttention.forward", lambda: BertSelfAttention.forward,
         ("hidden_states", "attention_mask", "past_key_values"), "patches/bert.py",
-        (("EncoderDecoderCache", "a decoder's cache holds the other text's keys beside its own"),),
+        (("EncoderDecoderCache", "a decoder's cache holds the keys of the other text as well"),),
     ),
     Seam("Cache.get_mask_sizes", lambda: cache_utils.Cache.get_mask_sizes, ("query_length", "layer_idx"),
          "patches/positions.py"),

@@ -46,8 +46,8 @@ def test_the_dogs_by_hand() -> None:
     model = tiny_model("bert")
     model.bert.embeddings.position_embeddings.weight.data.zero_()
     with torch.no_grad():
-        said = model.bert(torch.tensor([[3, 4, 5, 6, 4]])).last_hidden_state[0]
-    assert torch.allclose(said[1], said[4], atol=1e-6)
+        result = model.bert(torch.tensor([[3, 4, 5, 6, 4]])).last_hidden_state[0]
+    assert torch.allclose(result[1], result[4], atol=1e-6)
     rows = {(row[0].split()[0], row[1]): row[3] for row in found("dog").tables[0].rows}
     assert [key for key, same in rows.items() if same] == [("bert", "none")]
     assert "both dogs are one under none" in found("dog").conclusion
@@ -57,9 +57,9 @@ def test_the_dogs_by_hand() -> None:
 def test_the_dogs_conclusion_follows_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were no scheme to have an effect, it would say so."""
     monkeypatch.setattr(dog, "patched_if_defined", lambda model, scheme: patch_model(tiny_model("bert"), "none"))
-    said = explain("dog").conclusion
-    assert "In the encoder both dogs are one under none, sinusoidal, learned, rope, alibi and t5." in said
-    assert "told apart" not in said
+    result = explain("dog").conclusion
+    assert "In the encoder both dogs are one under none, sinusoidal, learned, rope, alibi and t5." in result
+    assert "distinguished" not in result
 
 
 def test_other_schemes_on_request() -> None:
@@ -145,9 +145,9 @@ def test_sine_alone_is_the_product_formula() -> None:
 
 
 def test_frequencies_are_read_off_the_fitted_matrix() -> None:
-    for hand, radians, turn in found("shift").tables[1].rows:
+    for hand, radians, full_turns in found("shift").tables[1].rows:
         assert radians == pytest.approx(10_000.0 ** (-2 * hand / 128), rel=1e-4)
-        assert turn == pytest.approx(2 * math.pi / radians)
+        assert full_turns == pytest.approx(2 * math.pi / radians)
     assert len(found("shift").tables) == 2  # none for binary, which has no such matrix
     assert "binary: no matrix does" in found("shift").conclusion
 
@@ -216,7 +216,7 @@ def test_window_mends_both_causes(on_a_trained_model: Finding) -> None:
 
 
 def test_windows_numbers_are_the_models(on_a_trained_model: Finding) -> None:
-    """The loss at the trained length, from the model as it comes."""
+    """The loss at the trained length, from the unpatched model."""
     from hf_posenc.starters.loading import load_starter
 
     model, tokenizer = load_starter("llama")

@@ -29,7 +29,7 @@ def test_the_code_is_the_papers(look: Callable) -> None:
 def test_the_code_of_a_rotation_is_where_its_hands_point(look: Callable, layout: str) -> None:
     code = codes.codes(look("rope", {"layout": layout}), 9)[7].double()
     cos, sin = ([f(7 * w) for w in omega(HEAD_DIM)] for f in (math.cos, math.sin))
-    expected = [*cos, *sin] if layout == "half" else [x for pair in zip(cos, sin, strict=True) for x in pair]
+    expected = [*cos, *sin] if layout == "half" else [x for channels in zip(cos, sin, strict=True) for x in channels]
     assert torch.allclose(code, torch.tensor(expected).double(), atol=1e-6)
 
 

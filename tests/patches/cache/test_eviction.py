@@ -1,4 +1,4 @@
-"""The cache that forgets: what it holds, what it answers, and what it refuses."""
+"""KV-cache eviction: which keys are held, outputs, and refusals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_cache_the_user_sized_is_left_alone() -> None:
 
 
 def test_beams_and_layers_of_their_own() -> None:
-    """Only the layers that forget do, and beams are reordered in them."""
+    """Only layers with eviction drop keys, and beams are reordered in them."""
     model = patch_model(tiny_model("llama"), "rope", layers={"1": "sinks"}, factor=4)
     out = model.generate(text(2 * TRAINED_LENGTH), max_new_tokens=8, num_beams=3, do_sample=False,
                          return_dict_in_generate=True)  # fmt: skip

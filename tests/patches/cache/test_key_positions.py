@@ -136,7 +136,7 @@ def test_positions_that_go_back_need_every_key(scheme: str) -> None:
     with pytest.raises(BackendCannotCarry, match="position_ids go back"):
         read(model, ids[:, 40:41], back[:, 40:41], cache)
     whole = read(model, ids, back)
-    kept = DynamicCache(config=model.config)  # told from the start, it keeps all keys
+    kept = DynamicCache(config=model.config)  # with the configuration from the start, it keeps all keys
     first = read(model, ids[:, :50], back[:, :50], kept)
     rest = read(model, ids[:, 50:], back[:, 50:], kept)
     assert (torch.cat((first, rest), dim=1) - whole).abs().max() < 1e-4

@@ -67,8 +67,8 @@ def test_equals_the_dynamic_cache_of_transformers(steps: list[tuple[str, int]]) 
 def test_decoding_copies_rarely() -> None:
     layer = PreallocatedLayer()
     layer.update(*states(10, 0))
-    places = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * CAPACITY_STEP)}
-    assert len(places) == 2
+    addresses = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * CAPACITY_STEP)}
+    assert len(addresses) == 2
     stock = DynamicLayer()
     stock.update(*states(10, 0))
     held = [stock.update(*states(1, i))[0] for i in range(3)]  # control: a copy a step

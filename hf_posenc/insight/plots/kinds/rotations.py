@@ -186,12 +186,14 @@ def dial(axes: Any, angles: Tensor) -> None:
     for quarter in range(4):
         x, y = math.sin(quarter * math.pi / 2), math.cos(quarter * math.pi / 2)
         axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.ink(), linewidth=0.8, alpha=0.6)
-    for age, angle in enumerate(reversed(angles.tolist())):
+    for steps_back, angle in enumerate(reversed(angles.tolist())):
         x, y = math.sin(angle), math.cos(angle)
-        if age == 0:
+        if steps_back == 0:
             axes.plot((0, 0.86 * x), (0, 0.86 * y), color=marks.HUES[3], linewidth=2.4, solid_capstyle="round")
         else:
-            axes.plot((0.86 * x,), (0.86 * y,), ".", color=marks.HUES[4], alpha=1 - age / (TRAIL + 1), markersize=5)
+            axes.plot(
+                (0.86 * x,), (0.86 * y,), ".", color=marks.HUES[4], alpha=1 - steps_back / (TRAIL + 1), markersize=5
+            )
 
 
 def in_words(turn: float) -> str:
