@@ -62,15 +62,15 @@ def mix(
     unnormalised = (logits - top).exp()
     sink_term = 0.0 if sink is None else (sink[None, :, None, None] - top).exp()
     weights = unnormalised / (unnormalised.sum(-1, keepdim=True) + sink_term) * kept
-    mixed = torch.einsum("bhij,bhjd->bhid", weights, one_for_each(values, queries[0].shape[1]))
+    mixed = torch.einsum("bhij,bhjd->bhid", weights, repeated_heads(values, queries[0].shape[1]))
     return mixed if table is None else mixed + torch.einsum("bhij,bijd->bhid", weights, table)
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:
-    return torch.einsum("bhid,bhjd->bhij", query, one_for_each(key, query.shape[1]))
+    return torch.einsum("bhid,bhjd->bhij", query, repeated_heads(key, query.shape[1]))
 
 
-def one_for_each(shared: Tensor, heads: int) -> Tensor:
+def repeated_heads(shared: Tensor, heads: int) -> Tensor:
     """Key heads repeated so that every query head has one."""
     return torch.stack([shared[:, h * shared.shape[1] // heads] for h in range(heads)], dim=1)
 

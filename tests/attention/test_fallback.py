@@ -67,7 +67,7 @@ def test_an_operator_without_shared_key_heads_is_noticed(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "two regions", "rows"])
-def test_an_operator_without_shared_key_heads_gets_one_for_each(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_without_shared_key_heads_gets_repeated_keys(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where memory behind the keys would have been read without an error."""
     seen = []
 

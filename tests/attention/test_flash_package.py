@@ -22,7 +22,7 @@ from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.schemes.bias.alibi import ALiBi
 
-from .formula import Problem, one_for_each, slopes, tokens
+from .formula import Problem, repeated_heads, slopes, tokens
 
 HEADS, WINDOW = 4, 7
 
@@ -44,7 +44,7 @@ def flash_attn_func(
     rows, keys, heads = q.shape[1], k.shape[1], q.shape[2]
     query, key, value = (x.transpose(1, 2).double() for x in (q, k, v))
     ahead = torch.arange(keys) - (torch.arange(rows)[:, None] + keys - rows)
-    scores = torch.einsum("bhid,bhjd->bhij", query, one_for_each(key, heads)) * softmax_scale
+    scores = torch.einsum("bhid,bhjd->bhij", query, repeated_heads(key, heads)) * softmax_scale
     if alibi_slopes is not None:
         assert alibi_slopes.dtype == torch.float32
         assert alibi_slopes.shape == (heads,)
@@ -55,7 +55,7 @@ def flash_attn_func(
     hidden |= (ahead > right) if right >= 0 else False
     hidden |= (ahead < -left) if left >= 0 else False
     weights = scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
-    return torch.einsum("bhij,bhjd->bihd", weights, one_for_each(value, heads)).to(q.dtype)
+    return torch.einsum("bhij,bhjd->bihd", weights, repeated_heads(value, heads)).to(q.dtype)
 
 
 def flash_attn_varlen_func(
@@ -111,7 +111,7 @@ def call_of(problem: Problem, *, bias: bool, window: bool) -> AttentionCall:
 
 def expected(problem: Problem, *, bias: bool, window: bool) -> Tensor:
     """Dense and in float64; rows that see nothing are zero."""
-    q, k, v = problem.q[0].double(), *(one_for_each(x.double(), HEADS) for x in (problem.k[0], problem.v))
+    q, k, v = problem.q[0].double(), *(repeated_heads(x.double(), HEADS) for x in (problem.k[0], problem.v))
     distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
     scores = torch.einsum("bhid,bhjd->bhij", q, k) * problem.scaling
     if bias:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
 from hf_posenc.core.terms import Block, BlockBias
 
-from .formula import ALL, BOTH_WAYS, Problem, one_for_each
+from .formula import ALL, BOTH_WAYS, Problem, repeated_heads
 
 HALF = [torch.bfloat16, torch.float16]
 KINDS = [kind for kind in ALL if kind not in ("rows", "sink", "values", "scaled rows")]  # those have no plain form here
@@ -25,11 +25,13 @@ def plain(problem: Problem) -> Tensor:
     distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
     learned = exact[-1] if problem.learned is not None else None
     bias = problem.position.bias(distance, exact[0], learned)
-    logits = q[0] @ one_for_each(k[0], problem.heads).transpose(-1, -2) * problem.scaling
+    logits = q[0] @ repeated_heads(k[0], problem.heads).transpose(-1, -2) * problem.scaling
     here, there = problem.query_positions()[:, :, None], problem.key_positions()[:, None, :]
     claims = [claim(here, there)[:, None] for claim in problem.position.claims]
     for query, key, mine in zip(q[1:], k[1:], claims[1:], strict=True):
-        logits = torch.where(mine, query @ one_for_each(key, problem.heads).transpose(-1, -2) * problem.scaling, logits)
+        logits = torch.where(
+            mine, query @ repeated_heads(key, problem.heads).transpose(-1, -2) * problem.scaling, logits
+        )
     logits = (logits.float() + (bias.float() if isinstance(bias, Tensor) else bias)) * problem.position.logit_scale
     seen = problem.seen()
     if claims:
@@ -37,7 +39,7 @@ def plain(problem: Problem) -> Tensor:
     if problem.position.hidden is not None:
         seen = seen & ~problem.position.hidden(distance)[:, None]
     weights = logits.masked_fill(~seen, -math.inf).softmax(-1).to(problem.dtype)
-    return weights @ one_for_each(v, problem.heads)
+    return weights @ repeated_heads(v, problem.heads)
 
 
 def errors(problem: Problem) -> tuple[float, float]:

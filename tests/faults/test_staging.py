@@ -19,7 +19,7 @@ from hf_posenc.core.files.staged import (
     weight_file_of,
 )
 
-from .operations import patched, says, tiny_llama
+from .operations import loaded_logits, patched, tiny_llama
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) ->
         patched(which).save_pretrained(tmp_path, max_shard_size=size)
         with torch.no_grad():
             expected = patched(which)(torch.arange(3, 23)[None]).logits
-        assert torch.equal(says(tmp_path), expected), f"result {which} in shards of {size}"
+        assert torch.equal(loaded_logits(tmp_path), expected), f"result {which} in shards of {size}"
 
 
 def test_the_method_follows_its_model(tmp_path: Path) -> None:

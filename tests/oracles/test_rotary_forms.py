@@ -16,18 +16,14 @@ from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.geometry import Layout, Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.core.rotation.forms import (
-    pairs,
-    rotate_complex,
-    rotation_matrix,
-    weight_rows,
-)
+from hf_posenc.core.rotation.layouts import weight_rows
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import rope
+from .rotation_forms import pairs, rotate_complex, rotation_matrix
 
 LAYOUTS: list[Layout] = ["half", "interleaved"]
 ROTATIONS = [Rotation(geometric(10_000.0, dims), layout) for dims in (16, 10, 2) for layout in LAYOUTS]
