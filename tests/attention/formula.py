@@ -320,7 +320,7 @@ class Problem:
         return self.key_positions()[:, self.newest + 1 - self.queries : self.newest + 1]
 
     def seen(self) -> Tensor:
-        """Who sees whom by order, padding and documents, ``[batch or 1, 1, query, key]``."""
+        """Visible pairs by order, padding and documents, ``[batch or 1, 1, query, key]``."""
         i = torch.arange(self.newest + 1 - self.queries, self.newest + 1)[:, None]
         j = torch.arange(self.keys)[None]
         seen = ((j <= i) if self.causal else (j <= self.newest).expand(len(i), -1))[None]

@@ -35,7 +35,7 @@ def uncompiled(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def block_mask(problem: Problem) -> BlockMask:
-    """Who sees whom, as transformers tells flex attention."""
+    """The attention mask, as transformers gives it to flex attention."""
     seen = problem.seen().expand(problem.batch, 1, -1, -1)
 
     def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:

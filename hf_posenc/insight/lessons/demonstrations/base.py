@@ -33,7 +33,7 @@ def base() -> Result:
     far = [name for name, *products, _ in rows if products == sorted(products, reverse=True) and products[-1] > FADED]
     shows = f"""Normalised products of codes k positions apart, for several bases; then with frequencies in even steps,
         and with the same ones in reverse. The slowest hand of base 10 000 takes up to 2π · 10 000 = {
-        2 * math.pi * 1e4:.0f} positions a turn. The last column is how close two of {COUNT} codes come."""
+        2 * math.pi * 1e4:.0f} positions per rotation. The last column is how close two of {COUNT} codes come."""
     same = max(abs(a - b) for a, b in zip(usual[1:], reversed_order[1:], strict=True)) < 1e-4
     left = "nothing is left for" if abs(even[3]) < FADED else "something is left for"
     conclusion = (

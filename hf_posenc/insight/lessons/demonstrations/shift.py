@@ -31,7 +31,7 @@ def shift(schemes: tuple[str, ...]) -> Result:
             tables.append(hands(scheme, values))
     shows = f"""Codes of {SAMPLES} random positions below {REACH} and of the positions after them: M₁ is fitted by least
         squares, then M₂ for a step of two. Were the step a rotation, its eigenvalues would lie on the unit circle, and
-        two steps would be M₁ twice. The angles of the eigenvalues are then the frequencies, in radians a position."""
+        two steps would be M₁ twice. The angles of the eigenvalues are then the frequencies, in radians per position."""
     columns = ("scheme", "residual on other positions, in steps", "eigenvalues off the unit circle", "M₁ M₁ against M₂")
     return shows, [Table(columns, tuple(rows)), *tables], " ".join(conclusions)
 
@@ -53,7 +53,7 @@ def hands(scheme: str, values: Tensor) -> Table:
     angles = values.angle().abs().sort(descending=True).values[::2]
     chosen = [0, 1, 2, len(angles) // 2, len(angles) - 1]
     rows = tuple((n, float(angles[n]), 2 * math.pi / max(float(angles[n]), 1e-12)) for n in chosen)
-    return Table(("hand", "radians a position", "positions a turn"), rows, f"{scheme}: hands of the clock, from data")
+    return Table(("hand", "radians per position", "positions per rotation"), rows, f"{scheme}: hands of the clock, from data")
 
 
 def conclusion_of(scheme: str, residual: float, off_circle: float, squared: float) -> str:
