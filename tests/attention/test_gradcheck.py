@@ -154,7 +154,7 @@ def test_learned_parameters(case: Case) -> None:
             output = functional_call(model, dict(zip(own, values, strict=True)), (text,), {"use_cache": False})
             return output.logits.double().log_softmax(-1)[:, -3:, :6]
 
-        assert own or case.table is not None, "only a host's own table is trained under another name"
+        assert own or case.table is not None, "only the model's own table is trained under another name"
         assert not own or gradcheck(log_probabilities, exact(*own.values()), **OF_MODELS)
 
 

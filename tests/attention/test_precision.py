@@ -19,7 +19,7 @@ KINDS = [kind for kind in ALL if kind not in ("rows", "sink", "values", "scaled 
 
 
 def plain(problem: Problem) -> Tensor:
-    """The formula as a host's eager attention has it: products in the dtype, softmax in float32."""
+    """The formula as eager attention computes it: products in the dtype, softmax in float32."""
     exact = [t.detach().double() for t in problem.leaves]
     q, k, v = problem.q, problem.k, problem.v
     distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]

@@ -13,7 +13,7 @@ from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.cli.errors import FAILED, USAGE, end
 
-from . import adapters, api, asking, calls, config, hosts, weights, wrapped
+from . import adapters, api, asking, calls, config, configurations, weights, wrapped
 from .row import TWO_SENTENCES, Row, Scene
 
 
@@ -43,7 +43,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(scene.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *hosts.rows(), *wrapped.rows()]))
+@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows()]))
 def test_refused_patch_leaves_the_model_unchanged(
     row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

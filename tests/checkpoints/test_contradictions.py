@@ -66,7 +66,7 @@ def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any])
 def test_lengths_are_those_that_were_given(
     scheme: str, lengths: dict[str, Any], make_model, logits_of, tmp_path
 ) -> None:
-    """A trained length of one's own is not the host's ``max_position_embeddings``."""
+    """A trained length that was given is not the model's ``max_position_embeddings``."""
     options = {"factor": None, **lengths}
     model = patch_model(make_model("llama"), scheme, **options)
     model.save_pretrained(tmp_path)

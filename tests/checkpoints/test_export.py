@@ -71,7 +71,7 @@ def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> N
                     assert apart > 0.1, (folder, name, apart)  # control: the warning says the truth
                 else:
                     assert apart < 1e-4, (folder, name, apart)  # frequencies are float32 there, float64 here
-            if folder.partition("-")[2] != "dynamic_ntk":  # it is the host itself up to the trained length
+            if folder.partition("-")[2] != "dynamic_ntk":  # it equals the unpatched model up to the trained length
                 assert (tiny_model("llama")(TEXTS["trained"]).logits - stored["trained"]).abs().max() > 0.01  # control
 
 

@@ -50,9 +50,9 @@ OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
 
 
 def patched(model: str, scheme: str) -> Any:
-    host = MODELS[model]()
+    unpatched = MODELS[model]()
     name = f"rope+{scheme}" if model == "gpt2" and scheme in REMAPS else scheme  # a remap needs a rotation
-    return patch_model(host, name, **OPTIONS[scheme])
+    return patch_model(unpatched, name, **OPTIONS[scheme])
 
 
 class Counter:

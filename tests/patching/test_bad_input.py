@@ -25,7 +25,7 @@ def patching(scheme: Any, **options: Any) -> Callable[[nn.Module], object]:
     return lambda model: hf_posenc.patch_model(model, scheme, **options)
 
 
-# name: (host, error type, what the message says, what is done)
+# name: (model, error type, what the message says, what is done)
 BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
     "misspelt scheme": ("llama", errors.UnknownScheme, "Did you mean 'yarn'", patching("yarm")),
     "empty scheme": ("llama", errors.UnknownScheme, "''", patching("")),

@@ -46,7 +46,7 @@ SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("alibi", {"layers": {"::2": "t5"}}),
 )  # fmt: skip
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-LENGTH = TRAINED_LENGTH - 4  # that every host can read, patched or not
+LENGTH = TRAINED_LENGTH - 4  # within the table of every model, patched or not
 
 
 class Life(RuleBasedStateMachine):

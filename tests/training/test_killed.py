@@ -45,7 +45,7 @@ WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
 TEXTS = [" ".join(f"w{(i * i + j) % 28}" for i in range(150)) for j in range(2)]  # fewer rows than steps: two epochs
 
 
-def host(family):
+def tiny_model(family):
     torch.manual_seed(0)
     if family == "bert":  # its masks and its dropout are drawn at random
         return BertForMaskedLM(BertConfig(
@@ -85,7 +85,7 @@ def train(family, folder, resume=False, stop=None):
     settings = Training(length=64, steps=STEPS, learning_rate=1e-2, rank=2, save_every=EVERY)
     torch.manual_seed(0)
     finetune(
-        patch_model(host(family), "t5", factor=4), tokenizer, TEXTS, settings, output=folder, resume=resume,
+        patch_model(tiny_model(family), "t5", factor=4), tokenizer, TEXTS, settings, output=folder, resume=resume,
         callbacks=[Steps(folder.with_suffix(".steps"), stop)],
     )
 
@@ -132,7 +132,7 @@ def compare(folder, whole, file):
     """How far the adapters in two folders are apart, in weights and in what a model on them says; or what refuses."""
     try:
         said = [
-            load_peft_adapter(host("llama"), each, patch="apply").eval()(torch.arange(4, 30)[None]).logits
+            load_peft_adapter(tiny_model("llama"), each, patch="apply").eval()(torch.arange(4, 30)[None]).logits
             for each in (folder, whole)
         ]
     except (PeftAdapterMismatch, OSError, ValueError) as error:

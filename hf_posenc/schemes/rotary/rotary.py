@@ -50,9 +50,9 @@ class Rotary(Scheme):
         self, geometry: Geometry, *, base: float | None = None, layout: Layout | None = None, dims: int | None = None
     ) -> None:
         super().__init__(geometry)
-        host = geometry.rotary
-        self.base = base if base is not None else host.base if host else 10_000.0
-        self.layout: Layout = layout or (host.rotation.layout if host else "half")
+        rotary = geometry.rotary
+        self.base = base if base is not None else rotary.base if rotary else 10_000.0
+        self.layout: Layout = layout or (rotary.rotation.layout if rotary else "half")
         self.dims = geometry.rotary_dim if dims is None else dims
 
     def frequencies(self) -> tuple[float, ...]:

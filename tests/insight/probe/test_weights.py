@@ -69,7 +69,7 @@ def test_an_interrupted_forward_pass_leaves_no_hooks(build: Build, ids: Tensor) 
 
 
 def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
-    """A patched model against a host whose configuration has the same scaling."""
+    """A patched model against a stock one whose configuration has the same scaling."""
     model = build("llama")
     scaled = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 48}
     stock = build("llama", attn_implementation="eager", rope_parameters=scaled)

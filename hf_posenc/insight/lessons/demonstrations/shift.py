@@ -53,7 +53,7 @@ def hands(scheme: str, values: Tensor) -> Table:
     angles = values.angle().abs().sort(descending=True).values[::2]
     chosen = [0, 1, 2, len(angles) // 2, len(angles) - 1]
     rows = tuple((n, float(angles[n]), 2 * math.pi / max(float(angles[n]), 1e-12)) for n in chosen)
-    return Table(("hand", "radians per position", "positions per rotation"), rows, f"{scheme}: hands of the clock, from data")
+    return Table(("hand", "radians per position", "positions per rotation"), rows, f"{scheme}: fitted rotation")
 
 
 def conclusion_of(scheme: str, residual: float, off_circle: float, squared: float) -> str:
