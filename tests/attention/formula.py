@@ -1,4 +1,4 @@
-"""Attention from its definition, dense and in float64, and small calls that the engine must answer in the same way.
+"""Reference attention, dense and in float64, and small calls to compare with the engine.
 
 Nothing here is shared with the engine: positions are rotated by complex numbers, the mask is evaluated pair by pair,
 and the softmax is written out.

@@ -1,4 +1,4 @@
-"""The comparisons of this folder notice what they must: each control breaks one thing and expects a large gap."""
+"""Negative controls of this folder's comparisons: each breaks one thing and expects a large deviation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA routes on a CPU that stands in for the device: what they ask of its kernels, and what they make of it.
+"""CUDA routes, with emulated operators on the CPU: which calls they take, and their results.
 
 No kernel is tested here. On a GPU each kind of kernel is compared with the formula before its first use; that this
 comparison finds a wrong kernel, and that the call then goes another way, is.

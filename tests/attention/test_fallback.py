@@ -1,4 +1,4 @@
-"""Without the private operator every call takes a public way, with the same result."""
+"""Without the private operator, every call takes a public route with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear biases and windows in FlashAttention's own package, which a module that computes its formula stands in for."""
+"""Linear biases and windows in the FlashAttention package, emulated by a module with the same formula."""
 
 from __future__ import annotations
 

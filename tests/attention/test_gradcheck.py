@@ -1,4 +1,4 @@
-"""Every derivative written by hand, and every parameter a scheme learns, against differences of what is computed.
+"""Hand-written derivatives, and gradients of all learned parameters, against finite differences.
 
 Inputs are float64, so that a step of a hundredth is exact; inside, scores are float32 and hence the tolerance.
 """

@@ -1,4 +1,4 @@
-"""Padding, packed documents and rows that see nothing, as transformers' masks tell of them."""
+"""Padding, packed documents and fully masked rows, with the attention masks of transformers."""
 
 from __future__ import annotations
 

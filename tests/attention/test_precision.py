@@ -1,4 +1,4 @@
-"""Half precision loses no more than the plain computation in the same dtype does."""
+"""Half precision loses no more than plain attention in the same dtype."""
 
 from __future__ import annotations
 

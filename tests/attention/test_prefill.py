@@ -1,4 +1,4 @@
-"""Every route on a whole text, forward and backward, against the dense float64 formula."""
+"""Every route on a whole text, forward and backward, against dense float64 attention."""
 
 from __future__ import annotations
 

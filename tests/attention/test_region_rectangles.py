@@ -1,4 +1,4 @@
-"""How regions are cut for the kernel, and rows that turn by length: what only long texts reach."""
+"""Partition of regions into rectangles for the kernel, and length-dependent rotations of long texts."""
 
 from __future__ import annotations
 

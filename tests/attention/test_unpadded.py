@@ -1,4 +1,4 @@
-"""Masks that are only padding or causality leave the fast routes open; masks that say more do not."""
+"""Padding masks are removed, so that fast routes apply; other masks are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Measuring, looking into and fine-tuning called from Python: lengths, counts, seeds, rates, texts, tasks, folders."""
+"""Bad arguments of evaluation, insight and fine-tuning from Python: lengths, counts, seeds, rates, texts, tasks,
+folders.
+"""
 
 from __future__ import annotations
 

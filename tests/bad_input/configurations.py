@@ -1,4 +1,4 @@
-"""Rows 60 and 61: live models whose configuration is not what they were built from, and options at odds with reason."""
+"""Rows 60 and 61: live models whose configuration differs from what they were built with, and contradictory options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that are made once, and damaged in copies."""
+"""Checkpoint folders that are made once per session; tests damage copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of the table: a bad input, what refuses it, and what must be left as it was."""
+"""A row of the table: a bad input, the expected error, and what must stay unchanged."""
 
 from __future__ import annotations
 

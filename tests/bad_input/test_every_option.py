@@ -1,4 +1,4 @@
-"""Every option of every scheme, by walking the registry: what no option may be is refused by name."""
+"""Invalid values of every option of every scheme are refused by the name of the option."""
 
 from __future__ import annotations
 

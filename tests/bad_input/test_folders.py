@@ -1,4 +1,4 @@
-"""Damaged and hostile model folders, drawn at random: each loads, or is refused in words, and nothing is written."""
+"""Damaged and hostile model folders, drawn at random: each loads or is refused, and nothing is written."""
 
 from __future__ import annotations
 

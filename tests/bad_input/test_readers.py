@@ -1,4 +1,4 @@
-"""Readers of files that others write, on thousands of damaged ones: only this package's errors come out."""
+"""Parsers of files on thousands of damaged inputs: only this package's errors are raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows 22 and 23 where they are handled: what a wrapped model computes is what the plain one does."""
+"""Rows 22 and 23 where they are supported: a wrapped model computes what the plain one computes."""
 
 from __future__ import annotations
 

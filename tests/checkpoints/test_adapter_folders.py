@@ -1,4 +1,4 @@
-"""Folders of PEFT adapters that were edited, written over, or put on another base than theirs."""
+"""Folders of PEFT adapters that were edited, overwritten, or loaded on another base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`enable_auto`: transformers' own classes restore schemes, until `disable_auto`; before it nothing is touched."""
+"""`enable_auto`: transformers' own classes restore schemes, until `disable_auto`."""
 
 from __future__ import annotations
 

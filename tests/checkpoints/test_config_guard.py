@@ -1,4 +1,4 @@
-"""A checkpoint that needs this package cannot be loaded without it, by any door; with it, nothing is to be noticed."""
+"""A patched checkpoint cannot be loaded without this package by any loader; with it, loading is as usual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that were changed behind their scheme, lack a part of it, or are asked for something else."""
+"""Checkpoints that were edited, lack a part of their scheme, or are requested under another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain checkpoints: what transformers computes from them without this package is what the patched model computes."""
+"""Plain checkpoints: transformers without this package computes what the patched model computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which files change places: what a kill leaves between two renames must not open as a model.
+"""Order of renames in a save: a process killed between two of them leaves nothing that loads as a model.
 
 Every rename is noted, and after each the folder is looked at as whoever finds it after a kill would.
 """

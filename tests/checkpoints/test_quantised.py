@@ -1,4 +1,4 @@
-"""Quantised bases: projections are called, never read, and nothing of them is cast or moved."""
+"""Quantised bases: projections are called, their weights are not used, cast or moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The block of a checkpoint is parsed, not trusted."""
+"""The scheme config of a checkpoint is validated field by field."""
 
 from __future__ import annotations
 

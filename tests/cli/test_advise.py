@@ -1,4 +1,4 @@
-"""``hf-posenc advise``: answers, exit codes, and that the commands it prints can be typed."""
+"""``hf-posenc advise``: output, exit codes, and that the printed commands are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that run a model: what they call, what they show, how they end."""
+"""Commands that run a model: arguments passed on, output, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hf-posenc compare``: what it passes on, what it shows, how it ends."""
+"""``hf-posenc compare``: arguments passed on, output, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong words: what is said, where, and with which exit code."""
+"""Invalid arguments: message, stream and exit code."""
 
 from __future__ import annotations
 

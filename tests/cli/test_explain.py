@@ -1,4 +1,4 @@
-"""``hf-posenc explain``: the list, a demonstration, and what is refused."""
+"""``hf-posenc explain``: the list, a demonstration, and refusals."""
 
 from __future__ import annotations
 

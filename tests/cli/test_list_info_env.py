@@ -1,4 +1,4 @@
-"""What the quick commands answer, and how machines read it."""
+"""Output of the quick commands, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel's list of contents, held against the folders; `.ci/run` builds the real one."""
+"""The wheel's list of contents against the folders; `.ci/run` builds the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README is true: its commands, its code, its links, its words; and so is the table of schemes."""
+"""Commands, code, links and table of the README are current."""
 
 from __future__ import annotations
 

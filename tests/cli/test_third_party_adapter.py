@@ -1,4 +1,4 @@
-"""An adapter from outside: the example, installed as a package of its own, is found by its entry point alone."""
+"""A third-party adapter: the example, installed as a package of its own, is found by its entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that patch, run and unpatch at once hear what they would hear alone."""
+"""Threads that patch, run and unpatch at the same time get the results they would get alone."""
 
 from __future__ import annotations
 

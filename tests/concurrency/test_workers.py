@@ -1,4 +1,4 @@
-"""Processes of a `DataLoader` that use a patched model: forked after the patch, or started afresh and handed it."""
+"""`DataLoader` worker processes that use a patched model, forked or spawned."""
 
 from __future__ import annotations
 

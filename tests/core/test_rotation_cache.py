@@ -1,4 +1,4 @@
-"""Tables kept between forward passes: the same numbers, made once, of bounded size, and part of no copy."""
+"""Cached cosines and sines: equal numbers, computed once, of bounded size, not copied with the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of float64 under both of transformers' own backends, and masks as numbers or truths."""
+"""Models of float64 under both attention backends of transformers, and boolean and integer masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of the architecture are those of the present imports."""
+"""The committed pictures of the architecture match the present imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that contributors start from are true: versions agree, commands exist, the example scheme works."""
+"""Files for contributors are current: versions agree, commands exist, the example scheme works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, its commands exist, its pages say what the records say."""
+"""The documentation is current: code runs, commands exist, pages agree with the records."""
 
 from __future__ import annotations
 

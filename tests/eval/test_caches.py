@@ -1,4 +1,4 @@
-"""lm-eval's two caches: answers by request, requests by task name. Both would answer for other schemes and lengths."""
+"""The two caches of lm-eval: responses by request, requests by task name. Both must distinguish schemes and lengths."""
 
 from __future__ import annotations
 

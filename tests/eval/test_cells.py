@@ -1,4 +1,4 @@
-"""Under which key a cell is kept: whatever may change its number is in it, or an old number is given for a new one."""
+"""Cache keys of comparison cells contain every setting that can change a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A comparison: its numbers are `evaluate`'s, nothing finished is measured twice, and one bad cell is one bad cell."""
+"""A comparison: its numbers are those of `evaluate`, nothing finished is measured twice, and a failure affects one
+cell.
+"""
 
 from __future__ import annotations
 

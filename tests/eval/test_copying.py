@@ -1,4 +1,4 @@
-"""Random strings: what is asked is what the definitions say, and a model that copies gets full marks."""
+"""Random strings: prompts are as defined, and a model that copies scores 1."""
 
 from __future__ import annotations
 

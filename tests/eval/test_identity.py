@@ -1,4 +1,4 @@
-"""Digests: whatever changes a number changes the digest, down to the last byte; whatever does not, leaves it."""
+"""Digests change with everything that can change a number, and with nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that runs the command line in forked children of itself and does them harm; one JSON line a scenario.
+"""Run the command line in forked children and inject faults; one JSON line per scenario.
 
 A child starts in a moment because everything is imported before. This process computes nothing itself: a child would
 miss the threads of that.

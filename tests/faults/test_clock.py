@@ -1,4 +1,4 @@
-"""A clock that jumps: into the past, past 2038, from one time zone to another. Nothing that is kept tells time."""
+"""A system clock that jumps to the past, past 2038 or to another time zone does not change results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fail at the first call, the second, the third …, until an operation succeeds; after each, nothing is lost.
+"""Fail at the first I/O call, the second, … until an operation succeeds: no state in between loses data.
 
 The old result is there byte for byte, no other file is left, and a repetition gives the new result byte for byte.
 """

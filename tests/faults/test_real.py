@@ -1,4 +1,4 @@
-"""Real faults, in processes of their own: killed, interrupted, without room, without memory, two at once."""
+"""Real faults in separate processes: killed, interrupted, disk full, out of memory, two at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of several files: all new or all old; what the new ones do not replace, and what they must not touch."""
+"""Results of several files are replaced all at once; other files stay."""
 
 from __future__ import annotations
 

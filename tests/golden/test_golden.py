@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions load for ever: the same scheme, the same logits, to the last digits of float32."""
+"""Checkpoints of earlier versions load with the same scheme and the same logits, to the last digits of float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a tiny checkpoint for every scheme that has none yet, with what it answers: ``python tests/golden/write.py``.
+"""Write a tiny checkpoint for every scheme that has none yet, with its logits: ``python tests/golden/write.py``.
 
 What is there is never written again: checkpoints of today must load for ever. Delete a folder to have it made anew,
 which is a change of the format that its users will meet, too.

@@ -1,4 +1,4 @@
-"""Advice: sizes by hand, options by the papers' inequalities, and every printed line run on a live model."""
+"""Advice: memory by hand, options by the papers' inequalities, and every printed call run on a live model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract models, their blocks by name, and device maps that split them."""
+"""Tiny models, their blocks by name, and device maps that split them."""
 
 from __future__ import annotations
 

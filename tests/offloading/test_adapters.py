@@ -1,4 +1,4 @@
-"""A PEFT adapter on an offloaded model has values, or is refused: PEFT leaves it on the meta device without a word."""
+"""A PEFT adapter on an offloaded model gets values or is refused: PEFT leaves it on the meta device silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose weights accelerate keeps elsewhere, patched after or before that, read as they do in one piece."""
+"""Models offloaded by accelerate, before or after the patch, compute what they compute in memory."""
 
 from __future__ import annotations
 

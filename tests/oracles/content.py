@@ -1,4 +1,4 @@
-"""Biases of content: a block of rows without a model, and whole models whose layers have a bias of their own each."""
+"""References of content biases: a block of rows without a model, and whole models with a bias for each layer."""
 
 from __future__ import annotations
 

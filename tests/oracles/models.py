@@ -1,4 +1,4 @@
-"""Small random models that attend sharply: with weights as they are initialised every scheme looks alike."""
+"""Small random models with sharp attention: with weights as initialised every scheme looks alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three transformers and their positions from the definitions: dense, every pair at once, float64.
+"""Llama, GPT-2 and BERT and their positions from the definitions: dense, all pairs at once, float64.
 
 Attention is written out here; of the models only the weights and the layers that know no position (norms, projections,
 MLPs) are used. Nothing of the engine, the adapters or the schemes takes part.

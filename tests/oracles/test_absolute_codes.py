@@ -1,4 +1,4 @@
-"""Integer, norm01 and binary codes: closed forms, their defects in figures, and what LayerNorm takes away of them."""
+"""Integer, norm01 and binary codes against closed forms, and the effect of LayerNorm on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotations of several coordinates: Qwen's, a grid's, and pictures read by BERT."""
+"""Rotations of several coordinates: Qwen2-VL's, grids, and images in BERT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheme is without options: the numbers of the papers and their code, and how learned ones start.
+"""Default options are the numbers of the papers and their code, and learned parameters start as published.
 
 A default is part of what a name means: changed, old calls and old notebooks would silently compute something else.
 """

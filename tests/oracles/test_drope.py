@@ -1,4 +1,4 @@
-"""DroPE: no rotation where it is dropped, norms as released, and a trained model that breaks and begins to recover."""
+"""DroPE: layers without rotation, norms as released, and recalibration of a trained model."""
 
 from __future__ import annotations
 

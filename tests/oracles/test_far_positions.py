@@ -1,4 +1,4 @@
-"""Biases of keys at positions of millions: a difference of rounded numbers is no rounded difference.
+"""Key biases at positions of millions: differences must be taken before rounding.
 
 A slope of 0.7 at position 4,000,000 is 2,800,000, and float32 goes in steps of 1/4 there: whoever rounds the bias of a
 key before counting it from a row is off by as much in a logit. The definition knows distances only. Slopes that are

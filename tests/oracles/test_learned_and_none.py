@@ -1,4 +1,4 @@
-"""A learned table and its end; no positions at all and what is left then."""
+"""Learned tables and their length; models without positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LongRoPE: frequencies as transformers has them, two tables by row, and a cache that never goes stale."""
+"""LongRoPE: frequencies as in transformers, two tables by row, and cached keys that stay valid."""
 
 from __future__ import annotations
 

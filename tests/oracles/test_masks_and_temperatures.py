@@ -1,4 +1,4 @@
-"""Window, log-n, and what they leave alone."""
+"""Window and log-n scaling, and where they change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of the caller's own, with gaps, read from a KV cache: against dense float64 attention."""
+"""Explicit `position_ids` with gaps, with a KV cache, against dense float64 attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotating a part of each head: GPT-NeoX's way, transformers' ``proportional``, and the trap between the two."""
+"""Rotation of a part of each head: GPT-NeoX's way, transformers' ``proportional``, and their difference."""
 
 from __future__ import annotations
 

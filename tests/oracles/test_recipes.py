@@ -1,4 +1,4 @@
-"""Recipes for training: where they put tokens."""
+"""Training recipes: the positions they draw."""
 
 from __future__ import annotations
 

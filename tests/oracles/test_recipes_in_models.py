@@ -1,4 +1,4 @@
-"""Recipes for training in whole models: embeddings, rotations and biases all hear where the tokens went."""
+"""Training recipes in whole models: embeddings, rotations and biases all use the drawn positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relative schemes do not know where a text begins; absolute ones do. Whole models, shifted by anything."""
+"""Relative schemes are invariant to a shift of all positions; absolute ones are not. Whole models, any shift."""
 
 from __future__ import annotations
 

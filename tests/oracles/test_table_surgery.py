@@ -1,4 +1,4 @@
-"""Tables read beyond their end: Su's two digits, linear interpolation as torch has it, tiles."""
+"""Extended position tables: hierarchical decomposition, linear interpolation as in torch, tiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YaRN's other temperature, and the by-parts blend that came before it."""
+"""YaRN with ``mscale``, and the by-parts blend that preceded it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of one forward pass share a plan: few Python calls a layer, and the same results as layers on their own."""
+"""Layers of one forward pass share a plan: few Python calls per layer, and the results of separate plans."""
 
 from __future__ import annotations
 

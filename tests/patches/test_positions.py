@@ -1,4 +1,4 @@
-"""What layers share of a forward pass is given back with it, without waiting for the garbage collector."""
+"""State shared by the layers of a forward pass is freed with it, without waiting for the garbage collector."""
 
 from __future__ import annotations
 

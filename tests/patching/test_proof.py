@@ -1,4 +1,4 @@
-"""The proof of effect: moved, identity, deferred; and what it refuses is tested in the contract's controls."""
+"""The proof of effect: moved, identity, deferred."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the proof of effect refuses: a patch that does nothing, one that does what it must not, and no false alarm.
+"""The proof of effect refuses patches without effect or with a wrong one, and raises no false alarm.
 
 Each is tried on a small model and on one of a real model's length: at position 10⁵ the model's own float32 angles are
 off by hundredths of a radian, which must neither pass for an effect nor be taken for a fault.

@@ -1,4 +1,4 @@
-"""Any life: patch, use, train, cast, copy, save, load, adapt, unpatch, in whatever order somebody comes upon.
+"""Random sequences of operations: patch, use, train, cast, copy, save, load, adapt, unpatch.
 
 After every step: the model reads a text at once as it reads it in cached pieces, another model reads what it always
 read, and no module or class that all models share has changed. Unpatched, everything is as it was before.

@@ -1,4 +1,4 @@
-"""One evaluation a distance instead of one a pair: the same values, the same gradients, and no more work."""
+"""Evaluating a bias once per distance instead of once per pair: equal values and gradients, no more work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user writes to a scheme."""
+"""Parsing of scheme specifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file cannot make transformers fetch code: what names a kernel of the Hub is refused, unless the caller names it."""
+"""A file cannot make transformers fetch code: names of Hub kernels are refused, unless the caller gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile names in reports, tables and on the terminal are shown, and do nothing."""
+"""Hostile names in reports, tables and on the terminal are shown and have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task files are code: from outside the packages they are refused until somebody says that they are trusted."""
+"""Task files are code: files from outside the package are refused unless the caller trusts them."""
 
 from __future__ import annotations
 

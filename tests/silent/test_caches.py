@@ -1,4 +1,4 @@
-"""Answers of transformers that depend on how a text was read, or on who was read with it; ours do not."""
+"""Outputs of transformers that silently depend on the cache or the batch; ours do not."""
 
 from __future__ import annotations
 

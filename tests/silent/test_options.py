@@ -1,4 +1,4 @@
-"""Options that transformers takes without a word, and that we refuse before anything happens."""
+"""Options that transformers accepts silently, and that we refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are not what they should be."""
+"""Damaged, missing or stale weights that load silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text without end under sinks: the cache stays as long as its window, the time of a token what it was."""
+"""Endless decoding under sinks: the cache keeps its size, and a token its time."""
 
 from __future__ import annotations
 

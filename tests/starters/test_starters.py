@@ -1,4 +1,4 @@
-"""The starters: small enough to ship, and trained well enough that extending them means something."""
+"""The bundled starter models: small, and trained well enough for extrapolation to be measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Context parallelism: what a process asks of the ring for its part of a text is what a whole text asks there.
+"""Context parallelism: a process computes for its part of a text what the whole text needs there.
 
 torch's ring needs GPUs. So one pass over the whole text notes every call of attention, and a pass over each part stands
 in for one process: it must call attention with its own rows of the same queries, keys and values, and gets its own rows

@@ -1,4 +1,4 @@
-"""Fine-tuning: what is trained and what is not, and that a killed run ends where an undisturbed one does."""
+"""Fine-tuning: which parameters are trained, and that a killed run ends like an undisturbed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kill -9``: nothing is lost but the steps since the last checkpoint, wherever in a run or in a save it strikes."""
+"""``kill -9`` loses only the steps since the last checkpoint, at any point of a run or a save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for LongRoPE's factors: better than one stretch for all, never a step back, stopped and gone on with."""
+"""The search for LongRoPE's factors beats one uniform factor, never gets worse, and resumes."""
 
 from __future__ import annotations
 

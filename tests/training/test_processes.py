@@ -1,4 +1,4 @@
-"""Several processes train to the weights of one that reads all their rows; and the configurations to launch them with.
+"""Several processes train to the weights of one process with all their rows; launch configurations.
 
 The processes are the CPU's and meet over gloo. accelerate shards parameters among accelerators only: for FSDP2 the
 program tells it that these are some. DeepSpeed shards on CPUs as well, where it is installed.

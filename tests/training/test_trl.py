@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer on patched models: its loss is theirs, packed conversations stay apart, adapters keep the scheme."""
+"""TRL's SFTTrainer on patched models: equal losses, separate packed conversations, adapters with the scheme."""
 
 from __future__ import annotations
 

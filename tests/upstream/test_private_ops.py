@@ -1,4 +1,4 @@
-"""Private operators can be switched off: whole models then say the same, by public ways."""
+"""Without private operators whole models compute the same by public routes."""
 
 from __future__ import annotations
 

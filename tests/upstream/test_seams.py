@@ -1,4 +1,4 @@
-"""Where this package leans on others: each test reads what is there now and says in words what is different.
+"""Upstream code this package depends on: each test inspects it and describes what changed.
 
 Older releases look otherwise here and there; what matters of them is asked by the contract, which runs on them, too.
 """

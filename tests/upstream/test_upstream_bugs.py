@@ -1,4 +1,4 @@
-"""What we work around. Each test says how it should be; when one passes, upstream is mended: drop the workaround."""
+"""Bugs we work around, as expected failures: when one passes, upstream is fixed and the workaround can go."""
 
 from __future__ import annotations
 

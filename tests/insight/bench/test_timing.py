@@ -1,4 +1,4 @@
-"""Paired rounds: the order, what is timed, and what the ratio is, with clocks and subjects made up."""
+"""Paired rounds: order, what is timed, and ratios, with emulated clocks and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstrations: their numbers against formulas, and conclusions that follow them."""
+"""Demonstrations: numbers against formulas, and conclusions that follow from them."""
 
 from __future__ import annotations
 

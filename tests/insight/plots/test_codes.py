@@ -1,4 +1,4 @@
-"""Codes, hands, products, steps and paths against the papers' formulas in float64."""
+"""Position codes, their rotations, products, steps and paths against the papers' formulas in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures and files: every plot is drawn, labelled, and the same bytes the second time."""
+"""Figures and files: every plot is drawn and labelled, and files are reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads that are known beforehand are found, and called what they are; those that are not, are not."""
+"""Heads of a known kind are classified as such, and others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses against transformers' own, and what is concluded from losses that are known."""
+"""Losses against those of transformers, and conclusions from given losses."""
 
 from __future__ import annotations
 

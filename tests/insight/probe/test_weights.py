@@ -1,4 +1,4 @@
-"""The weights a probe sees are those of transformers' own eager attention, on the rows it looks at."""
+"""Attention weights of a probe equal those of eager attention in transformers, on the measured rows."""
 
 from __future__ import annotations
 

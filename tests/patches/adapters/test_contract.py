@@ -1,4 +1,4 @@
-"""Whatever an adapter gets wrong is refused in words: its class at registration, its answers at the first patch."""
+"""Errors of an adapter are refused: its class at registration, its answers at the first patch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a KV cache remembers of where its keys stand, when its rows change, when it is cut, copied and continued."""
+"""Positions of cached keys, when the cache is reordered, cropped, copied and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic NTK in steps: while a step lasts, decoding rotates the new key and no other."""
+"""Dynamic NTK in steps of lengths: within a step, decoding rotates only the new key."""
 
 from __future__ import annotations
 

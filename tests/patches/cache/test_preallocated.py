@@ -1,4 +1,4 @@
-"""The cache with room: what it returns is what transformers' own returns, and what was handed out never changes."""
+"""The preallocated KV cache returns what transformers' own returns, and never changes what it returned."""
 
 from __future__ import annotations
 
