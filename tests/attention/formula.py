@@ -244,7 +244,7 @@ BOTH_WAYS = tuple(name for name, position in positions_of(4, 8).items() if not p
 
 @dataclass
 class Problem:
-    """One call: shapes, who is real, who sees whom.
+    """One call: shapes, padding, attention mask.
 
     Attributes:
         real: ``[batch, key]``, false at padding; None where all tokens are real.

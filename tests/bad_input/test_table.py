@@ -13,7 +13,7 @@ from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.cli.errors import FAILED, USAGE, end
 
-from . import adapters, api, asking, calls, config, configurations, weights, wrapped
+from . import adapters, api, arguments, calls, config, configurations, weights, wrapped
 from .row import TWO_SENTENCES, Row, Scene
 
 
@@ -53,7 +53,7 @@ def test_refused_patch_leaves_the_model_unchanged(
     assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-@pytest.mark.parametrize("row", parameters(asking.rows()))
+@pytest.mark.parametrize("row", parameters(arguments.rows()))
 def test_measuring_and_training_are_refused(
     row: Row,
     saved: dict[str, Path],

@@ -54,7 +54,7 @@ def test_pairs_occur_once_at_their_depth(llama, tokenizer) -> None:
     assert {(r.length, r.depth) for r in evaluation.rows} == {*cells, *((length, None) for length in LENGTHS)}
 
 
-def test_a_model_that_looks_back_gets_full_marks(llama, tokenizer, monkeypatch) -> None:
+def test_a_model_that_looks_back_scores_one(llama, tokenizer, monkeypatch) -> None:
     """Control for the accuracies of random models, which are near 0: an oracle in the place of the model."""
 
     def oracle(self, keep):

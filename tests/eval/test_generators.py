@@ -1,4 +1,4 @@
-"""Generators of retrieval prompts, checked against their definitions: what is hidden, where, how often, and what fits."""
+"""Generators of retrieval prompts against their definitions: what is hidden, where, how often, and what fits."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Positions:
     """Everything position does in one text of L tokens.
 
     Attributes:
-        seen: who sees whom, ``[L, L]`` bool, rows are queries.
+        seen: the attention mask, ``[L, L]`` bool, rows are queries.
         distance: what the rotation is given, ``[L, L]``.
         frequencies: radians per token, ``[pairs]`` or one row a query ``[L, pairs]``; None where nothing is rotated.
         bias: added to the scaled scores, ``[heads, L, L]``.

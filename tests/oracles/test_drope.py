@@ -123,7 +123,7 @@ def tokens_of(tokenizer: Any, *modules: str) -> Tensor:
 
 @torch.no_grad()
 def loss(model: Any, tokens: Tensor, length: int = 256, windows: int = 6) -> float:
-    """Nats a token over windows of the trained length."""
+    """Cross-entropy loss (nats/token) over windows of the trained length."""
     starts = torch.linspace(0, len(tokens) - length, windows).long().tolist()
     rows = torch.stack([tokens[start : start + length] for start in starts])
     return float(model.eval()(rows, labels=rows).loss)

@@ -1,4 +1,4 @@
-"""RoPE against its block-diagonal matrix, its complex form, transformers' two layouts, and exact arithmetic far out."""
+"""RoPE against its block-diagonal matrix, its complex form, transformers' two layouts, and exact arithmetic."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def texts(tokenizer: Any, module: str, count: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def loss_beyond(model: Any, rows: Tensor) -> float:
-    """Nats a token at positions past the trained length, from the logits of whole texts."""
+    """Cross-entropy loss (nats/token) at positions past the trained length, from the logits of whole texts."""
     logits = model(rows).logits[:, TRAINED:-1].flatten(0, 1)
     return float(torch.nn.functional.cross_entropy(logits, rows[:, TRAINED + 1 :].flatten()))
 
