@@ -38,16 +38,16 @@ def pairs_of(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return flags[0], flags[1]
 
 
-@pytest.mark.parametrize("places", POSITIONS)
+@pytest.mark.parametrize("positions_kind", POSITIONS)
 @pytest.mark.parametrize("band", BANDS, ids=str)
-def test_tiles_of_a_band(band: Band, places: str) -> None:
+def test_tiles_of_a_band(band: Band, positions_kind: str) -> None:
     """No seen pair is outside, no hidden one inside; in steps of one nothing is visited in vain."""
-    positions = POSITIONS[places]
+    positions = POSITIONS[positions_kind]
     found = flex_block_mask.of_band(band, positions, positions, SIZE)
     some, every = pairs_of(band.holds(positions[:, :, None], positions[:, None, :]))
     assert not (some & ~found.some[:, 0]).any()
     assert not (found.every[:, 0] & ~every).any()
-    if places == "in steps of one" and band.chunk == 1 and band.keys_until is None:
+    if positions_kind == "in steps of one" and band.chunk == 1 and band.keys_until is None:
         assert torch.equal(found.some[:, 0], some)
         assert torch.equal(found.every[:, 0], every)
 
