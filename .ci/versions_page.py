@@ -58,12 +58,12 @@ def problems(rows: list[dict[str, Any]]) -> list[str]:
 
 def commands(rows: list[dict[str, Any]]) -> list[str]:
     """What each suite runs."""
-    told = {row["suite"]: row["command"] for row in rows if "command" in row}
-    return ["## Suites", "", *(f"- {name}: `{command}`" for name, command in told.items()), ""]
+    commands = {row["suite"]: row["command"] for row in rows if "command" in row}
+    return ["## Suites", "", *(f"- {name}: `{command}`" for name, command in commands.items()), ""]
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole."""
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

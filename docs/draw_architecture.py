@@ -8,123 +8,15 @@ a test compares the files with what is drawn now. Nothing is imported, so this r
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import wrap
 
-ROOT = Path(__file__).parents[1]
+from import_graph import Arrow, Module, file_arrows, folder_arrows, levels, modules, reduced, summary
+
 FOLDER = Path(__file__).parent / "architecture"
-PACKAGE = "hf_posenc"
-SOURCES = {"hf_posenc": PACKAGE, "patches": f"{PACKAGE}.patches", "eval": f"{PACKAGE}.eval"}
-"""Folders of the repository, and the packages they are installed as."""
-
-Arrow = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Module:
-    """One source file.
-
-    Attributes:
-        name: below the package, such as ``attention.routes.decode``; empty for the package itself.
-        tree: its syntax tree.
-        is_package: whether it is an ``__init__.py``.
-    """
-
-    name: str
-    tree: ast.Module
-    is_package: bool
-
-    @property
-    def folder(self) -> str:
-        """The folder at the package's root; empty for a file that stands there."""
-        return self.name.partition(".")[0]
-
-
-@cache
-def modules() -> Mapping[str, Module]:
-    """All source files by name."""
-    found: dict[str, Module] = {}
-    for folder, package in SOURCES.items():
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            words = [*package.split("."), *file.relative_to(ROOT / folder).with_suffix("").parts]
-            is_package = words[-1] == "__init__"
-            name = ".".join(words[1:-1] if is_package else words[1:])
-            found[name] = Module(name, ast.parse(file.read_text(encoding="utf-8")), is_package)
-    return found
-
-
-def imports(module: Module) -> Iterator[str]:
-    """Names of the modules of this package that a module imports, at its head or inside a function."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Import):
-            wanted = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            wanted = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        yield from (known(name) for name in wanted if name.split(".")[0] == PACKAGE)
-
-
-def known(dotted: str) -> str:
-    """The module that a dotted name belongs to: the longest part of it that is a file."""
-    name = dotted.partition(".")[2]
-    while name and name not in modules():
-        name = name.rpartition(".")[0]
-    return name
-
-
-@cache
-def file_arrows() -> frozenset[Arrow]:
-    """Which file imports which; the package's public face, which imports everything lazily, is left out."""
-    return frozenset(
-        (module.name, name) for module in modules().values() for name in imports(module)
-        if module.name and name and name != module.name
-    )  # fmt: skip
-
-
-def folder_arrows() -> frozenset[Arrow]:
-    """Which folder imports which."""
-    pairs = ((a.partition(".")[0], b.partition(".")[0]) for a, b in file_arrows())
-    return frozenset((a, b) for a, b in pairs if a != b)
-
-
-def levels(arrows: frozenset[Arrow]) -> dict[str, int]:
-    """Level of each box: one above the highest that it imports, 0 for what imports nothing.
-
-    Raises:
-        ValueError: the imports form a circle.
-    """
-    below: dict[str, set[str]] = {}
-    for a, b in arrows:
-        below.setdefault(a, set()).add(b)
-        below.setdefault(b, set())
-    found: dict[str, int] = {}
-    while len(found) < len(below):
-        ready = {a for a, targets in below.items() if a not in found and targets <= found.keys()}
-        if not ready:
-            raise ValueError(f"The imports form a circle among {sorted(below.keys() - found.keys())}.")
-        found |= {a: 1 + max((found[b] for b in below[a]), default=-1) for a in sorted(ready)}
-    return found
-
-
-def reduced(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
-    """The arrows that no chain of other arrows implies."""
-
-    @cache
-    def reach(a: str) -> frozenset[str]:
-        return frozenset().union(*({b} | reach(b) for x, b in arrows if x == a))
-
-    return frozenset((a, b) for a, b in arrows if not any(b in reach(c) for x, c in arrows if x == a and c != b))
-
-
-def summary(name: str) -> str:
-    """First sentence of a module's docstring."""
-    text = " ".join((ast.get_docstring(modules()[name].tree) or "").replace("`", "").split())
-    return text.partition(". ")[0].removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -182,7 +74,7 @@ def svg(width: float, height: float, title: str, parts: Iterable[str]) -> str:
 
 
 def path(kind: str, arrow: Arrow, points: str) -> str:
-    """An arrow as SVG; its import is written beside it, for those who search the file and for the test."""
+    """An arrow as SVG; with its import as an attribute, for searches of the file and for the test."""
     return f'<path class="{kind}" data-import="{arrow[0]} {arrow[1]}" d="{points}"/>'
 
 
@@ -197,8 +89,8 @@ def folders() -> str:
     boxes: dict[str, Box] = {}
     for height in range(top + 1):
         row = sorted(name for name, one in level.items() if one == height)
-        for place, name in enumerate(row):
-            x = WIDTH / 2 + (place - (len(row) - 1) / 2) * (BOX_WIDTH + 24) - BOX_WIDTH / 2
+        for position, name in enumerate(row):
+            x = WIDTH / 2 + (position - (len(row) - 1) / 2) * (BOX_WIDTH + 24) - BOX_WIDTH / 2
             lines = tuple(wrap(summary(name), LINE_LENGTH, max_lines=3, placeholder=" …"))
             boxes[name] = Box(x, 20 + (top - height) * LEVEL_HEIGHT, BOX_WIDTH, BOX_HEIGHT, label(name), lines)
     direct = reduced(arrows)
@@ -285,14 +177,14 @@ def call() -> str:
     for number, (title, names) in enumerate(columns):
         x = 20 + number * COLUMN
         heads.append(f'<text class="head" x="{x + CHIP_WIDTH / 2:g}" y="28">{escape(title)}</text>')
-        for place, name in enumerate(names):
-            y = 46 + (place + (rows - len(names)) / 2) * CHIP_STEP
+        for position, name in enumerate(names):
+            y = 46 + (position + (rows - len(names)) / 2) * CHIP_STEP
             kind = "box" if number in (0, 1, 3) else "small"
             boxes[name] = Box(x, y, CHIP_WIDTH, CHIP_HEIGHT, short(name), (), kind)
     shown = sorted((a, b) for a, b in file_arrows() if a in boxes and b in boxes)
     forward = [across(arrow, boxes) for arrow in shown if boxes[arrow[0]].x < boxes[arrow[1]].x]
     entered = {b for a, b in shown if boxes[a].x < boxes[b].x}
-    within = [beside((a, b), boxes) for a, b in shown if boxes[a].x == boxes[b].x and b not in entered]
+    within = [side_arrow((a, b), boxes) for a, b in shown if boxes[a].x == boxes[b].x and b not in entered]
     title = "The way of a query from the hidden state to the kernel; an arrow is an import"
     width, height = 20 + len(columns) * COLUMN - (COLUMN - CHIP_WIDTH) + 20, 46 + rows * CHIP_STEP + 8
     drawn = [box.draw() for _, box in sorted(boxes.items())]
@@ -315,7 +207,7 @@ def across(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
     return path(kind, arrow, f"M{start[0]:g} {start[1]:g} {curve}")
 
 
-def beside(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
+def side_arrow(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
     """An arrow between two boxes of one column; drawn only to a box that no other column reaches."""
     a, b = boxes[arrow[0]], boxes[arrow[1]]
     start, end, out = a.middle[1], b.middle[1] + (4 if a.y > b.y else -4), a.x - 8 - abs(b.y - a.y) / 8

@@ -18,6 +18,8 @@ the length it was pre-trained on, is the baseline. Each seed has its folder, wit
 Interrupted? Add --resume. To load a model:
 
     hf_posenc.from_pretrained("runs/bert/seed-0")
+
+One long file on purpose: copy it and change the rows, the schedule or the report to your own.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ All are GPT-2s of one width, depth and vocabulary that start from the same weigh
 order; schemes that add parameters have more of them. ``learned`` is GPT-2's own table, which ends with the
 trained length. Each scheme and seed is a cell with a folder of its own; run the command again and what is finished is
 not repeated. Written are results.md, results.json and, with matplotlib, a plot.
+
+One long file on purpose: budget, tasks and report belong to one experiment, to be copied and changed as a whole.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ The text is the standard library's own source and `pydoc_data`; the modules in `
 of the rows are drills (a passkey to find again, a passage to copy), so that a 2.4 M parameter model learns to retrieve
 within its 256 tokens and there is something to lose beyond them. A run that is continued with more ``--steps`` keeps
 its state and takes the new schedule. Matrices are trained with Muon, the rest with AdamW.
+
+One long file on purpose: it is the complete record of how the shipped weights came about.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class PatchedAttention(nn.Module):
             cached, v = cache.update(new, v, self.layer_idx)
             keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
         if extra is not None:
-            ctx = replace(ctx, carried=extra[:, :, : ctx.key_positions.shape[1]].float())
+            ctx = replace(ctx, extra_key_channels=extra[:, :, : ctx.key_positions.shape[1]].float())
         return keys, v, ctx
 
     def _terms(self, plan: CallPlan, ctx: PositionContext) -> SharedTerms:
@@ -204,9 +204,11 @@ class PatchedAttention(nn.Module):
         softcap, own_sink = host.get("softcap"), host.get("s_aux")
         if own_sink is not None:
             terms, chosen = with_sink(terms, own_sink), None  # every layer has its own
-        reread = None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+        rotated_keys = (
+            None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+        )
         call = AttentionCall(
-            queries, keys, v, terms, ctx, mask, self.score_factor, self.live_dropout, reread, softcap=softcap
+            queries, keys, v, terms, ctx, mask, self.score_factor, self.live_dropout, rotated_keys, softcap=softcap
         )
         if chosen is None:
             return self._engine_for(call, host, cache)(call)

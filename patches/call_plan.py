@@ -183,7 +183,7 @@ def make_plan(
 def share(plan: CallPlan) -> None:
     """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient."""
     scheme = plan.scheme
-    ctx = replace(plan.ctx, hidden=PER_LAYER, carried=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER)
+    ctx = replace(plan.ctx, hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER)
     trained = (torch.is_grad_enabled() or scheme.training) and holder(scheme) is not None
     try:
         if not trained:

@@ -2,6 +2,9 @@
 
 Third parties register by the decorator, or by an entry point of the group ``hf_posenc.adapters`` that names their
 class.
+
+Built-in adapters are named by strings, so that `hf-posenc list` and ``import hf_posenc`` do not import
+transformers: with it the modules of the three take 7 s on two cores.
 """
 
 from __future__ import annotations

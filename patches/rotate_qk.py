@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import Place, Region
+from hf_posenc.core.regions import PositionMap, Region
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
@@ -103,8 +103,8 @@ def cos_sin_of(
     scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
 ) -> tuple[Table, Table]:
     """Cosines and sines of queries and keys in one region of a scheme."""
-    of_query = partial(_cos_sin, scheme, rotation, region.query_at, region.query_age, ctx)
-    of_key = partial(_cos_sin, scheme, rotation, region.key_at, region.key_age, ctx)
+    of_query = partial(_cos_sin, scheme, rotation, region.query_at, region.query_decay_steps, ctx)
+    of_key = partial(_cos_sin, scheme, rotation, region.key_at, region.key_decay_steps, ctx)
     one_table = not region.remaps and not rotation.decay
     if rotation.learned:  # it has a gradient, which no other layer may share
         query = of_query(ctx.query_positions)
@@ -123,7 +123,12 @@ def cos_sin_of(
 
 
 def _cos_sin(
-    scheme: Scheme, rotation: Rotation, remap: Place, decay_steps: Place, ctx: PositionContext, positions: Tensor
+    scheme: Scheme,
+    rotation: Rotation,
+    remap: PositionMap,
+    decay_steps: PositionMap,
+    ctx: PositionContext,
+    positions: Tensor,
 ) -> Table:
     remapped = scheme.coordinates(positions, ctx.coordinates) if rotation.axes else remap(positions)
     return table(rotation, remapped, decay_steps(positions))

@@ -88,7 +88,7 @@ def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> Non
 def check_positions(positions: Any, tokens: Tensor) -> None:
     """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch or 1, query]``.
 
-    Their order is free: who sees whom is decided by the order of the tokens, and distances may be negative.
+    Their order is free: causality follows the order of the tokens, and distances may be negative.
 
     Raises:
         InvalidInput: they are not one a token, or no whole numbers.

@@ -1,7 +1,7 @@
 """Keywords of an attention call that the engine must heed, may ignore, or does not know.
 
 A model hands every keyword it does not name down to its attention modules. The host's own attention functions get them
-all; the engine reads none of them, so that one which changes who sees whom would be ignored in silence.
+all; the engine reads none of them, so that one which changes the attention mask would be ignored silently.
 """
 
 from __future__ import annotations

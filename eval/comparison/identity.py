@@ -24,9 +24,9 @@ IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # c
 def model_digest(model: Any) -> str:
     """Digest of class, configuration and all weights of a live model, including a PEFT adapter."""
     digest = hashlib.blake2b(digest_size=16)
-    host = unwrapped(model)
-    config = {name: value for name, value in host.config.to_dict().items() if name not in IGNORED}
-    digest.update(json.dumps([type(host).__name__, config], sort_keys=True, default=str).encode())
+    base = unwrapped(model)
+    config = {name: value for name, value in base.config.to_dict().items() if name not in IGNORED}
+    digest.update(json.dumps([type(base).__name__, config], sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

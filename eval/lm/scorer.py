@@ -34,22 +34,22 @@ class Scorer(Generating):
             self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
             rows[tuple((context + target)[-(self.max_length + 1) : -1])].append(number)
         carrier = carriers(rows, requests) if self.prefixes else {}
-        carried: dict[Row, list[Row]] = defaultdict(list)
+        prefixes_of: dict[Row, list[Row]] = defaultdict(list)
         keep: dict[Row, int] = defaultdict(int)
         for row, numbers in rows.items():
             whole = carrier.get(row, row)
-            carried[whole].append(row)
+            prefixes_of[whole].append(row)
             longest = max(len(requests[number][2]) for number in numbers)
             keep[whole] = max(keep[whole], len(whole) - len(row) + longest)
         answers: dict[int, Scored] = {}
         with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.states(keep)) as found:
             for whole, states, head in found:
-                for row, number in ((part, n) for part in carried[whole] for n in rows[part]):
-                    pair, _, target = requests[number]
+                for row, number in ((part, n) for part in prefixes_of[whole] for n in rows[part]):
+                    cache_key, _, target = requests[number]
                     end = len(states) - len(whole) + len(row)
                     answers[number] = self.answer(states[end - len(target) : end], head, target)
-                    if pair is not None:
-                        self.cache_hook.add_partial("loglikelihood", pair, answers[number])
+                    if cache_key is not None:
+                        self.cache_hook.add_partial("loglikelihood", cache_key, answers[number])
                     self.ticked(bar)
         return [answers[number] for number in range(len(requests))]
 

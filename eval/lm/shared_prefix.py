@@ -35,5 +35,5 @@ def goes_on(requests: Sequence[Request], earlier: Sequence[int], later: Sequence
     Two targets for one context, such as the choices of a question, do not go on from each other, even where one begins
     with the other: they keep a pass each, and with it the very numbers of lm-eval.
     """
-    read = max(len(requests[number][1]) + len(requests[number][2]) for number in earlier)
-    return all(len(requests[number][1]) >= read for number in later)
+    longest = max(len(requests[number][1]) + len(requests[number][2]) for number in earlier)
+    return all(len(requests[number][1]) >= longest for number in later)

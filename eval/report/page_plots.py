@@ -45,7 +45,7 @@ def curves(comparison: Comparison, task: str, metric: str) -> str:
     from matplotlib import rc_context
 
     rows = rows_by_cell(comparison.rows, task, metric)
-    labels = [label for label in comparison.labels if any(place[0] == label for place in rows)]
+    labels = [label for label in comparison.labels if any(cell[0] == label for cell in rows)]
     lengths = sorted({length for _, length in rows if length is not None})
     columns = max(1, min(3, LEGEND_WIDTH // (8 + max(map(len, labels)))))
     with rc_context(SETTINGS):
@@ -90,7 +90,7 @@ def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
     rows = {(r.scheme, r.length, r.depth): r for r in comparison.rows if (r.task, r.metric) == (task, metric)}
     lengths = sorted({row.length for row in rows.values() if row.length is not None})
     depths = sorted({row.depth for row in rows.values() if row.depth is not None})
-    labels = [label for label in comparison.labels if any(place[0] == label and place[2] is not None for place in rows)]
+    labels = [label for label in comparison.labels if any(cell[0] == label and cell[2] is not None for cell in rows)]
     written = len(labels) * len(lengths) * len(depths) <= MOST_NUMBERS
     maps = {}
     for label in labels:

@@ -56,7 +56,7 @@ def sort_legend_by_last_value(axes: Any, rows: Sequence[Row], longest: int) -> N
     """Place a legend beside the axes, sorted by the lines' values at the longest length."""
     last = {row.scheme: row.value for row in rows if row.length == longest}
     handles, labels = axes.get_legend_handles_labels()
-    pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: -last.get(pair[1], 0.0))
+    pairs = sorted(zip(handles, labels, strict=True), key=lambda entry: -last.get(entry[1], 0.0))
     axes.legend(*zip(*pairs, strict=True), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
 
 

@@ -44,30 +44,30 @@ class DocsTask(SpanTask):
         """
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
         found: list[Doc] = []
-        empty = short = read = 0
+        empty = short = seen = 0
         for name, text in documents(self.sweep.docs, self.sweep.field):
             if len(found) == self.sweep.samples:
                 break
             ids = self.beginning(text)
-            read, empty, short = read + 1, empty + (not ids), short + (0 < len(ids) < self.size())
+            seen, empty, short = seen + 1, empty + (not ids), short + (0 < len(ids) < self.size())
             if len(ids) >= self.size():
                 found.append({"name": name, "ids": ids[: self.size()], "target": ""})
         if not found:
             raise TextTooShort(
-                f"None of {read} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
+                f"None of {seen} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
                 f"{empty} are empty. Give longer documents or ask for shorter lengths."
             )
         if empty or short:
-            log.warning("Of %d documents %d are empty and %d too short; they are left out.", read, empty, short)
-        self.config.metadata |= {"documents": {"read": read, "used": len(found), "short": short, "empty": empty}}
+            log.warning("Of %d documents %d are empty and %d too short; they are left out.", seen, empty, short)
+        self.config.metadata |= {"documents": {"read": seen, "used": len(found), "short": short, "empty": empty}}
         return found
 
     def beginning(self, text: str) -> list[int]:
         """Tokens of the beginning of a text, at least `size` of them if it has as many; long texts are cut first."""
         for share in (ENOUGH * self.size(), len(text)):
-            read = text[:share]
-            ids = self.tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]
-            if len(read) == len(text) or len(ids) >= self.size() + MARGIN:
+            start = text[:share]
+            ids = self.tokenizer(start, add_special_tokens=False, verbose=False)["input_ids"]
+            if len(start) == len(text) or len(ids) >= self.size() + MARGIN:
                 break
         check_known(self.tokenizer, ids)
         return list(ids)

@@ -49,7 +49,7 @@ def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
             f"A {what} prompt with its answer needs at least {low_cost} tokens with this tokenizer, "
             f"got length {length}. Ask for a length of {low_cost} or more."
         )
-    probe, turn = FIRST_PROBE, 0
+    probe, rounds = FIRST_PROBE, 0
     while high - low > 1:
         probe = min(max(probe, low + 1), high - 1)
         cost = tokens(probe)
@@ -59,8 +59,8 @@ def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
             high, high_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
         if high_cost:
             rate = (high_cost - low_cost) / (high - low)
-        turn += 1  # interpolation can creep up on one side; every third probe halves what is left
-        halve = high_cost > 0 and turn % 3 == 0
+        rounds += 1  # interpolation can creep up on one side; every third probe halves what is left
+        halve = high_cost > 0 and rounds % 3 == 0
         probe = (low + high) // 2 if halve else low + int((length - low_cost) / max(rate, 0.5))
     if low == length:
         raise TokenizerTooPoor(

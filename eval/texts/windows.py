@@ -75,9 +75,9 @@ def tokenized(tokenizer: Any, text: str) -> Tokenized:
     """``text`` through a fast tokenizer; cached, because a sweep uses the same text many times."""
     if not tokenizer.is_fast:
         raise CannotCut(f"{type(tokenizer).__name__} keeps no offsets. Load the fast version of this tokenizer.")
-    read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    check_known(tokenizer, read["input_ids"])
-    return Tokenized(text, tuple(read["input_ids"]), tuple(map(tuple, read["offset_mapping"])))
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    check_known(tokenizer, encoding["input_ids"])
+    return Tokenized(text, tuple(encoding["input_ids"]), tuple(map(tuple, encoding["offset_mapping"])))
 
 
 def ends(tokens: int, count: int, longest: int) -> list[int]:

@@ -27,8 +27,8 @@ class AttentionCall:
             ``[batch or 1, 1 or heads, query or 1, key]``.
         scaling: factor of q · k.
         dropout: probability of dropping an attention weight.
-        reread: ``(length, position of the first key, function of columns)`` to all keys rotated for queries of that
-            length, from a cache that stores them; None without such a cache.
+        rotated_keys: ``(length, position of the first key, function of columns)`` to all keys, rotated for queries of
+            that length, from a cache that stores them; None without such a cache.
         softcap: the model's own bound c of scores: c · tanh(score / c), before anything is added; None for none.
         start: index of the first query among the keys; None where the queries are the last of them.
     """
@@ -41,7 +41,7 @@ class AttentionCall:
     mask: Tensor | None
     scaling: float
     dropout: float = 0.0
-    reread: Callable[[int, Tensor, Callable[[slice], Tensor]], Tensor] | None = None
+    rotated_keys: Callable[[int, Tensor, Callable[[slice], Tensor]], Tensor] | None = None
     start: int | None = None
     softcap: float | None = None
 
@@ -86,8 +86,8 @@ class AttentionCall:
 
         By index, not by position: positions given by the caller may restart.
         """
-        places = torch.arange(self.key_length, device=self.values.device)
-        return (places <= places[self.first_row :][rows][:, None])[None, None]
+        indices = torch.arange(self.key_length, device=self.values.device)
+        return (indices <= indices[self.first_row :][rows][:, None])[None, None]
 
     def mask_of(self, rows: slice) -> Tensor | None:
         """The mask of some queries; a mask may have one row for all of them."""

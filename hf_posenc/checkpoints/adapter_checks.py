@@ -29,21 +29,21 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
         PeftAdapterMismatch: it carries another scheme and may not be patched, or is a base for another length.
     """
     wanted, folder = adapter.scheme, adapter.path
-    carried = SchemeConfig.of_model(model)
-    if carried == wanted:
+    present = SchemeConfig.of_model(model)
+    if present == wanted:
         return
     if wanted is None:
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} was trained without a scheme, but this base carries {carried}. "
+            f"The PEFT adapter in {folder} was trained without a scheme, but this base carries {present}. "
             "Call unpatch_model(base) first; patch_model afterwards, if you mean to."
         )
     if not patch:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained under scheme {wanted}, but this base carries "
-            f"{carried or 'none'}. "
+            f"{present or 'none'}. "
             'Load a base that matches, or pass patch="apply" to patch this one.'
         )
-    if carried is not None:
+    if present is not None:
         unpatch_model(model)
     config: Any = base_model_of(model)[0].config
     length = config.max_position_embeddings

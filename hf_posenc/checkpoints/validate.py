@@ -33,8 +33,8 @@ def check_layer_count(config: Mapping[str, Any], name: str) -> None:
         CheckpointMismatch: the numbers differ.
     """
     depth = next((config[key] for key in LAYER_COUNT_KEYS if isinstance(config.get(key), int)), None)
-    of_host = (weight for weight, _ in stored_weights(Path(name)) if "posenc" not in weight.split("."))
-    numbers = {int(found[1]) for weight in of_host if (found := LAYER.search(weight))}
+    of_model = (weight for weight, _ in stored_weights(Path(name)) if "posenc" not in weight.split("."))
+    numbers = {int(found[1]) for weight in of_model if (found := LAYER.search(weight))}
     if depth is not None and numbers and max(numbers) + 1 != depth:
         raise CheckpointMismatch(
             f"The checkpoint {shown(name)} has weights of {max(numbers) + 1} layers, and its configuration says "

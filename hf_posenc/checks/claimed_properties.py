@@ -58,7 +58,7 @@ def _position_tensors(ref: ReferenceTerms) -> list[Tensor]:
     for region in terms.regions:
         mine = in_band(region.band, query, key) & ordered
         distance = region.query_at(query) - region.key_at(key)
-        decay_steps = region.query_age(query) + region.key_age(key)
+        decay_steps = region.query_decay_steps(query) + region.key_decay_steps(key)
         found += [mine, distance.double() * mine, decay_steps.double() * mine * decays]
     for bias in terms.bias:
         found += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []

@@ -93,14 +93,14 @@ def future_has_no_effect(case: Case) -> Deviation:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         before = forward(model, tokens)
-        worst, place = 0.0, "no token"
+        worst, location = 0.0, "no token"
         for changed in sorted({1, tokens.shape[1] // 2, tokens.shape[1] - 1}):
             other = tokens.clone()
             other[:, changed] = 3 + (other[:, changed] - 2) % 7  # another token id, within any vocabulary
             value, where = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
             if not value <= worst:
-                worst, place = value, f"{where}, when token {changed} changed"
-    return case.deviation("causality", worst, place)
+                worst, location = value, f"{where}, when token {changed} changed"
+    return case.deviation("causality", worst, location)
 
 
 @register_check("stateless")

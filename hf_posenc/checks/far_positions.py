@@ -37,19 +37,19 @@ def far_positions_match_definition(case: Case) -> Deviation:
         tokens = random_tokens(model, LENGTH if end is None else min(LENGTH, end))
         unshifted, found = forward_from(model, tokens, 0), [(0.0, "no token", "position 0")]
         for start in STARTS if end is None else (end - tokens.shape[1],):
-            place = f"position {start}"
-            found.append((*shift_deviation(model, tokens, unshifted, start, claim), place))
+            location = f"position {start}"
+            found.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
             if claim == "position" and end is None:
                 twice_as_far = forward_from(model, tokens, 2 * start)
-                found.append((*missing_effect(model, tokens, twice_as_far, start), place))
+                found.append((*missing_effect(model, tokens, twice_as_far, start), location))
             if invalid := _invalid_table(reference_outputs(model, tokens, start)[1], max(STARTS)):
-                found.append((math.inf, invalid, place))
+                found.append((math.inf, invalid, location))
         if end is None and (gap := _ineffective_gap(model, tokens)):
             found.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
         if end is not None and not _is_refused(model, tokens, end):
             found.append((math.inf, "no PositionOutOfTable", f"position {end + tokens.shape[1] - 1}"))
-    value, where, place = max(found, key=lambda one: one[0])
-    return case.deviation("far_positions", value, f"{where} at {place}")
+    value, where, location = max(found, key=lambda one: one[0])
+    return case.deviation("far_positions", value, f"{where} at {location}")
 
 
 def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:

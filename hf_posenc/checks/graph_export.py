@@ -89,7 +89,7 @@ def _graph_deviation(
     case: Case, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()
 ) -> Deviation:
     """Largest deviation of a graph from its eager model over several lengths; infinite if it cannot be made."""
-    worst, place = 0.0, "no token"
+    worst, location = 0.0, "no token"
     with case.patched() as model, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from compilers, about what they trace
         torch.compiler.reset()
@@ -106,9 +106,9 @@ def _graph_deviation(
                 tokens = random_tokens(model, length, seed=length)
                 value, where = max_deviation(graph(tokens).float(), forward(model, tokens))
                 if not value <= worst:
-                    worst, place = value, f"{where}, of {length}"
+                    worst, location = value, f"{where}, of {length}"
         except RuntimeError as error:  # the common base class of the tracers' errors
             return case.deviation(name, math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}")
         finally:
             torch.compiler.reset()
-    return case.deviation(name, worst, place)
+    return case.deviation(name, worst, location)

@@ -62,8 +62,8 @@ def alternative_values(hint: Any, default: Any) -> Iterator[Any]:
         yield from alternative_values(parts[0], default)
     elif parts:
         yield from (value for part in parts for value in alternative_values(part, default))
-    elif hint is bool:
-        yield not default
+    elif hint is bool:  # the default may be None, which stands for either
+        yield from (value for value in (False, True) if value is not default)
     elif hint in (int, float):
         number = isinstance(default, (int, float))
         tried = [hint(default * factor) for factor in MULTIPLES] if number else map(hint, NUMBERS)

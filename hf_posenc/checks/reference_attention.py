@@ -54,7 +54,7 @@ def reference_terms(attention: PatchedAttention, positions: Tensor, hidden: Tens
         projections=LayerProjections(attention), layer=attention.layer_idx,
     )  # fmt: skip
     extra_channels = attention.scheme.extra_key_channels(ctx)
-    ctx = ctx if extra_channels is None else replace(ctx, carried=extra_channels.float())
+    ctx = ctx if extra_channels is None else replace(ctx, extra_key_channels=extra_channels.float())
     return ReferenceTerms(attention.scheme, attention.scheme.terms(ctx), ctx, attention.scaling)
 
 
@@ -77,7 +77,7 @@ def attention_output(
     if rotation is not None and rotation.values:
         region = ref.terms.regions[0]
         positions = coordinates(ref, rotation, region.key_at(ref.ctx.key_positions))
-        v = rotate_channels(v, rotation, positions, region.key_age, ref.ctx, dtype)
+        v = rotate_channels(v, rotation, positions, region.key_decay_steps, ref.ctx, dtype)
     q = q if ref.terms.query_scale is None else q * ref.terms.query_scale[:, None, :, None].to(q.dtype)
     k = k.repeat_interleave(groups, dim=1)
     chunks = [_output_of_rows(ref, rows, of_rows, q, k, v, dtype) for rows, of_rows in _row_rotations(ref, rotation)]
@@ -171,8 +171,8 @@ def _block(
 ) -> Block:  # fmt: skip
     query, key = region.query_at(ref.ctx.query_positions), region.key_at(ref.ctx.key_positions)
     if rotation is not None:
-        q = rotate_channels(q, rotation, coordinates(ref, rotation, query), region.query_age, ref.ctx, dtype)
-        k = rotate_channels(k, rotation, coordinates(ref, rotation, key), region.key_age, ref.ctx, dtype)
+        q = rotate_channels(q, rotation, coordinates(ref, rotation, query), region.query_decay_steps, ref.ctx, dtype)
+        k = rotate_channels(k, rotation, coordinates(ref, rotation, key), region.key_decay_steps, ref.ctx, dtype)
     q = q[:, :, rows]
     scores = q @ k.transpose(-1, -2) * ref.scaling
     return Block(q, k, scores, ref.scaling, rows, query[:, rows], key, visible)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SHORT_TRAINED_LENGTH = 16  # brings every boundary of a scheme within a few dozen tokens
+OPTIONS_TRAINED_LENGTH = 64  # within fewer tokens too few channel pairs rotate once for options of ramps to matter
 
 MAX_PARAMETERS_TO_COPY = 50_000_000
 
@@ -37,7 +38,8 @@ def check_scheme(
 
     The patch is first applied exactly as asked, so that whatever `hf_posenc.patch_model` refuses is refused here. Most
     checks test the boundaries of a scheme, wherever these are: they run on a few dozen tokens, with the scheme built
-    for a trained length of 16 and the same factor, or for the lengths asked for if its options do not allow 16.
+    for a trained length of 16 (`options`: 64) and the same factor, or for the lengths asked for if its options do not
+    allow that.
 
     Args:
         model: a supported model on any device, or anything that `hf_posenc.from_pretrained` loads.
@@ -56,13 +58,15 @@ def check_scheme(
     if isinstance(model, (str, os.PathLike)):
         model = from_pretrained(model)
     asked = Case(model, scheme, **options)
-    short = _with_short_trained_length(asked)
+    short = _with_short_trained_length(asked, SHORT_TRAINED_LENGTH)
     copies = checks is not None or sum(weight.numel() for weight in model.parameters()) <= MAX_PARAMETERS_TO_COPY
     deviations = []
     for check in applicable_checks(asked, copies=copies, names=checks):
         if progress is not None:
             progress(check.name)
         case = asked if check.name in EXACT_OPTIONS else short
+        if check.name == "options":
+            case = _with_short_trained_length(asked, OPTIONS_TRAINED_LENGTH)
         deviations.append(_measure(check, case.with_copied_model() if check.needs_copy else case))
     return deviations
 
@@ -75,12 +79,12 @@ def _measure(check: Check, case: Case) -> Deviation:
         return case.deviation(check.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
-def _with_short_trained_length(asked: Case) -> Case:
-    """The case with a trained length of 16 and the same factor, or unchanged if the scheme refuses that."""
+def _with_short_trained_length(asked: Case, length: int) -> Case:
+    """The case with a trained length of at most ``length`` and the same factor, or unchanged if that is refused."""
     with asked.patched() as model:
         factor = describe(model).factor
     options = {name: value for name, value in asked.options.items() if name != "target_length"}
-    options |= {"factor": factor, "trained_length": min(SHORT_TRAINED_LENGTH, asked.trained_length)}
+    options |= {"factor": factor, "trained_length": min(length, asked.trained_length)}
     short = Case(asked.model, asked.scheme, **options)
     try:
         with short.patched():

@@ -46,7 +46,7 @@ def max_gradient_deviation(one: dict[str, Tensor | None], two: dict[str, Tensor 
     such as the bias of the keys, which cancels in softmax, have gradients of rounding errors only.
     """
     least = 1e-3 * max((float(grad.abs().max()) for grad in one.values() if grad is not None), default=1.0)
-    worst, place = 0.0, "no parameter"
+    worst, location = 0.0, "no parameter"
     for name, grad in one.items():
         other = two[name]
         if grad is None or other is None:
@@ -54,8 +54,8 @@ def max_gradient_deviation(one: dict[str, Tensor | None], two: dict[str, Tensor 
         else:
             value = float((grad - other).abs().max() / grad.abs().max().clamp(min=least))
         if not value <= worst:
-            worst, place = value, name
-    return worst, place
+            worst, location = value, name
+    return worst, location
 
 
 def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = False) -> dict[str, Tensor | None]:

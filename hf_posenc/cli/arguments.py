@@ -85,7 +85,7 @@ def check_file(option: str, path: Path) -> None:
     Raises:
         BadArgument: it is a folder, a device or a pipe, or one of its parents is a file.
     """
-    parent = next((place for place in path.absolute().parents if place.exists()), None)
+    parent = next((above for above in path.absolute().parents if above.exists()), None)
     if (path.exists() and not path.is_file()) or (parent is not None and not parent.is_dir()):
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
 

@@ -38,7 +38,7 @@ class PositionContext:
         real_keys: ``[batch, key]`` bool, false at padding; None where all are real.
         memo: values shared by all layers of one forward pass.
         hidden: input of the layer's attention, ``[batch, query, width]``; None outside a model.
-        carried: what `Scheme.extra_key_channels` stored with every key, cached ones included,
+        extra_key_channels: what `Scheme.extra_key_channels` stored with every key, cached ones included,
             ``[batch, kv_heads, key, channels]``, float32.
         projections: the layer's own; None outside a model.
         layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
@@ -55,7 +55,7 @@ class PositionContext:
     real_keys: Tensor | None = None
     memo: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
     hidden: Tensor | None = field(default=None, repr=False, compare=False)
-    carried: Tensor | None = field(default=None, repr=False, compare=False)
+    extra_key_channels: Tensor | None = field(default=None, repr=False, compare=False)
     projections: Projections | None = field(default=None, repr=False, compare=False)
     layer: int | None = None
     coordinates: Tensor | None = None

@@ -69,7 +69,7 @@ class Band:
 
 
 EVERYTHING = Band()
-Place = Callable[[Tensor], Tensor]
+PositionMap = Callable[[Tensor], Tensor]
 
 
 def as_it_is(positions: Tensor) -> Tensor:
@@ -88,15 +88,15 @@ class Region:
         query_at: position of a query to the position it is rotated by, whole or fractional, any shape.
         key_at: the same of a key.
         rotation: the region's own; None for the scheme's.
-        query_age, key_age: position to the decay steps of its rotation.
+        query_decay_steps, key_decay_steps: position to the decay steps of its rotation.
     """
 
     band: Band = EVERYTHING
-    query_at: Place = as_it_is
-    key_at: Place = as_it_is
+    query_at: PositionMap = as_it_is
+    key_at: PositionMap = as_it_is
     rotation: Rotation | None = None
-    query_age: Place = as_it_is
-    key_age: Place = as_it_is
+    query_decay_steps: PositionMap = as_it_is
+    key_decay_steps: PositionMap = as_it_is
 
     @property
     def remaps(self) -> bool:
@@ -106,7 +106,7 @@ class Region:
     @property
     def copy(self) -> tuple[object, ...]:
         """Identity of its rotated keys: regions with equal values share them."""
-        return self.key_at, self.key_age, self.rotation
+        return self.key_at, self.key_decay_steps, self.rotation
 
 
 ONE_REGION = (Region(),)

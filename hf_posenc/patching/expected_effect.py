@@ -26,14 +26,14 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
         return True
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)
-    host = geometry.rotary
-    host_rotation = host.rotation if host else None
+    rotary = geometry.rotary
+    original_rotation = rotary.rotation if rotary else None
     rotation = scheme.rotation()
     if terms.rows is not None:
         lengths = terms.rows.length_of(positions).unique().tolist()
-        if any(not same_rotation(terms.rows.rotation_of(n), host_rotation) for n in lengths):
+        if any(not same_rotation(terms.rows.rotation_of(n), original_rotation) for n in lengths):
             return True
-        rotation = host_rotation
+        rotation = original_rotation
     span = int(positions.max()) + 1
     rotation = without_equal_axes(scheme, rotation, positions)
     rotations = [
@@ -41,8 +41,8 @@ def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
     ]
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
-        any(not same_rotation(own, host_rotation) for own in rotations)
-        or abs(terms.logit_scale - (host.logit_scale if host else 1.0)) > 1e-9
+        any(not same_rotation(each, original_rotation) for each in rotations)
+        or abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-9
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
         or changes_distances(terms.regions, positions, causal=geometry.causal)

@@ -189,6 +189,6 @@ def check_not_in_forward(model: nn.Module, base: nn.Module) -> None:
 
 def model_parts(model: nn.Module, base: nn.Module) -> list[nn.Module]:
     """All modules of ``base``, and those of ``model`` that hold it."""
-    place = next(name for name, module in model.named_modules() if module is base)
-    above = [module for name, module in model.named_modules() if f"{place}.".startswith(f"{name}." if name else "")]
+    path = next(name for name, module in model.named_modules() if module is base)
+    above = [module for name, module in model.named_modules() if f"{path}.".startswith(f"{name}." if name else "")]
     return [*(module for module in above if module is not base), *base.modules()]

@@ -107,7 +107,7 @@ def _install(
     except BaseException:
         undo(base, patch)
         raise
-    swapped, frozen = [module for module, _ in patch.classes], [getattr(*place) for place in patch.frozen]
+    swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
     patch.report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
     base.__dict__[STASH] = patch
     install_atomic_save(model)

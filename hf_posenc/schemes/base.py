@@ -143,7 +143,10 @@ class Scheme(nn.Module):
         return query, key
 
     def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
-        """Channels to cache with every new key, ``[batch, kv_heads, query, channels]``; `ctx.carried` has them all."""
+        """Channels to cache with every new key, ``[batch, kv_heads, query, channels]``.
+
+        `ctx.extra_key_channels` has those of all keys.
+        """
         return None
 
     def bias(self, ctx: PositionContext) -> Bias | None:

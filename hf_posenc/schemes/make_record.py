@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
+import sys
 from typing import TYPE_CHECKING, get_type_hints
 
 from hf_posenc.core.record import NEEDS, SchemeRecord
@@ -16,7 +16,7 @@ def record_of(
     cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: str, paper: str
 ) -> SchemeRecord:
     """The record of a class that is being registered; functions defined below it may not exist yet."""
-    text = inspect.getdoc(import_module(cls.__module__)) or inspect.getdoc(cls) or ""
+    text = inspect.getdoc(sys.modules[cls.__module__]) or inspect.getdoc(cls) or ""
     about = inspect.getdoc(cls) or ""
     return SchemeRecord(
         name,

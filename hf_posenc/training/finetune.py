@@ -116,10 +116,10 @@ def finetune(
     rows = training_rows(model, tokenizer, texts, training, method)
     windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, training)
     with ExitStack() as held:
-        place = folder or Path(held.enter_context(TemporaryDirectory()))
-        checkpoint = last_complete(place) if resume else None
+        path = folder or Path(held.enter_context(TemporaryDirectory()))
+        checkpoint = last_complete(path) if resume else None
         asked = training_arguments(
-            trainer_settings(training, str(place), keep=folder is not None)
+            trainer_settings(training, str(path), keep=folder is not None)
             | evaluation_settings(training, windows, fresh=checkpoint is None),
             arguments,
         )

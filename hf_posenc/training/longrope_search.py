@@ -145,7 +145,7 @@ def corrected(start: Factors, knots: np.ndarray) -> Factors:
 
 
 def loss_under(long_factor: Factors, model: PreTrainedModel, tokens: Tensor, geometry: Geometry) -> float:
-    """Nats a token beyond the trained length, with the model patched for as long as it takes."""
+    """Cross-entropy loss (nats/token) beyond the trained length, with the model patched for as long as it takes."""
     trained, target = geometry.trained_length, geometry.target_length
     options = {"trained_length": trained, "target_length": target, "long_factor": list(long_factor)}
     patch_model(model, "longrope", **options)  # type: ignore[arg-type]

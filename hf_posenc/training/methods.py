@@ -1,9 +1,8 @@
 """Training methods: full fine-tuning, or those of PEFT.
 
-Beside their own parameters, LoRA and its kin train whole copies of norms, input embeddings and position parameters:
-LoRA alone does not reach the target length, and with these it comes close to full training (Chen et al. 2023,
-"LongLoRA", arXiv:2309.12307, section 3.3). Prompts and prefixes train nothing of the model itself.
-"""
+In addition to their own parameters, LoRA and similar methods train whole copies of norms, input embeddings and
+position parameters: LoRA alone does not reach the target length, and with these it comes close to full training (Chen
+et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3). Prompts and prefixes train nothing of the model itself."""
 
 from __future__ import annotations
 

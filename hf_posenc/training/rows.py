@@ -61,11 +61,11 @@ def training_rows(
         check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
     if isinstance(texts, Dataset):
         return texts
-    read = documents(tokenizer, texts)
-    check_tokens(model, read)
+    token_lists = documents(tokenizer, texts)
+    check_tokens(model, token_lists)
     if training.packing == "separate":
-        return SeparatedRows(read, training.length)
-    return PackedRows(read, training.length, causal=causal)
+        return SeparatedRows(token_lists, training.length)
+    return PackedRows(token_lists, training.length, causal=causal)
 
 
 def held_out_rows(
@@ -82,10 +82,10 @@ def held_out_rows(
         raise LengthContradiction(
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
-    read = documents(tokenizer, texts)
-    check_tokens(model, read)
+    token_lists = documents(tokenizer, texts)
+    check_tokens(model, token_lists)
     mask = None if is_causal(model) else tokenizer.mask_token_id
-    return dict(held_out_windows(read, lengths, count=training.eval_windows, mask=mask))
+    return dict(held_out_windows(token_lists, lengths, count=training.eval_windows, mask=mask))
 
 
 def doubling_lengths(trained: int, target: int) -> list[int]:

@@ -205,7 +205,7 @@ def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
 
 
 def mask_of_gaps(ctx: PositionContext, backend: str) -> Tensor | None:
-    """Who sees whom by position, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
+    """Visible keys by position, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
 
     Raises:
         BackendCannotCarry: the backend has masks of its own kind.

@@ -72,13 +72,13 @@ class LengthRotatedLayer(PreallocatedLayer):
         super().batch_select_indices(indices)
 
 
-def install_length_rotation(cache: Cache, reread: list[bool]) -> None:
+def install_length_rotation(cache: Cache, by_length: list[bool]) -> None:
     """Give an empty cache layers that keep a copy, where a layer of the model rotates by row."""
-    if any(reread):
-        layers = cache.layers or [DynamicLayer() for _ in reread]
+    if any(by_length):
+        layers = cache.layers or [DynamicLayer() for _ in by_length]
         cache.layers = [
             LengthRotatedLayer() if wanted and type(layer) is DynamicLayer else layer
-            for layer, wanted in zip(layers, reread, strict=True)
+            for layer, wanted in zip(layers, by_length, strict=True)
         ]
 
 

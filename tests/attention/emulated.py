@@ -1,4 +1,4 @@
-"""What the private CUDA operators compute, from their schema and the formula, so that a CPU can stand in for them.
+"""The private CUDA operators emulated on the CPU, from their schema and the formula.
 
 Arguments are bound to the operators' own schemas, so that a wrong name, order or number of them is an error here too.
 """

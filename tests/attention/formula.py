@@ -1,7 +1,7 @@
-"""Attention from its definition, dense and in float64, and small calls that the engine must answer in the same way.
+"""Reference attention, dense and in float64, and small calls to compare with the engine.
 
-Nothing here is shared with the engine: positions are rotated by complex numbers, pairs are told apart one by one, and
-the softmax is written out.
+Nothing here is shared with the engine: positions are rotated by complex numbers, the mask is evaluated pair by pair,
+and the softmax is written out.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ def mix(
     logits = ((logits + bias) * logit_scale * row_scale).masked_fill(~seen, -math.inf)
     top = logits.detach().amax(-1, keepdim=True).clamp(min=-1e300)
     unnormalised = (logits - top).exp()
-    beside = 0.0 if sink is None else (sink[None, :, None, None] - top).exp()
-    weights = unnormalised / (unnormalised.sum(-1, keepdim=True) + beside) * kept
-    mixed = torch.einsum("bhij,bhjd->bhid", weights, one_for_each(values, queries[0].shape[1]))
+    sink_term = 0.0 if sink is None else (sink[None, :, None, None] - top).exp()
+    weights = unnormalised / (unnormalised.sum(-1, keepdim=True) + sink_term) * kept
+    mixed = torch.einsum("bhij,bhjd->bhid", weights, repeated_heads(values, queries[0].shape[1]))
     return mixed if table is None else mixed + torch.einsum("bhij,bijd->bhid", weights, table)
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:
-    return torch.einsum("bhid,bhjd->bhij", query, one_for_each(key, query.shape[1]))
+    return torch.einsum("bhid,bhjd->bhij", query, repeated_heads(key, query.shape[1]))
 
 
-def one_for_each(shared: Tensor, heads: int) -> Tensor:
+def repeated_heads(shared: Tensor, heads: int) -> Tensor:
     """Key heads repeated so that every query head has one."""
     return torch.stack([shared[:, h * shared.shape[1] // heads] for h in range(heads)], dim=1)
 
 
 @dataclass
 class Position:
-    """One way of knowing position: as the engine is told it, and as the formula has it.
+    """One kind of positional terms: as the engine takes them, and as the formula computes them.
 
     Attributes:
         terms: of a context, and the learned tensor if there is one.
@@ -127,8 +127,8 @@ def row_frequencies(length: int, pairs: int) -> tuple[float, ...]:
 
 def key_terms(heads: int) -> Callable[[PositionContext, Tensor | None], Terms]:
     def terms(ctx: PositionContext, learned: Tensor | None) -> Terms:
-        age = (ctx.key_positions - ctx.query_positions[:, -1:]).float()
-        return Terms(bias=(KeyBias(slopes(heads)[None, :, None] * age[:, None]),), logit_scale=1.25)
+        offset = (ctx.key_positions - ctx.query_positions[:, -1:]).float()
+        return Terms(bias=(KeyBias(slopes(heads)[None, :, None] * offset[:, None]),), logit_scale=1.25)
 
     return terms
 
@@ -141,7 +141,7 @@ def two_regions(width: int) -> tuple[Region, Region]:
 def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     """Every kind of terms the engine has a route for, and the mixtures that only the general route takes."""
     line = lambda d, q, t: -slopes(heads, torch.float64)[:, None, None] * d[:, None]  # noqa: E731
-    waves = lambda d, q, t: wave(d.double(), heads).transpose(0, 1)  # noqa: E731
+    wave_bias = lambda d, q, t: wave(d.double(), heads).transpose(0, 1)  # noqa: E731
     table = lambda d, q, t: t[:, clipped(d)].transpose(0, 1)  # noqa: E731
     content = lambda d, q, t: torch.einsum("bhid,bijd->bhij", q, t[clipped(d)])  # noqa: E731
     waved = ToeplitzBias(lambda d: wave(d.float(), heads))
@@ -192,10 +192,10 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
     return {
         "plain": Position(lambda ctx, t: Terms(logit_scale=1.4), logit_scale=1.4),
         "key bias": Position(key_terms(heads), line, logit_scale=1.25, causal_only=True),
-        "toeplitz": Position(lambda ctx, t: Terms(bias=(waved,)), waves),
+        "toeplitz": Position(lambda ctx, t: Terms(bias=(waved,)), wave_bias),
         "learned table": Position(looked_up, table, learned=lambda h, d: (h, reach), logit_scale=0.8),
         "two tables": Position(
-            two_biases, lambda d, q, t: waves(d, q, t) + table(d, q, t),
+            two_biases, lambda d, q, t: wave_bias(d, q, t) + table(d, q, t),
             learned=lambda h, d: (h, reach), logit_scale=0.8,
         ),
         "two regions": Position(
@@ -205,7 +205,8 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
         "rows": Position(of_rows, rotated=True, causal_only=True),
         "content": Position(by_content, content, learned=lambda h, d: (reach, d)),
         "key bias, wave and window": Position(
-            mixture, lambda d, q, t: line(d, q, t) + waves(d, q, t), hidden=outside, logit_scale=1.25, causal_only=True
+            mixture, lambda d, q, t: line(d, q, t) + wave_bias(d, q, t), hidden=outside, logit_scale=1.25,
+            causal_only=True,
         ),
         "chunks": Position(
             lambda ctx, t: Terms(regions=tuple(map(Region, chunked)), logit_scale=1.1), logit_scale=1.1,
@@ -224,10 +225,10 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
         "sink": Position(
             lambda ctx, t: Terms(sink=t, logit_scale=1.3), learned=lambda h, d: (h,), sink=True, logit_scale=1.3
         ),
-        "scaled rows": Position(scaled, waves, row_scale=growing, logit_scale=0.9),
+        "scaled rows": Position(scaled, wave_bias, row_scale=growing, logit_scale=0.9),
         "values": Position(added, to_values=lambda t, d: t[clipped(d)], learned=lambda h, d: (reach, d)),
         "regions with a bias": Position(
-            lambda ctx, t: Terms(bias=(waved,), regions=(near, far)), waves, claims=halves, causal_only=True
+            lambda ctx, t: Terms(bias=(waved,), regions=(near, far)), wave_bias, claims=halves, causal_only=True
         ),
         "regions within a window": Position(
             lambda ctx, t: Terms(regions=two_regions(3), visible=band),
@@ -243,7 +244,7 @@ BOTH_WAYS = tuple(name for name, position in positions_of(4, 8).items() if not p
 
 @dataclass
 class Problem:
-    """One call: shapes, who is real, who sees whom.
+    """One call: shapes, padding, attention mask.
 
     Attributes:
         real: ``[batch, key]``, false at padding; None where all tokens are real.
@@ -319,7 +320,7 @@ class Problem:
         return self.key_positions()[:, self.newest + 1 - self.queries : self.newest + 1]
 
     def seen(self) -> Tensor:
-        """Who sees whom by order, padding and documents, ``[batch or 1, 1, query, key]``."""
+        """Visible pairs by order, padding and documents, ``[batch or 1, 1, query, key]``."""
         i = torch.arange(self.newest + 1 - self.queries, self.newest + 1)[:, None]
         j = torch.arange(self.keys)[None]
         seen = ((j <= i) if self.causal else (j <= self.newest).expand(len(i), -1))[None]
@@ -386,17 +387,17 @@ class Problem:
                 one = slice(b, b + 1)
                 of_row = kept if isinstance(kept, float) else kept[one, :, i : i + 1]
                 samples.append(mix(
-                    [turn(q[0][one, :, i : i + 1], here, length)], [turn(k[0][one], there, length)], v[one],
+                    [rotate(q[0][one, :, i : i + 1], here, length)], [rotate(k[0][one], there, length)], v[one],
                     seen[b % len(seen)][None, :, i : i + 1], **(settings | {"kept": of_row}),
                 ))  # fmt: skip
             rows.append(torch.cat(samples))
         return torch.cat(rows, dim=2)
 
-    def gap(self) -> float:
+    def deviation(self) -> float:
         """Largest difference between engine and formula."""
         return float((self.engine().detach().double() - self.expected()).abs().max())
 
-    def gradient_gaps(self) -> list[float]:
+    def gradient_deviations(self) -> list[float]:
         """Largest difference of each gradient, relative to the largest entry of the formula's."""
         weight = torch.randn(self.expected().shape, generator=torch.Generator().manual_seed(1))
         ours = torch.autograd.grad((self.engine() * weight).sum(), self.leaves)
@@ -410,7 +411,7 @@ class Problem:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-def turn(x: Tensor, positions: Tensor, length: int) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, length: int) -> Tensor:
     """Channels m and m + n of ``x [batch, heads, position, 2n]`` as one complex number, times e^(i ω_m position)."""
     n = x.shape[-1] // 2
     frequencies = torch.tensor(row_frequencies(length, n), dtype=torch.float64)

@@ -14,7 +14,7 @@ CHUNK_AND_KEYS = [(1, 2), (1, 6), (1, 8), (1, 140), (2, 3), (5, 9), (30, 300), (
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_one_new_token(kind: str, kv_heads: int) -> None:
     problem = Problem(kind, queries=1, keys=50, kv_heads=kv_heads)
-    assert problem.gap() <= problem.limit
+    assert problem.deviation() <= problem.limit
 
 
 @pytest.mark.parametrize(("chunk", "keys"), CHUNK_AND_KEYS)
@@ -22,20 +22,20 @@ def test_one_new_token(kind: str, kv_heads: int) -> None:
 def test_chunk_onto_a_cache(kind: str, chunk: int, keys: int) -> None:
     """transformers gives a bool mask wherever the call is neither a square nor one row."""
     problem = Problem(kind, queries=chunk, keys=keys, mask_kind="bool" if chunk > 1 else "none")
-    assert problem.gap() <= problem.limit
+    assert problem.deviation() <= problem.limit
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_one_new_token_in_training_mode(kind: str) -> None:
     problem = Problem(kind, queries=1, keys=20, grad=True)
-    assert max(problem.gradient_gaps()) <= problem.limit
+    assert max(problem.gradient_deviations()) <= problem.limit
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_gradients_of_a_chunk(kind: str) -> None:
     """Training with a prefix in the cache."""
     problem = Problem(kind, queries=20, keys=33, mask_kind="bool", grad=True)
-    assert max(problem.gradient_gaps()) <= problem.limit
+    assert max(problem.gradient_deviations()) <= problem.limit
 
 
 @pytest.mark.parametrize(("queries", "unwritten"), [(1, 9), (1, 39), (8, 20), (8, 1)])
@@ -51,7 +51,7 @@ def test_static_cache(kind: str, queries: int, unwritten: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_text_in_pieces_is_the_text(kind: str) -> None:
+def test_split_prefill_equals_one_prefill(kind: str) -> None:
     """Prefill, chunk, token by token: the rows of one call over everything."""
     whole = Problem(kind, queries=37)
     rows = whole.engine()

@@ -1,4 +1,4 @@
-"""The comparisons of this folder notice what they must: each control breaks one thing and expects a large gap."""
+"""Negative controls of this folder's comparisons: each breaks one thing and expects a large deviation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 1e-2  # a thousand times what the comparisons allow
 
 
 def with_terms(problem: Problem, terms: Terms) -> Problem:
-    """The same problem, but the engine is told something else than the formula."""
+    """The same problem, but the engine is given other terms than the formula."""
     problem.position = replace(problem.position, terms=lambda ctx, learned: terms)
     return problem
 
@@ -25,7 +25,7 @@ def with_terms(problem: Problem, terms: Terms) -> Problem:
 @pytest.mark.parametrize("causal", [True, False])
 def test_mirrored_distance(causal: bool) -> None:
     problem = Problem("toeplitz", causal=causal)
-    assert with_terms(problem, Terms(bias=(ToeplitzBias(lambda d: wave(-d.float(), 4)),))).gap() > LARGE
+    assert with_terms(problem, Terms(bias=(ToeplitzBias(lambda d: wave(-d.float(), 4)),))).deviation() > LARGE
 
 
 @pytest.mark.parametrize("kind", ["toeplitz", "window"])
@@ -39,24 +39,24 @@ def test_detached_table() -> None:
     problem = Problem("learned table", grad=True)
     detached = problem.learned.detach()
     with_terms(problem, Terms(bias=(ToeplitzBias(lambda d: detached[:, d.clamp(-9, 9) + 9]),), logit_scale=0.8))
-    assert problem.gap() <= 1e-5
+    assert problem.deviation() <= 1e-5
     with pytest.raises(RuntimeError, match="appears to not have been used"):
-        problem.gradient_gaps()
+        problem.gradient_deviations()
 
 
 def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("two regions")
-    assert problem.gap() <= 1e-5
+    assert problem.deviation() <= 1e-5
     along_diagonal = regions_cpu.along_diagonal
     wider = lambda number, band, *rest: along_diagonal(number, Band(0, WINDOW + 1), *rest)  # noqa: E731
     monkeypatch.setattr(regions_cpu, "along_diagonal", wider)
-    assert problem.gap() > LARGE
+    assert problem.deviation() > LARGE
 
 
 def test_boundary_off_by_one() -> None:
     problem = Problem("two regions")
     shifted = Terms(regions=two_regions(WINDOW + 1), logit_scale=1.1)
-    assert with_terms(problem, shifted).gap() > LARGE
+    assert with_terms(problem, shifted).deviation() > LARGE
 
 
 def test_wrong_key_head() -> None:
@@ -67,7 +67,7 @@ def test_wrong_key_head() -> None:
     assert float((problem.engine().double() - flipped).abs().max()) > LARGE
 
 
-def test_forgotten_padding() -> None:
+def test_ignored_padding() -> None:
     real = torch.ones(2, 29, dtype=torch.long)
     real[0, :9] = 0
     problem = Problem("key bias", real=real, mask_kind="bool")

@@ -1,4 +1,4 @@
-"""The CUDA routes on a CPU that stands in for the device: what they ask of its kernels, and what they make of it.
+"""CUDA routes, with emulated operators on the CPU: which calls they take, and their results.
 
 No kernel is tested here. On a GPU each kind of kernel is compared with the formula before its first use; that this
 comparison finds a wrong kernel, and that the call then goes another way, is.
@@ -46,7 +46,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     flash_cuda._checked.cache_clear()
 
 
-def gap(problem: Problem) -> float:
+def deviation(problem: Problem) -> float:
     assert regions_cuda.accepts(problem.call())
     return float((regions_cuda.attend(problem.call()).detach().double() - problem.expected()).abs().max())
 
@@ -56,7 +56,7 @@ def gap(problem: Problem) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_prefill(kind: str, kv_heads: int) -> None:
     problem = Problem(kind, queries=75, kv_heads=kv_heads)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
 @pytest.mark.usefixtures("on_cuda")
@@ -64,7 +64,7 @@ def test_prefill(kind: str, kv_heads: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_texts(kind: str, length: int) -> None:
     problem = Problem(kind, queries=length)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
 @pytest.mark.usefixtures("on_cuda")
@@ -72,7 +72,7 @@ def test_short_texts(kind: str, length: int) -> None:
 def test_half_precision(kind: str) -> None:
     """Inputs are what bfloat16 makes of them; the result is rounded to it twice."""
     problem = Problem(kind, queries=75, dtype=torch.bfloat16)
-    assert gap(problem) <= 3e-2
+    assert deviation(problem) <= 3e-2
 
 
 @pytest.mark.usefixtures("on_cuda")
@@ -80,13 +80,13 @@ def test_half_precision(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_decoding(kind: str, keys: int) -> None:
     problem = Problem(kind, queries=1, keys=keys)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
 @pytest.mark.usefixtures("on_cuda")
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in (*KINDS, "plain")])
-def test_what_the_kernels_cannot_carry_goes_another_way(kind: str) -> None:
-    """A bias beside a window is no window."""
+def test_terms_without_a_kernel_take_the_general_route(kind: str) -> None:
+    """A bias together with a window has no kernel."""
     assert not regions_cuda.accepts(Problem(kind, queries=75).call())
     assert regions_cuda.accepts(Problem("window", queries=75).call()), "control"
 
@@ -94,7 +94,7 @@ def test_what_the_kernels_cannot_carry_goes_another_way(kind: str) -> None:
 @pytest.mark.usefixtures("on_cuda")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", CALLS, ids=str)
-def test_calls_that_are_no_plain_squares_go_another_way(kind: str, changes: dict) -> None:
+def test_masked_or_dropped_calls_take_the_general_route(kind: str, changes: dict) -> None:
     call = Problem(kind, **({"queries": 75} | changes), keys=75).call()
     assert not regions_cuda.accepts(call)
 
@@ -105,17 +105,17 @@ def test_calls_that_are_no_plain_squares_go_another_way(kind: str, changes: dict
 def test_gradients(kind: str, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "attend", regions_cuda.attend)
     problem = Problem(kind, queries=75, kv_heads=kv_heads, grad=True)
-    assert max(problem.gradient_gaps()) <= problem.limit
+    assert max(problem.gradient_deviations()) <= problem.limit
 
 
 @pytest.mark.usefixtures("on_cuda")
 def test_half_precision_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "attend", regions_cuda.attend)
     problem = Problem("two regions", queries=75, dtype=torch.bfloat16, grad=True)
-    assert max(problem.gradient_gaps()) <= 5e-2
+    assert max(problem.gradient_deviations()) <= 5e-2
 
 
-def test_a_band_is_one_call_without_a_mask() -> None:
+def test_bands_cover_every_pair_once_without_a_mask() -> None:
     """Pairs of every part, by a count of their own, are those of the band; none is there twice."""
     length = 41
     empty = (Band(41, 50), Band(7, 7))
@@ -153,7 +153,7 @@ def test_which_windows_the_kernels_have(band: Band, fits: bool) -> None:
 
 @pytest.mark.usefixtures("on_cuda")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_right_kernel_passes_its_check(dtype: torch.dtype) -> None:
+def test_a_correct_kernel_passes_its_check(dtype: torch.dtype) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert flash_cuda.sound(dtype, 16, "cpu")
@@ -168,7 +168,7 @@ BREAKAGES = {
 
 @pytest.mark.usefixtures("on_cuda")
 @pytest.mark.parametrize("breakage", BREAKAGES)
-def test_a_wrong_kernel_is_said_once_and_not_used(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_warns_once_and_is_not_used(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = emulated.efficient_forward
     monkeypatch.setattr(flash_cuda, "efficient_forward", lambda *a, **k: BREAKAGES[breakage](*right(*a, **k)))
     with pytest.warns(UserWarning, match="is not used for merged regions: it is off by"):
@@ -180,7 +180,7 @@ def test_a_wrong_kernel_is_said_once_and_not_used(breakage: str, monkeypatch: py
 
 
 @pytest.mark.usefixtures("on_cuda")
-def test_how_far_a_kernel_is_off_is_told_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deviation_of_a_kernel_is_relative(monkeypatch: pytest.MonkeyPatch) -> None:
     """An output of 1.1 times the right one is off by a tenth, whatever its size."""
     right = emulated.efficient_forward
     monkeypatch.setattr(
@@ -214,7 +214,7 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_cuda")
-def test_an_operator_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash_cuda, "flash_forward", None)
     with pytest.warns(UserWarning, match="not used"):
         assert not flash_cuda.sound(torch.bfloat16, 16, "cpu")
@@ -290,14 +290,14 @@ class TestFlex:
             assert flex.sound(dtype, 16, "cpu", False)
 
     @pytest.mark.parametrize("lost", ["score_mod", "block_mask"])
-    def test_its_check_finds_what_a_kernel_loses(self, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_kernel_that_drops_a_term_fails_its_check(self, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
         right = flex.flex.flex_attention
         monkeypatch.setattr(flex, "kernel", lambda family: lambda *a, **k: right(*a, **(k | {lost: None})))
         with pytest.warns(UserWarning, match="not used for biases: it is off by"):
             assert not flex.sound(torch.float32, 16, "cpu", False)
         assert not flex.sound(torch.float32, 16, "cpu", True), "known to fail, it is not traced either"
 
-    def test_a_kernel_that_fails_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failing_kernel_warns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(*args: object, **settings: object) -> None:
             raise RuntimeError("no triton here\nand a long story")
 
@@ -305,12 +305,12 @@ class TestFlex:
         with pytest.warns(UserWarning, match="flash_attention|no triton here|failed"):
             assert not flex.sound(torch.float32, 16, "cpu", False)
 
-    def test_how_far_it_is_off_is_told_as_a_share(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_deviation_is_relative(self, monkeypatch: pytest.MonkeyPatch) -> None:
         right = flex.flex.flex_attention
 
         def louder(*args: object, **settings: object) -> tuple[Tensor, object]:
-            out, beside = right(*args, **settings)
-            return out * 1.1, beside
+            out, log_sum_exp = right(*args, **settings)
+            return out * 1.1, log_sum_exp
 
         monkeypatch.setattr(flex, "kernel", lambda family: louder)
         assert flex.deviation(torch.float32, 16, "cpu") == pytest.approx(0.1, abs=1e-3)
@@ -333,11 +333,11 @@ class TestFlex:
         monkeypatch.setattr(flex, "sound", lambda *kind: asked.append(kind) or True)
         with FakeTensorMode():
             q, k, v = (torch.empty(2, heads, 40, 8, device="cuda") for heads in (4, 2, 2))
-            places = torch.empty(1, 40, dtype=torch.long, device="cuda")
+            positions = torch.empty(1, 40, dtype=torch.long, device="cuda")
             shape = changes.get("mask")
             mask = None if shape is None else torch.empty(shape, dtype=changes.get("of", torch.bool), device="cuda")
             terms = Terms(bias=(ToeplitzBias(lambda distance: distance[None] * 0.1),))
-            ctx = PositionContext(places, places, causal=True, contiguous=True)
+            ctx = PositionContext(positions, positions, causal=True, contiguous=True)
             call = AttentionCall((q,), (k,), v, terms, ctx, mask, 0.3, changes.get("dropout", 0.0))
             assert flex.accepts(call) == accepted
             assert asked == [(torch.float32, 8, "cuda:0", False)] * accepted
@@ -345,20 +345,20 @@ class TestFlex:
             assert not flex.accepts(replace(everything, values=torch.empty(2, 2, 40, 8))), "control: on the CPU"
 
     @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window", "regions with a bias", "scaled rows"])
-    def test_under_a_mask_made_pair_by_pair(self, kind: str) -> None:
+    def test_mask_of_every_pair(self, kind: str) -> None:
         real = torch.tensor([[0] * 31 + [1] * 239, [1] * 270])
         problem = Problem(kind, queries=270, real=real, mask_kind="bool")
         mixed = flex.attend_under_tensor(problem.call())
         off = (mixed.double() - problem.expected()).abs().masked_fill(~real.bool()[:, None, :, None], 0.0)
         assert float(off.max()) <= problem.limit
 
-    def test_a_mask_of_one_row(self) -> None:
+    def test_broadcast_mask(self) -> None:
         real = torch.tensor([[1] * 140 + [0] * 20, [1] * 160])
         problem = Problem("toeplitz", queries=160, causal=False, real=real)
         call = replace(problem.call(), mask=real.bool()[:, None, None, :])
         assert float((flex.attend_under_tensor(call).double() - problem.expected()).abs().max()) <= problem.limit
 
-    def test_near_keys_keep_their_digits_far_into_a_text(self) -> None:
+    def test_near_keys_keep_precision_at_large_positions(self) -> None:
         """Control: in float32 counted from the end, the bias alone would be off by 2e-3."""
         start, length = 60_000, 300
         problem = Problem("key bias", queries=length)

@@ -1,4 +1,4 @@
-"""Dropout of attention weights: whatever was drawn, the answer is the formula's under the same draw."""
+"""Dropout of attention weights equals the formula with the same dropout mask."""
 
 from __future__ import annotations
 

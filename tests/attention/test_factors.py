@@ -1,4 +1,4 @@
-"""A factor of the logits is a factor of q · k where nothing is added to it: on every route, forward and backward."""
+"""A scale of the logits equals a scale of q · k where no bias is added: on every route, forward and backward."""
 
 from __future__ import annotations
 

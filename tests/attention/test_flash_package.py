@@ -1,4 +1,4 @@
-"""Linear biases and windows in FlashAttention's own package, which a module that computes its formula stands in for."""
+"""Linear biases and windows in the FlashAttention package, emulated by a module with the same formula."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.schemes.bias.alibi import ALiBi
 
-from .formula import Problem, one_for_each, slopes, tokens
+from .formula import Problem, repeated_heads, slopes, tokens
 
 HEADS, WINDOW = 4, 7
 
@@ -44,7 +44,7 @@ def flash_attn_func(
     rows, keys, heads = q.shape[1], k.shape[1], q.shape[2]
     query, key, value = (x.transpose(1, 2).double() for x in (q, k, v))
     ahead = torch.arange(keys) - (torch.arange(rows)[:, None] + keys - rows)
-    scores = torch.einsum("bhid,bhjd->bhij", query, one_for_each(key, heads)) * softmax_scale
+    scores = torch.einsum("bhid,bhjd->bhij", query, repeated_heads(key, heads)) * softmax_scale
     if alibi_slopes is not None:
         assert alibi_slopes.dtype == torch.float32
         assert alibi_slopes.shape == (heads,)
@@ -55,7 +55,7 @@ def flash_attn_func(
     hidden |= (ahead > right) if right >= 0 else False
     hidden |= (ahead < -left) if left >= 0 else False
     weights = scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
-    return torch.einsum("bhij,bhjd->bihd", weights, one_for_each(value, heads)).to(q.dtype)
+    return torch.einsum("bhij,bhjd->bihd", weights, repeated_heads(value, heads)).to(q.dtype)
 
 
 def flash_attn_varlen_func(
@@ -111,7 +111,7 @@ def call_of(problem: Problem, *, bias: bool, window: bool) -> AttentionCall:
 
 def expected(problem: Problem, *, bias: bool, window: bool) -> Tensor:
     """Dense and in float64; rows that see nothing are zero."""
-    q, k, v = problem.q[0].double(), *(one_for_each(x.double(), HEADS) for x in (problem.k[0], problem.v))
+    q, k, v = problem.q[0].double(), *(repeated_heads(x.double(), HEADS) for x in (problem.k[0], problem.v))
     distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
     scores = torch.einsum("bhid,bhjd->bhij", q, k) * problem.scaling
     if bias:
@@ -152,7 +152,7 @@ def test_padding(left: bool, queries: int, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_alibi_says_it_is_linear(causal: bool) -> None:
+def test_alibi_is_passed_as_slopes(causal: bool) -> None:
     geometry = Geometry(
         heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=causal, trained_length=16, target_length=16
     )
@@ -165,7 +165,7 @@ def test_alibi_says_it_is_linear(causal: bool) -> None:
         torch.testing.assert_close(bias.slopes.double(), steps.double())
 
 
-def test_one_sided_alibi_does_not() -> None:
+def test_one_sided_alibi_is_not_passed_as_slopes() -> None:
     geometry = Geometry(
         heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=False, trained_length=16, target_length=16
     )
@@ -221,7 +221,7 @@ def tiny(name: str) -> PreTrainedModel:
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
 def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], name: str) -> None:
-    """The backend that transformers calls by that name, beside the one that computes the formula."""
+    """The backend that transformers calls by that name, against the one that computes the formula."""
     if name == "bert" and scheme != "alibi":
         pytest.skip("a window is a decoder's")
     model = patch_model(tiny(name), scheme)
@@ -239,7 +239,7 @@ def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], na
 
 @pytest.mark.usefixtures("package")
 @torch.no_grad()
-def test_whole_models_that_ask_for_more() -> None:
+def test_whole_models_with_unsupported_terms_are_refused() -> None:
     """What it cannot compute it refuses: other biases, and keys nobody has written yet."""
     ids = torch.arange(30)[None]
     model = patch_model(tiny("llama"), "t5")

@@ -20,7 +20,7 @@ from hf_posenc.errors import BackendCannotCarry
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
 
-CARRIED = tuple(kind for kind in ALL if kind not in ("rows", "content", "sink", "values"))
+SUPPORTED = tuple(kind for kind in ALL if kind not in ("rows", "content", "sink", "values"))
 LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
 DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 
@@ -35,16 +35,16 @@ def uncompiled(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def block_mask(problem: Problem) -> BlockMask:
-    """Who sees whom, as transformers tells flex attention."""
+    """The attention mask, as transformers gives it to flex attention."""
     seen = problem.seen().expand(problem.batch, 1, -1, -1)
 
-    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         return seen[b, 0, q, kv]
 
-    return create_block_mask(pair, problem.batch, None, problem.queries, problem.keys, device="cpu")
+    return create_block_mask(visible, problem.batch, None, problem.queries, problem.keys, device="cpu")
 
 
-def gap(problem: Problem) -> float:
+def deviation(problem: Problem) -> float:
     mixed = flex.attend(problem.call(), block_mask(problem))
     difference = (mixed.double() - problem.expected()).abs()
     if problem.real is not None:  # rows of padding may hold anything finite
@@ -54,19 +54,19 @@ def gap(problem: Problem) -> float:
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize("kind", SUPPORTED)
 def test_causal(kind: str, kv_heads: int) -> None:
     problem = Problem(kind, queries=150, kv_heads=kv_heads)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind in BOTH_WAYS])
+@pytest.mark.parametrize("kind", [kind for kind in SUPPORTED if kind in BOTH_WAYS])
 def test_bidirectional(kind: str) -> None:
     problem = Problem(kind, queries=150, causal=False)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize("kind", SUPPORTED)
 def test_without_a_mask(kind: str) -> None:
     problem = Problem(kind, queries=40)
     mixed = flex.attend(problem.call(), None)
@@ -74,7 +74,7 @@ def test_without_a_mask(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["toeplitz", "regions with a bias"])
-def test_positions_further_apart_than_the_text_is_long(kind: str) -> None:
+def test_positions_with_gaps(kind: str) -> None:
     """A caller's own may leave gaps; a table as long as the text would end too early."""
     call = Problem(kind, queries=40).call()
     spread = PositionContext(call.ctx.query_positions * 3, call.ctx.key_positions * 3, causal=True, contiguous=False)
@@ -84,7 +84,7 @@ def test_positions_further_apart_than_the_text_is_long(kind: str) -> None:
 
 @pytest.mark.parametrize(("queries", "keys"), [(129, 129), (300, 300), (7, 300), (1, 257)])
 @pytest.mark.parametrize("kind", ["plain", "window", "two regions", "chunks"])
-def test_the_tiles_that_are_visited_hold_every_seen_pair(kind: str, queries: int, keys: int) -> None:
+def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: int) -> None:
     """Uncompiled, flex attention asks all pairs: a tile left out shows only here. Nothing is taken unasked either."""
     call = Problem(kind, queries=queries, keys=keys).call()
     i, j = call.ctx.query_positions[0, :, None], call.ctx.key_positions[0]
@@ -98,22 +98,22 @@ def test_the_tiles_that_are_visited_hold_every_seen_pair(kind: str, queries: int
 
 
 @pytest.mark.parametrize(("queries", "unwritten"), [(1, 0), (7, 0), (1, 9), (7, 9)])
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize("kind", SUPPORTED)
 def test_cache(kind: str, queries: int, unwritten: int) -> None:
     problem = Problem(kind, queries=queries, keys=40, unwritten=unwritten)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize("kind", SUPPORTED)
 def test_left_padding(kind: str) -> None:
     problem = Problem(kind, queries=40, real=LEFT)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize("kind", SUPPORTED)
 def test_packed_documents(kind: str) -> None:
     problem = Problem(kind, queries=40, document=DOCUMENTS)
-    assert gap(problem) <= problem.limit
+    assert deviation(problem) <= problem.limit
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_packed_documents(kind: str) -> None:
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_what_it_cannot_carry_is_refused(problem: Problem, reason: str) -> None:
+def test_unsupported_terms_are_refused(problem: Problem, reason: str) -> None:
     with pytest.raises(BackendCannotCarry, match=reason):
         flex.attend(problem.call(), None)
 
 
-def test_a_learned_bias_alone_is_training_too() -> None:
+def test_a_learned_bias_alone_needs_gradients() -> None:
     problem = Problem("learned table", grad=True)
     frozen = replace(
         problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach()

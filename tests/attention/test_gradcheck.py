@@ -1,4 +1,4 @@
-"""Every derivative written by hand, and every parameter a scheme learns, against differences of what is computed.
+"""Hand-written derivatives, and gradients of all learned parameters, against finite differences.
 
 Inputs are float64, so that a step of a hundredth is exact; inside, scores are float32 and hence the tolerance.
 """
@@ -31,7 +31,7 @@ OF_MODELS = LIMITS | {"eps": 1e-3, "atol": 1e-4}
 KINKED = {
     "fire"
 }  # some of its ReLUs turn within any step that float32 shows; tests/oracles/test_fire.py has its gradient
-OWN = {  # kinds of attention, and the function of ours whose backward pass they must have come through
+BACKWARD_CLASSES = {  # kinds of attention, and the function of ours whose backward pass they must have come through
     "plain": None, "key bias": "Merged", "toeplitz": "Tabled", "learned table": "Tabled", "two regions": "Merged",
     "rows": "RotatedRuns", "chunks": "Merged", "first keys": "Merged", "split by row": "Merged",
 }  # fmt: skip
@@ -78,8 +78,8 @@ def test_the_engine(kind: str, behind: str) -> None:
         mask_kind="none" if behind == "all" else "bool",
     )  # fmt: skip
     leaves, mixed = exact(*problem.leaves), engine_of(problem)
-    if behind == "all" and OWN.get(kind):
-        assert OWN[kind] in functions_behind(mixed(*leaves)), "control: it goes another way"
+    if behind == "all" and BACKWARD_CLASSES.get(kind):
+        assert BACKWARD_CLASSES[kind] in functions_behind(mixed(*leaves)), "control: it goes another way"
     assert gradcheck(mixed, leaves, **LIMITS)
 
 
@@ -97,12 +97,12 @@ def test_a_bias_of_the_key_that_is_learned(queries: int, rows: int) -> None:
 def test_the_rotation(layout: Layout, decay: tuple[float, ...], learned: bool) -> None:
     draw = torch.Generator().manual_seed(0)
     x, frequencies = exact(torch.randn(2, 3, 4, 6, generator=draw), torch.tensor([0.8, 0.2]))
-    places = torch.tensor([[0, 1, 2, 3], [5, 7, 8, 9]])
+    positions = torch.tensor([[0, 1, 2, 3], [5, 7, 8, 9]])
 
     def rotated(x: Tensor, frequencies: Tensor) -> Tensor:
         of = frequencies if learned else tuple(frequencies.tolist())
         rotation = Rotation(of, layout, decay=decay)
-        return rotate(x, rotation, table(rotation, places, -places.double() if decay else None))
+        return rotate(x, rotation, table(rotation, positions, -positions.double() if decay else None))
 
     if not learned:
         frequencies = frequencies.detach()
@@ -136,30 +136,30 @@ LEARNING: list[tuple[str, dict[str, Any]]] = [
     ("ssmax", {"bias": 0.0}),
 ]  # fmt: skip
 CASES = [
-    Case(pair.model, pair.scheme, dtype=torch.float64, **pair.options, **options)
+    Case(case.model, case.scheme, dtype=torch.float64, **case.options, **options)
     for scheme, options in LEARNING
-    for pair in cases(scheme)
-    if pair.model in ("llama", "bert")
+    for case in cases(scheme)
+    if case.model in ("llama", "bert")
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("pair", CASES, ids=str)
-def test_what_a_scheme_learns(pair: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_learned_parameters(case: Case) -> None:
     """Past the trained length where the scheme goes there; of two texts, some rows and words."""
-    with pair.patched() as model:
+    with case.patched() as model:
         own = {name: weight for name, weight in model.named_parameters() if "posenc." in name}
-        words = random_tokens(model, pair.clip_length(pair.trained_length + 6, model), rows=2)
+        text = random_tokens(model, case.clip_length(case.trained_length + 6, model), rows=2)
 
-        def said(*values: Tensor) -> Tensor:
-            read = functional_call(model, dict(zip(own, values, strict=True)), (words,), {"use_cache": False})
-            return read.logits.double().log_softmax(-1)[:, -3:, :6]
+        def log_probabilities(*values: Tensor) -> Tensor:
+            output = functional_call(model, dict(zip(own, values, strict=True)), (text,), {"use_cache": False})
+            return output.logits.double().log_softmax(-1)[:, -3:, :6]
 
-        assert own or pair.table is not None, "only a host's own table is trained under another name"
-        assert not own or gradcheck(said, exact(*own.values()), **OF_MODELS)
+        assert own or case.table is not None, "only the model's own table is trained under another name"
+        assert not own or gradcheck(log_probabilities, exact(*own.values()), **OF_MODELS)
 
 
 def test_every_scheme_that_learns_is_here() -> None:
-    assert {record.name for record in list_schemes() if record.learned} - KINKED <= {pair.scheme_name for pair in CASES}
+    assert {record.name for record in list_schemes() if record.learned} - KINKED <= {case.scheme_name for case in CASES}
 
 
 def test_a_wrong_derivative_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

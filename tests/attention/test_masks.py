@@ -1,4 +1,4 @@
-"""Padding, packed documents and rows that see nothing, as transformers' masks tell of them."""
+"""Padding, packed documents and fully masked rows, with the attention masks of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 PADDINGS = {"left": LEFT, "right": RIGHT, "both": BOTH}
 
 
-def gap_on_real_tokens(problem: Problem) -> float:
+def deviation_on_real_tokens(problem: Problem) -> float:
     """Rows of padding may hold anything finite: nobody reads them."""
     ours, exact = problem.engine(), problem.expected()
     assert torch.isfinite(ours).all()
@@ -28,14 +28,14 @@ def gap_on_real_tokens(problem: Problem) -> float:
 @pytest.mark.parametrize("kind", ALL)
 def test_padding(kind: str, side: str, mask_kind: str) -> None:
     problem = Problem(kind, queries=LENGTH, real=PADDINGS[side], mask_kind=mask_kind)
-    assert gap_on_real_tokens(problem) <= problem.limit
+    assert deviation_on_real_tokens(problem) <= problem.limit
 
 
 @pytest.mark.parametrize("side", PADDINGS)
 @pytest.mark.parametrize("kind", BOTH_WAYS)
 def test_padding_of_an_encoder(kind: str, side: str) -> None:
     problem = Problem(kind, queries=LENGTH, real=PADDINGS[side], mask_kind="bool", causal=False)
-    assert gap_on_real_tokens(problem) <= problem.limit
+    assert deviation_on_real_tokens(problem) <= problem.limit
 
 
 @pytest.mark.parametrize("kind", BOTH_WAYS)
@@ -52,7 +52,7 @@ def test_a_mask_with_one_row_serves_all_queries(kind: str) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_left_padding_with_a_cache(kind: str, queries: int) -> None:
     problem = Problem(kind, queries=queries, keys=LENGTH, real=LEFT, mask_kind="bool")
-    assert gap_on_real_tokens(problem) <= problem.limit
+    assert deviation_on_real_tokens(problem) <= problem.limit
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -69,19 +69,19 @@ def test_a_padded_text_is_the_text_alone(kind: str) -> None:
 def test_packed_documents(kind: str) -> None:
     """Each text starts over at position 0 and sees only itself."""
     problem = Problem(kind, queries=LENGTH, document=DOCUMENTS, mask_kind="bool")
-    assert problem.gap() <= problem.limit
+    assert problem.deviation() <= problem.limit
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_gradients_under_a_mask(kind: str) -> None:
     problem = Problem(kind, queries=LENGTH, document=DOCUMENTS, mask_kind="bool", grad=True)
-    assert max(problem.gradient_gaps()) <= problem.limit
+    assert max(problem.gradient_deviations()) <= problem.limit
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("mask_kind", ["bool", "float"])
 @pytest.mark.parametrize("kind", ALL)
-def test_a_row_that_sees_nothing_stays_finite(kind: str, mask_kind: str, dtype: torch.dtype) -> None:
+def test_a_fully_masked_query_stays_finite(kind: str, mask_kind: str, dtype: torch.dtype) -> None:
     problem = Problem(
         kind, queries=LENGTH, real=tokens([0] * 40, [1] * 40), mask_kind=mask_kind, dtype=dtype, grad=True
     )

@@ -1,4 +1,4 @@
-"""No route holds a number for every pair: neither as a tensor nor inside a kernel."""
+"""No route allocates a number for every query-key pair, neither as a tensor nor inside a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half precision loses no more than the plain computation in the same dtype does."""
+"""Half precision loses no more than plain attention in the same dtype."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from torch import Tensor
 from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
 from hf_posenc.core.terms import Block, BlockBias
 
-from .formula import ALL, BOTH_WAYS, Problem, one_for_each
+from .formula import ALL, BOTH_WAYS, Problem, repeated_heads
 
 HALF = [torch.bfloat16, torch.float16]
 KINDS = [kind for kind in ALL if kind not in ("rows", "sink", "values", "scaled rows")]  # those have no plain form here
 
 
 def plain(problem: Problem) -> Tensor:
-    """The formula as a host's eager attention has it: products in the dtype, softmax in float32."""
+    """The formula as eager attention computes it: products in the dtype, softmax in float32."""
     exact = [t.detach().double() for t in problem.leaves]
     q, k, v = problem.q, problem.k, problem.v
     distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
     learned = exact[-1] if problem.learned is not None else None
     bias = problem.position.bias(distance, exact[0], learned)
-    logits = q[0] @ one_for_each(k[0], problem.heads).transpose(-1, -2) * problem.scaling
+    logits = q[0] @ repeated_heads(k[0], problem.heads).transpose(-1, -2) * problem.scaling
     here, there = problem.query_positions()[:, :, None], problem.key_positions()[:, None, :]
     claims = [claim(here, there)[:, None] for claim in problem.position.claims]
     for query, key, mine in zip(q[1:], k[1:], claims[1:], strict=True):
-        logits = torch.where(mine, query @ one_for_each(key, problem.heads).transpose(-1, -2) * problem.scaling, logits)
+        logits = torch.where(
+            mine, query @ repeated_heads(key, problem.heads).transpose(-1, -2) * problem.scaling, logits
+        )
     logits = (logits.float() + (bias.float() if isinstance(bias, Tensor) else bias)) * problem.position.logit_scale
     seen = problem.seen()
     if claims:
@@ -37,7 +39,7 @@ def plain(problem: Problem) -> Tensor:
     if problem.position.hidden is not None:
         seen = seen & ~problem.position.hidden(distance)[:, None]
     weights = logits.masked_fill(~seen, -math.inf).softmax(-1).to(problem.dtype)
-    return weights @ one_for_each(v, problem.heads)
+    return weights @ repeated_heads(v, problem.heads)
 
 
 def errors(problem: Problem) -> tuple[float, float]:
@@ -72,14 +74,14 @@ def test_decoding(kind: str, dtype: torch.dtype) -> None:
 def test_gradients(kind: str, dtype: torch.dtype) -> None:
     """Three roundings of the dtype are in a gradient; a lost digit would be many times that."""
     problem = Problem(kind, queries=140, head_dim=32, dtype=dtype, grad=True)
-    assert max(problem.gradient_gaps()) <= 8 * torch.finfo(dtype).eps
+    assert max(problem.gradient_deviations()) <= 8 * torch.finfo(dtype).eps
 
 
 def test_key_bias_at_8k_keys() -> None:
     problem = Problem("key bias", queries=1, keys=8192, batch=1)
-    assert problem.gap() <= 5e-4
+    assert problem.deviation() <= 5e-4
     rows = Problem("key bias", queries=64, keys=8192, batch=1, mask_kind="bool")
-    assert rows.gap() <= 5e-4
+    assert rows.deviation() <= 5e-4
 
 
 def test_control_a_key_bias_in_half_precision_is_broken() -> None:
@@ -95,8 +97,8 @@ def test_control_a_key_bias_in_half_precision_is_broken() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_bias_of_content_is_asked_in_float32(dtype: torch.dtype) -> None:
-    """What it is promised, whatever the model is; the logits of a float64 model keep their digits beside it."""
+def test_a_content_bias_is_evaluated_in_float32(dtype: torch.dtype) -> None:
+    """What it is promised, whatever the model is; the logits of a float64 model keep their precision."""
     problem, asked = Problem("plain", dtype=dtype), set()
 
     def nothing(block: Block) -> Tensor:

@@ -1,4 +1,4 @@
-"""Any shape: whatever sizes, heads, cache and padding come together, the engine answers as the formula does."""
+"""Random shapes, heads, caches and padding: the engine equals the formula."""
 
 from __future__ import annotations
 

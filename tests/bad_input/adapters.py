@@ -148,7 +148,7 @@ def rows() -> list[Row]:
         (66, "digest of a number", "describes", content(SIDE_CAR, parameters_sha256=7)),
         (66, "unknown key", "unknown key", content(SIDE_CAR, wat=1)),
     ]
-    found = [Row(number, name, ODD, says, put_on(change), patch=right) for number, name, says, change in changes]
+    found = [Row(number, name, ODD, message, put_on(change), patch=right) for number, name, message, change in changes]
     ranks = {"r": {"r": 10**12}, "rank of a layer": {"rank_pattern": {"q_proj": 10**12}}}
     found += [
         Row(63, f"{name} absurd", errors.NoMemory, "rank 1000000000000.+smaller", put_on(content(CONFIG, **change)))

@@ -199,7 +199,7 @@ SECOND: Errors = (errors.OptionOutOfRange, errors.CannotCombine)
 
 def rows() -> list[Row]:
     """All of them."""
-    found = [Row(1, name, error, says, patching(scheme)) for name, (scheme, error, says) in SCHEMES.items()]
+    found = [Row(1, name, error, message, patching(scheme)) for name, (scheme, error, message) in SCHEMES.items()]
     found += [
         Row(
             2,
@@ -212,8 +212,8 @@ def rows() -> list[Row]:
     ]
     numbers = {"half": 3, "negative": 4, "nan": 5, "inf": 6, "True": 7, "text": 8}
     found += [
-        Row(numbers.get(name, 6), f"factor {name}", LENGTH, f"factor.+{says}", patching("yarn", factor=value))
-        for name, (value, says) in FACTORS.items()
+        Row(numbers.get(name, 6), f"factor {name}", LENGTH, f"factor.+{message}", patching("yarn", factor=value))
+        for name, (value, message) in FACTORS.items()
     ]
     found += [
         Row(9, "contradiction", LENGTH, "but target_length is 100", patching("yarn", factor=8, target_length=100)),
@@ -286,8 +286,8 @@ def rows() -> list[Row]:
             for name, value in NOT_LENGTHS.items()
         ]
     found += [
-        Row(25, name, OPTION, says, patching("yarn", factor=2, layers=layers))
-        for name, (layers, says) in LAYERS.items()
+        Row(25, name, OPTION, message, patching("yarn", factor=2, layers=layers))
+        for name, (layers, message) in LAYERS.items()
     ]
     found += [Row(25, "unknown scheme", UNKNOWN, "'non'", patching("yarn", layers={0: "non"}))]
     takers: tuple[Callable[..., object], ...] = (
@@ -389,8 +389,8 @@ def calls() -> list[Row]:
         (30, "fractional positions", "float", {"position_ids": torch.arange(6)[None] + 0.5}),
     ]
     return [
-        Row(number, name, errors.InvalidInput, says, called(**call), patch=("yarn", {"factor": 2}))
-        for number, name, says, call in bad
+        Row(number, name, errors.InvalidInput, message, called(**call), patch=("yarn", {"factor": 2}))
+        for number, name, message, call in bad
     ]
 
 
@@ -414,4 +414,4 @@ def configurations() -> list[Row]:
         (49, "kind path", "rope_type.+etc/passwd", "rope_parameters", rotations(rope_type="../../etc/passwd")),
         (49, "kind list", "rope_type", "rope_parameters", rotations(rope_type=["yarn"])),
     ]
-    return [Row(n, f"live {name}", wrong, says, with_config(field, value)) for n, name, says, field, value in bad]
+    return [Row(n, f"live {name}", wrong, message, with_config(field, value)) for n, name, message, field, value in bad]

@@ -16,7 +16,7 @@ from .row import NAN, Row, Scene
 
 LENGTH = 6
 TRIANGLE = torch.ones(LENGTH, LENGTH).tril().bool()[None, None]
-PLACES = torch.arange(LENGTH)[None]
+POSITION_IDS = torch.arange(LENGTH)[None]
 BAD, MASK = errors.InvalidInput, errors.MaskMismatch
 
 
@@ -48,16 +48,16 @@ VECTORS: dict[str, tuple[Any, str]] = {
     "wider numbers": (torch.zeros(1, LENGTH, WIDTH).double(), r"float64.+float32.+to\(torch\.float32\)"),
 }
 POSITIONS: dict[str, tuple[Any, str]] = {
-    "one axis": (PLACES[0], r"shape \(6,\)"),
-    "rows": (PLACES.expand(3, -1), r"shape \(3, 6\).+1 rows of 6"),
-    "rows of coordinates": (PLACES.expand(3, 3, -1), r"shape \(3, 3, 6\)"),
+    "one axis": (POSITION_IDS[0], r"shape \(6,\)"),
+    "rows": (POSITION_IDS.expand(3, -1), r"shape \(3, 6\).+1 rows of 6"),
+    "rows of coordinates": (POSITION_IDS.expand(3, 3, -1), r"shape \(3, 3, 6\)"),
     "list": ([list(range(LENGTH))], "position_ids must be a torch.Tensor"),
-    "complex": (PLACES + 0j, "complex64 values"),
-    "float": (PLACES.float(), r"float32.+position_ids\.long\(\)"),
-    "bool": (PLACES.bool(), "truth values"),
-    "negative": (PLACES - 1, "Position -1"),
-    "beyond": (PLACES + 2**31, "Position 2147483653 is beyond 2147483647"),
-    "beyond float64": (PLACES + 2**62, "beyond 2147483647"),
+    "complex": (POSITION_IDS + 0j, "complex64 values"),
+    "float": (POSITION_IDS.float(), r"float32.+position_ids\.long\(\)"),
+    "bool": (POSITION_IDS.bool(), "truth values"),
+    "negative": (POSITION_IDS - 1, "Position -1"),
+    "beyond": (POSITION_IDS + 2**31, "Position 2147483653 is beyond 2147483647"),
+    "beyond float64": (POSITION_IDS + 2**62, "beyond 2147483647"),
 }
 MASKS: dict[str, tuple[Any, type[errors.PosEncError], str]] = {
     "list": ([[1] * LENGTH], BAD, "attention_mask must be a torch.Tensor"),
@@ -117,18 +117,18 @@ def rows() -> list[Row]:
     found: list[Row] = []
     patches: list[tuple[str, dict[str, Any]]] = [("yarn", {"factor": 2}), ("alibi", {})]
     tables: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("input_ids", {name: (value, BAD, says) for name, (value, says) in IDS.items()}),
-        ("position_ids", {name: (value, BAD, says) for name, (value, says) in POSITIONS.items()}),
+        ("input_ids", {name: (value, BAD, message) for name, (value, message) in IDS.items()}),
+        ("position_ids", {name: (value, BAD, message) for name, (value, message) in POSITIONS.items()}),
         ("attention_mask", MASKS),
-        ("past_key_values", {name: (value, BAD, says) for name, (value, says) in CACHES.items()}),
+        ("past_key_values", {name: (value, BAD, message) for name, (value, message) in CACHES.items()}),
     )
     for argument, table in tables:
-        for number, (name, (value, error, says)) in enumerate(table.items()):
+        for number, (name, (value, error, message)) in enumerate(table.items()):
             patch = patches[number % 2]
-            found.append(Row(57, f"{argument} {name}", error, says, called(**{argument: value}), patch=patch))
+            found.append(Row(57, f"{argument} {name}", error, message, called(**{argument: value}), patch=patch))
     found += [
-        Row(57, f"inputs_embeds {name}", BAD, says, called(input_ids=None, inputs_embeds=value), patch=patches[0])
-        for name, (value, says) in VECTORS.items()
+        Row(57, f"inputs_embeds {name}", BAD, message, called(input_ids=None, inputs_embeds=value), patch=patches[0])
+        for name, (value, message) in VECTORS.items()
     ]
     full = {"max_cache_len": 2 * LENGTH - 1}
     found += [

@@ -148,7 +148,9 @@ CONFIGS: list[tuple[int, str, str, dict[str, Any]]] = [
 
 def rows() -> list[Row]:
     """All of them."""
-    found = [Row(45, name, DAMAGED, says, loaded(bytes_changed(change))) for name, (change, says) in BYTES.items()]
+    found = [
+        Row(45, name, DAMAGED, message, loaded(bytes_changed(change))) for name, (change, message) in BYTES.items()
+    ]
     found += [
         Row(
             42,
@@ -269,10 +271,13 @@ def rows() -> list[Row]:
         Row(50, "block of a list", DAMAGED, "no object", loaded(entries(position_scheme=[1]))),
         Row(50, "no fields", DAMAGED, "no 'format'|format", loaded(entries(position_scheme={}))),
     ]
-    found += [Row(number, name, DAMAGED, says, loaded(in_block(**change))) for number, name, says, change in BLOCKS]
+    found += [
+        Row(number, name, DAMAGED, message, loaded(in_block(**change))) for number, name, message, change in BLOCKS
+    ]
     wrong = errors.HostConfigInvalid
     found += [
-        Row(n, f"file {name}", wrong, says, loaded(entries(**change), "plain")) for n, name, says, change in CONFIGS
+        Row(n, f"file {name}", wrong, message, loaded(entries(**change), "plain"))
+        for n, name, message, change in CONFIGS
     ]
     return found
 

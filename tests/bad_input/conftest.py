@@ -1,4 +1,4 @@
-"""Folders that are made once, and damaged in copies."""
+"""Checkpoint folders that are made once per session; tests damage copies."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hf_posenc.checks.tiny_models import tiny_model
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Patched and plain checkpoints, an adapter with its base, and a file."""
     root = tmp_path_factory.mktemp("saved")
-    places = {name: root / name for name in ("llama", "gpt2", "plain", "shards", "adapter", "base", "file")}
-    hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(places["llama"])
-    hf_posenc.patch_model(tiny_model("gpt2"), "learned").save_pretrained(places["gpt2"])
-    tiny_model("llama").save_pretrained(places["plain"])
-    tiny_model("llama").save_pretrained(places["shards"], max_shard_size="50KB")
-    tiny_model("llama").save_pretrained(places["base"])
-    places["file"].write_text("a file")
-    places["words"] = root / "words.txt"
-    places["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
-    return places
+    folders = {name: root / name for name in ("llama", "gpt2", "plain", "shards", "adapter", "base", "file")}
+    hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2).save_pretrained(folders["llama"])
+    hf_posenc.patch_model(tiny_model("gpt2"), "learned").save_pretrained(folders["gpt2"])
+    tiny_model("llama").save_pretrained(folders["plain"])
+    tiny_model("llama").save_pretrained(folders["shards"], max_shard_size="50KB")
+    tiny_model("llama").save_pretrained(folders["base"])
+    folders["file"].write_text("a file")
+    folders["words"] = root / "words.txt"
+    folders["words"].write_text(" ".join(f"w{i * i % 80}" for i in range(900)))
+    return folders
 
 
 @pytest.fixture(scope="session")

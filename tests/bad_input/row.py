@@ -1,4 +1,4 @@
-"""A row of the table: a bad input, what refuses it, and what must be left as it was."""
+"""A row of the table: a bad input, the expected error, and what must stay unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Row:
     number: int
     name: str
     error: Errors
-    says: str
+    message: str
     act: Callable[[Scene], object]
     model_type: str = "llama"
     patch: tuple[str, dict[str, Any]] | None = None

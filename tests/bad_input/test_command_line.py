@@ -81,11 +81,11 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "code", "says"), WORDS.values(), ids=WORDS)
-def test_wrong_words(
+@pytest.mark.parametrize(("words", "code", "message"), WORDS.values(), ids=WORDS)
+def test_invalid_arguments_are_refused(
     words: list[str],
     code: int,
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
@@ -105,7 +105,7 @@ def test_wrong_words(
     captured = capsys.readouterr()
     assert ended.value.code == code, captured.err
     assert captured.out == ""
-    assert re.search(says, captured.err), captured.err
+    assert re.search(message, captured.err), captured.err
     assert "Traceback" not in captured.err
     assert all(c.isprintable() or c in "\n\t" for c in captured.err)
     assert sorted(tmp_path.rglob("*")) == before

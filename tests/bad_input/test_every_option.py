@@ -1,4 +1,4 @@
-"""Every option of every scheme, by walking the registry: what no option may be is refused by name."""
+"""Invalid values of every option of every scheme are refused by the name of the option."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_no_option(record: SchemeRecord) -> None:
 
 
 @pytest.mark.parametrize("record", BUILT_IN, ids=lambda record: record.name)
-def test_truth_is_no_number(record: SchemeRecord) -> None:
+def test_booleans_are_not_numbers(record: SchemeRecord) -> None:
     model = MODELS["gpt2" if "table" in record.needs else "llama"]
     for name, (kind, _) in record.options.items():
         if "True or False" not in kind:
@@ -67,7 +67,7 @@ def test_truth_is_no_number(record: SchemeRecord) -> None:
 
 
 @pytest.mark.parametrize("option", [("cope", "npos"), ("learned", "num_positions"), ("rel_bias", "max_distance")])
-def test_no_room(option: tuple[str, str]) -> None:
+def test_option_that_needs_too_much_memory(option: tuple[str, str]) -> None:
     """Two thousand million rows are refused before they are allocated."""
     scheme, name = option
     model = MODELS["gpt2"]

@@ -1,4 +1,4 @@
-"""Damaged and hostile model folders, drawn at random: each loads, or is refused in words, and nothing is written."""
+"""Damaged and hostile model folders, drawn at random: each loads or is refused, and nothing is written."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def damaged(folder: Path, draw: random.Random) -> None:
 
 
 def indexed(folder: Path, draw: random.Random) -> None:
-    """An index that names no file, or something else, beside the weights or in their place."""
+    """An index that names no file, or something else, next to the weights or in their place."""
     if draw.random() < 0.5:
         (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
     (folder / INDEX).write_text(json.dumps(draw.choice(INDICES)), encoding="utf-8")
 
 
-def beside(folder: Path, draw: random.Random) -> None:
-    """A file of another program stands beside the weights."""
+def add_sibling(folder: Path, draw: random.Random) -> None:
+    """A file of another program lies next to the weights."""
     name = draw.choice(["adapter_config.json", "adapter_model.safetensors", "pytorch_model.bin", "chat_template.jinja"])
     (folder / name).write_bytes(draw.choice([b"", b"{}", b"junk", b"[]"]))
 
@@ -92,20 +92,20 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() if file.is_file() else b"" for file in folder.iterdir()}
 
 
-def loaded(base: Path, place: Path, seed: int) -> None:
+def loaded(base: Path, target: Path, seed: int) -> None:
     """Load a folder that is damaged in the way the seed draws."""
     draw = random.Random(seed)
-    shutil.copytree(base, place)
-    draw.choice([entry, entry, entry, damaged, indexed, beside])(place, draw)
-    before = contents(place)
+    shutil.copytree(base, target)
+    draw.choice([entry, entry, entry, damaged, indexed, add_sibling])(target, draw)
+    before = contents(target)
     message = "Nothing is wrong. Go on."
     try:
-        hf_posenc.from_pretrained(place)
+        hf_posenc.from_pretrained(target)
     except PosEncError as error:
         message = str(error)
     assert TWO_SENTENCES.match(message), message
     assert len(message) < 2000
-    assert contents(place) == before
+    assert contents(target) == before
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-patched", "gpt2-patched", "bert-patched"])
@@ -122,16 +122,16 @@ def test_many(name: str, seed: int, bases: dict[str, Path], tmp_path: Path) -> N
     loaded(bases[name], tmp_path / "case", seed)
 
 
-def test_what_is_raw_is_noticed(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_raw_errors_are_found(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: an error that is none of ours, and a file that appears."""
 
-    def raw(place: Path) -> None:
-        raise KeyError(place)
+    def raw(target: Path) -> None:
+        raise KeyError(target)
 
     monkeypatch.setattr(hf_posenc, "from_pretrained", raw)
     with pytest.raises(KeyError):
         loaded(bases["llama"], tmp_path / "raw", 0)
-    monkeypatch.setattr(hf_posenc, "from_pretrained", lambda place: (place / "new").write_bytes(b"x"))
+    monkeypatch.setattr(hf_posenc, "from_pretrained", lambda target: (target / "new").write_bytes(b"x"))
     with pytest.raises(AssertionError):
         loaded(bases["llama"], tmp_path / "new", 0)
 

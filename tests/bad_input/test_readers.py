@@ -1,4 +1,4 @@
-"""Readers of files that others write, on thousands of damaged ones: only this package's errors come out."""
+"""Parsers of files on thousands of damaged inputs: only this package's errors are raised."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ scalars = st.sampled_from(ODD) | st.integers() | st.floats()
 values = scalars | st.lists(scalars, max_size=2) | st.fixed_dictionaries({"name": scalars, "options": scalars})
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, one in inner for found in places(one, (*path, key)))]
+    return [path, *(found for key, one in inner for found in paths(one, (*path, key)))]
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
@@ -96,7 +96,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 def mutated(draw: st.DrawFn, original: Any) -> Any:
     """A JSON value with one to three places changed."""
     for _ in range(draw(st.integers(1, 3))):
-        original = replaced(original, draw(st.sampled_from(places(original))), draw(values))
+        original = replaced(original, draw(st.sampled_from(paths(original))), draw(values))
     return original
 
 

@@ -13,7 +13,7 @@ from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.cli.errors import FAILED, USAGE, end
 
-from . import adapters, api, asking, calls, config, hosts, weights, wrapped
+from . import adapters, api, arguments, calls, config, configurations, weights, wrapped
 from .row import TWO_SENTENCES, Row, Scene
 
 
@@ -26,7 +26,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that must be so after a bad input."""
     scene.folder.mkdir()
     capsys.readouterr()
-    with pytest.raises(row.error, match=row.says) as caught:
+    with pytest.raises(row.error, match=row.message) as caught:
         row.act(scene)
     message = str(caught.value)
     assert isinstance(caught.value, errors.PosEncError)
@@ -43,8 +43,8 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(scene.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *hosts.rows(), *wrapped.rows()]))
-def test_model_is_as_it_was(
+@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows()]))
+def test_refused_patch_leaves_the_model_unchanged(
     row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = row.model()
@@ -53,7 +53,7 @@ def test_model_is_as_it_was(
     assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-@pytest.mark.parametrize("row", parameters(asking.rows()))
+@pytest.mark.parametrize("row", parameters(arguments.rows()))
 def test_measuring_and_training_are_refused(
     row: Row,
     saved: dict[str, Path],

@@ -1,4 +1,4 @@
-"""Rows 22 and 23 where they are handled: what a wrapped model computes is what the plain one does."""
+"""Rows 22 and 23 where they are supported: a wrapped model computes what the plain one computes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) 
     assert torch.equal(model(ids).logits, plain)
 
 
-def test_reducer_that_need_not_learn_of_anything() -> None:
+def test_reducer_without_new_parameters() -> None:
     """A scheme without parameters leaves nothing behind that `DistributedDataParallel` should know."""
     model = Whole(tiny_model("llama"))
     assert describe(patch_model(model, "yarn", factor=4)).scheme == "yarn"

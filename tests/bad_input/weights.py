@@ -107,7 +107,7 @@ def other_generation(folder: Path) -> None:
 
 def rows() -> list[Row]:
     """All of them."""
-    found = [Row(54, name, DAMAGED, says, loaded(rewritten(change))) for name, (change, says) in FILES.items()]
+    found = [Row(54, name, DAMAGED, message, loaded(rewritten(change))) for name, (change, message) in FILES.items()]
     first = lambda folder: sorted(folder.glob("model-*.safetensors"))[0].unlink()  # noqa: E731
     return [
         *found,

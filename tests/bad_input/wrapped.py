@@ -1,4 +1,4 @@
-"""Rows 22 and 23: models without weights, compiled, wrapped, spread out or quantised: handled whole or refused."""
+"""Rows 22 and 23: models that are meta, compiled, wrapped, distributed or quantised: patched completely or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models with uneven attention, and what they say of one text."""
+"""Tiny models with sharp attention, and their logits of one text."""
 
 from __future__ import annotations
 

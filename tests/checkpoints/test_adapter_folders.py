@@ -1,4 +1,4 @@
-"""Folders of PEFT adapters that were edited, written over, or put on another base than theirs."""
+"""Folders of PEFT adapters that were edited, overwritten, or loaded on another base."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_an_edited_sidecar_is_noticed(change: str, adapter, make_model) -> None:
         load_peft_adapter(make_model("llama"), folder, patch="apply")
 
 
-@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_one_bit_of_learned_positions_is_noticed(place: float, adapter, make_model) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_one_bit_of_learned_positions_is_noticed(share: float, adapter, make_model) -> None:
     folder = adapter()
     data = bytearray((folder / PARAMETERS).read_bytes())
-    data[min(int(place * len(data)), len(data) - 1)] ^= 1
+    data[min(int(share * len(data)), len(data) - 1)] ^= 1
     (folder / PARAMETERS).write_bytes(data)
     with pytest.raises(PeftAdapterMismatch, match=PARAMETERS):
         load_peft_adapter(make_model("llama"), folder, patch="apply")
@@ -119,7 +119,7 @@ def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, make_model, log
     assert torch.equal(logits_of(loaded, TRAINED), logits_of(plain, TRAINED))
 
 
-def test_so_it_is_where_peft_itself_saves(adapter, make_model, tmp_path) -> None:
+def test_peft_saves_the_same_folder(adapter, make_model, tmp_path) -> None:
     folder = adapter("t5")
     model = get_peft_model(patch_model(make_model("llama"), "yarn", factor=FACTOR), lora())
     type(model).save_pretrained(model, str(folder))
@@ -145,7 +145,7 @@ def test_a_base_with_a_scheme_of_its_own_is_not_patched_anew(
     assert is_patched(from_pretrained(tmp_path / "its own", peft_adapter=folder))
 
 
-def test_a_plain_adapter_wants_a_plain_base(adapter, make_model) -> None:
+def test_a_plain_adapter_needs_a_plain_base(adapter, make_model) -> None:
     folder = adapter(None)
     with pytest.raises(PeftAdapterMismatch, match="trained without a scheme"):
         load_peft_adapter(patch_model(make_model("llama"), "yarn", factor=FACTOR), folder, patch="apply")
@@ -189,14 +189,14 @@ def test_releases_are_compared_as_releases() -> None:
         assert newer_release(older) is None
 
 
-def test_a_copied_folder_is_as_good(adapter, make_model, logits_of, tmp_path) -> None:
+def test_a_copied_folder_loads_equally(adapter, make_model, logits_of, tmp_path) -> None:
     folder = adapter("t5")
     shutil.copytree(folder, tmp_path / "copy")
     one, two = (load_peft_adapter(make_model("llama"), f, patch="apply") for f in (folder, tmp_path / "copy"))
     assert torch.equal(logits_of(one), logits_of(two))
 
 
-def test_a_request_is_held_against_the_adapters_scheme(adapter, make_model, tmp_path) -> None:
+def test_a_request_is_compared_with_the_adapters_scheme(adapter, make_model, tmp_path) -> None:
     folder = adapter("yarn")
     make_model("llama").save_pretrained(tmp_path / "base")
     for asked in ({"scheme": "pi"}, {"factor": 2.0}, {"target_length": 63}, {"trained_length": 8}):
@@ -205,7 +205,7 @@ def test_a_request_is_held_against_the_adapters_scheme(adapter, make_model, tmp_
     assert is_patched(from_pretrained(tmp_path / "base", peft_adapter=folder, scheme="yarn", factor=4.0))
 
 
-def test_a_base_that_lost_its_scheme_leaves_none_beside_its_adapter(make_model, tmp_path) -> None:
+def test_an_unpatched_base_saves_no_sidecar(make_model, tmp_path) -> None:
     """Saved by PEFT itself, which replaces files and removes none."""
     base = patch_model(make_model("llama"), "t5", factor=FACTOR)
     model = get_peft_model(base, lora())

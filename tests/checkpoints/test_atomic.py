@@ -1,4 +1,4 @@
-"""An interrupted write leaves the old file and nothing beside it."""
+"""An interrupted write leaves the old file and no temporary one."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_pipe_is_not_replaced(through_a_link, tmp_path) -> None:
         path.symlink_to(tmp_path / "pipe")
     with pytest.raises(OSError, match="device or a pipe"):
         write_bytes(path, b"new")
-    with pytest.raises(OSError, match="device or a pipe"), staged(tmp_path) as beside:
-        (beside / path.name).write_bytes(b"new")
+    with pytest.raises(OSError, match="device or a pipe"), staged(tmp_path) as stage:
+        (stage / path.name).write_bytes(b"new")
     assert (tmp_path / "pipe").is_fifo()
     assert path.is_symlink() == through_a_link
 

@@ -1,4 +1,4 @@
-"""`enable_auto`: transformers' own classes restore schemes, until `disable_auto`; before it nothing is touched."""
+"""`enable_auto`: transformers' own classes restore schemes, until `disable_auto`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_classes_and_configurations_restore_it_too(make_model, logits_of, tmp_pa
     assert not info["unexpected_keys"]
     fresh = AutoModelForCausalLM.from_config(model.config)
     assert describe(fresh).scheme == "alibi"
-    assert fresh.transformer.wpe.num_embeddings == 16  # the host's table, not one of the target's length
+    assert fresh.transformer.wpe.num_embeddings == 16  # the model's table, not one of the target length
 
 
 @pytest.mark.usefixtures("auto")

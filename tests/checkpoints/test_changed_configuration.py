@@ -1,4 +1,4 @@
-"""What a caller writes into the configuration of a patched model outlives the patch, unless it decides positions."""
+"""Changes that a caller makes in the configuration of a patched model survive, unless they decide positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that needs this package cannot be loaded without it, by any door; with it, nothing is to be noticed."""
+"""A patched checkpoint cannot be loaded without this package by any loader; with it, loading is as usual."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ for folder in map(str, Path(".").glob("patched-*")):
 """
 
 
-def test_no_door_is_open(make_model, run_in_new_process, tmp_path) -> None:
+def test_every_loader_without_the_package_is_refused(make_model, run_in_new_process, tmp_path) -> None:
     """Auto classes, concrete classes, configurations, pipelines; tokenizers load as ever."""
     for kind, scheme in (("llama", "yarn"), ("llama", "t5"), ("gpt2", "alibi"), ("bert", "alibi")):
         model = make_model(kind)
@@ -95,7 +95,7 @@ def test_without_the_guard_it_would_look_healthy(make_model, logits_of, tmp_path
     assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
 
 
-def test_a_live_configuration_is_as_usual(make_model, logits_of) -> None:
+def test_a_live_configuration_is_unchanged(make_model, logits_of) -> None:
     model = patch_model(make_model("llama"), "yarn", factor=4)
     config = model.config
     assert isinstance(config, LlamaConfig)

@@ -1,4 +1,4 @@
-"""Checkpoints that were changed behind their scheme, lack a part of it, or are asked for something else."""
+"""Checkpoints that were edited, lack a part of their scheme, or are requested under another one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any])
 def test_lengths_are_those_that_were_given(
     scheme: str, lengths: dict[str, Any], make_model, logits_of, tmp_path
 ) -> None:
-    """A trained length of one's own is not the host's ``max_position_embeddings``."""
+    """A trained length that was given is not the model's ``max_position_embeddings``."""
     options = {"factor": None, **lengths}
     model = patch_model(make_model("llama"), scheme, **options)
     model.save_pretrained(tmp_path)
@@ -133,13 +133,13 @@ BLOCKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("change", BLOCKS)
-def test_a_block_that_is_none(change: str, saved) -> None:
-    meddle, words = BLOCKS[change]
-    with pytest.raises(CheckpointMismatch, match=words):
+def test_a_scheme_config_of_null(change: str, saved) -> None:
+    meddle, message = BLOCKS[change]
+    with pytest.raises(CheckpointMismatch, match=message):
         from_pretrained(edit(saved(), lambda config: meddle(config["position_scheme"])))
 
 
-def test_a_block_is_read_as_it_is_written(make_model) -> None:
+def test_a_scheme_config_round_trip(make_model) -> None:
     model = patch_model(make_model("llama"), "yarn", trained_length=12, target_length=60, layers={1: ("pi", {})})
     block = SchemeConfig.of_model(model)
     assert (block.trained_length, block.target_length, block.host_length) == (12, 60, TRAINED)

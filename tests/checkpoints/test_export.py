@@ -1,4 +1,4 @@
-"""Plain checkpoints: what transformers computes from them without this package is what the patched model computes."""
+"""Plain checkpoints: transformers without this package computes what the patched model computes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_plain_transformers_computes_the_same(run_in_new_process, tmp_path) -> N
                     assert apart > 0.1, (folder, name, apart)  # control: the warning says the truth
                 else:
                     assert apart < 1e-4, (folder, name, apart)  # frequencies are float32 there, float64 here
-            if folder.partition("-")[2] != "dynamic_ntk":  # it is the host itself up to the trained length
+            if folder.partition("-")[2] != "dynamic_ntk":  # it equals the unpatched model up to the trained length
                 assert (tiny_model("llama")(TEXTS["trained"]).logits - stored["trained"]).abs().max() > 0.01  # control
 
 
@@ -107,7 +107,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_written_is_held_against_the_scheme(wrong: str, tmp_path, monkeypatch) -> None:
+def test_exported_parameters_are_compared_with_the_scheme(wrong: str, tmp_path, monkeypatch) -> None:
     """A scheme whose `native` says something else than it does, as a release of transformers may read it."""
     from hf_posenc.schemes.rotary.yarn import Yarn
 
@@ -119,7 +119,7 @@ def test_what_is_written_is_held_against_the_scheme(wrong: str, tmp_path, monkey
     assert not (tmp_path / "plain").exists()
 
 
-def test_how_a_model_generates_travels_with_it(tmp_path) -> None:
+def test_the_generation_config_is_exported(tmp_path) -> None:
     model = patch_model(tiny_model("llama"), "yarn", factor=4)
     model.generation_config.temperature, model.generation_config.do_sample = 0.25, True
     export_native(model, tmp_path)

@@ -1,4 +1,4 @@
-"""A Python that never saw the models loads them and gets the same numbers: one scheme for every hook."""
+"""A new process loads checkpoints and gets the same numbers: one scheme for every hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which files change places: what a kill leaves between two renames must not open as a model.
+"""Order of renames in a save: a process killed between two of them leaves nothing that loads as a model.
 
 Every rename is noted, and after each the folder is looked at as whoever finds it after a kill would.
 """
@@ -53,7 +53,7 @@ def moved(tmp_path: Path, **more: Any) -> dict[str, str]:
     return content(folder)
 
 
-def test_old_and_new_never_open_together(tmp_path, states) -> None:
+def test_old_and_new_files_are_never_loadable_together(tmp_path, states) -> None:
     after = moved(tmp_path, last=("curve.json",))
     assert after == {**NEW, "README.md": "old", "kept.txt": "kept"}  # a single old file of weights goes, too
     assert "config.json" not in states[0]  # the first to go
@@ -67,7 +67,7 @@ def test_old_and_new_never_open_together(tmp_path, states) -> None:
     assert "config.json" not in states[-3]
 
 
-def test_names_that_come_last_keep_their_order(tmp_path, states) -> None:
+def test_files_written_last_keep_their_order(tmp_path, states) -> None:
     moved(tmp_path, last=("z.txt", "a.txt"))
     assert "z.txt" not in states[-3]
     assert states[-2].get("z.txt") == "new"
@@ -94,18 +94,18 @@ def test_an_error_at_any_rename_puts_everything_back(fails: int, tmp_path, monke
     assert [p.name for p in folder.iterdir() if p.is_dir()] == [".work"]
 
 
-def test_companions_go_where_the_new_result_has_none(tmp_path) -> None:
+def test_companions_are_removed_where_the_new_result_has_none(tmp_path) -> None:
     folder = written(tmp_path / "there", {**OLD, "beside.json": "old", "other.json": "old"})
-    with staged(folder, companions=("beside.json",)) as beside:
-        assert beside.name == "there"
-        written(beside, {"config.json": "new"})
+    with staged(folder, companions=("beside.json",)) as stage:
+        assert stage.name == "there"
+        written(stage, {"config.json": "new"})
     assert content(folder) == {**OLD, "config.json": "new", "other.json": "old"}
-    with staged(folder, companions=("other.json",)) as beside:
-        written(beside, {"other.json": "new"})
+    with staged(folder, companions=("other.json",)) as stage:
+        written(stage, {"other.json": "new"})
     assert content(folder)["other.json"] == "new"
 
 
-def test_only_weights_of_the_same_name_are_outlived(tmp_path) -> None:
+def test_only_weights_of_the_same_name_are_replaced(tmp_path) -> None:
     names = [
         "model.safetensors",
         "model-00003-of-00003.safetensors",

@@ -61,7 +61,7 @@ def adapter(make_model, perturb, logits_of, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("llama", "t5"), ("llama", PER_LAYER), ("gpt2", "t5"), ("bert", "t5")], ids=str
 )
-def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, make_model, logits_of) -> None:
+def test_learned_positions_are_saved_in_every_order(kind, scheme, order, adapter, make_model, logits_of) -> None:
     folder, want = adapter(kind, scheme, order)
     on_plain = load_peft_adapter(make_model(kind), folder, patch="apply")
     assert torch.equal(logits_of(on_plain), want)
@@ -70,7 +70,7 @@ def test_learned_positions_travel_in_every_order(kind, scheme, order, adapter, m
 
 
 def test_peft_alone_refuses_them_and_would_lose_them(make_model, logits_of, adapter) -> None:
-    """Control: what `test_learned_positions_travel_in_every_order` compares does depend on the sidecar."""
+    """Control: what `test_learned_positions_are_saved_in_every_order` compares does depend on the sidecar."""
     folder, want = adapter("llama", "t5", peft_first)
     with pytest.raises(KeyError, match=r"use hf_posenc\.load_peft_adapter"):
         peft.PeftModel.from_pretrained(patch_model(make_model("llama"), "t5", factor=FACTOR), folder)
@@ -233,7 +233,7 @@ def test_damaged_folders_are_refused(damage, make_model, adapter) -> None:
     assert str(caught.value).rstrip().endswith(".")
 
 
-def test_auto_classes_send_such_an_adapter_to_us(make_model, adapter, tmp_path) -> None:
+def test_auto_classes_refuse_such_an_adapter(make_model, adapter, tmp_path) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, _ = adapter("llama", "yarn")

@@ -100,7 +100,7 @@ def test_left_padding_behind_virtual_tokens_changes_nothing(method, scheme) -> N
     assert scores <= ROUNDING
 
 
-def test_transformers_own_llama_is_not_so_careful() -> None:
+def test_control_stock_llama_deviates() -> None:
     """Control: positions counted through the padding, which is between the virtual tokens and the text."""
     logits, _ = padded_and_alone(adapted(None, "prefix"), 0)
     assert logits > 0.1

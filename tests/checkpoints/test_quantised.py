@@ -1,4 +1,4 @@
-"""Quantised bases: projections are called, never read, and nothing of them is cast or moved."""
+"""Quantised bases: projections are called, their weights are not used, cast or moved."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def unpack(model: nn.Module) -> nn.Module:
     return model
 
 
-def test_quantised_projections_are_called_and_never_read(cases) -> None:
+def test_quantised_projections_are_called_and_their_weights_not_used(cases) -> None:
     """Every hook: a scheme on packed weights computes what it computes on the same weights unpacked."""
     for case in cases:
         if case.model_name != "llama":

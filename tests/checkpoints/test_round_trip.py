@@ -58,7 +58,7 @@ def test_load_gives_what_was_saved(kind, scheme, make_model, logits_of, perturb,
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
-def test_unpatching_a_loaded_model_gives_the_host(kind, make_model, logits_of, tmp_path) -> None:
+def test_unpatching_a_loaded_model_gives_the_base_model(kind, make_model, logits_of, tmp_path) -> None:
     plain = make_model(kind)
     want = logits_of(plain, TRAINED)
     patch_model(plain, "t5", factor=FACTOR).save_pretrained(tmp_path)
@@ -69,7 +69,7 @@ def test_unpatching_a_loaded_model_gives_the_host(kind, make_model, logits_of, t
     assert all(p.requires_grad for p in loaded.parameters())
 
 
-def test_hosts_without_the_scheme_do_not_give_what_was_saved(make_model, logits_of, perturb, tmp_path) -> None:
+def test_control_the_base_model_differs_from_what_was_saved(make_model, logits_of, perturb, tmp_path) -> None:
     """Control: the comparison above sees a scheme that was dropped."""
     model = patch_model(make_model("llama"), "t5", factor=FACTOR)
     perturb(model)
@@ -77,7 +77,7 @@ def test_hosts_without_the_scheme_do_not_give_what_was_saved(make_model, logits_
     assert (logits_of(unpatch_model(from_pretrained(tmp_path))) - logits_of(model)).abs().max() > 0.1
 
 
-def test_learned_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_model, tmp_path) -> None:
+def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_model, tmp_path) -> None:
     patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=16).save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert "model.posenc.table.weight" in file.keys()  # noqa: SIM118 (a safetensors file is no dict)
@@ -149,7 +149,7 @@ def test_a_patched_classifier_keeps_its_head(make_model, logits_of, tmp_path) ->
     assert torch.equal(logits_of(loaded), logits_of(model))
 
 
-def test_parameters_the_checkpoint_lacks_are_initialised_by_the_scheme(make_model, tmp_path) -> None:
+def test_missing_parameters_are_initialised_by_the_scheme(make_model, tmp_path) -> None:
     """Transformers would draw an embedding of width 32 from N(0, 0.3); T5's rule is N(0, 1 / 32)."""
     patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=512, max_distance=1024).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -159,7 +159,7 @@ def test_parameters_the_checkpoint_lacks_are_initialised_by_the_scheme(make_mode
     assert loaded.model.posenc.table.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
 
 
-def test_a_scheme_is_put_on_a_plain_checkpoint(make_model, logits_of, tmp_path) -> None:
+def test_a_plain_checkpoint_can_be_patched(make_model, logits_of, tmp_path) -> None:
     make_model("llama").save_pretrained(tmp_path)
     loaded = from_pretrained(tmp_path, scheme="yarn", factor=FACTOR, beta_fast=16.0)
     assert torch.equal(
@@ -168,7 +168,7 @@ def test_a_scheme_is_put_on_a_plain_checkpoint(make_model, logits_of, tmp_path) 
     assert not is_patched(from_pretrained(tmp_path))
 
 
-def test_a_request_that_agrees_with_the_checkpoint_is_granted(make_model, tmp_path) -> None:
+def test_a_matching_request_is_accepted(make_model, tmp_path) -> None:
     patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
     for agreeing in (
         {"scheme": "yarn"},
@@ -190,7 +190,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize("asked", CONTRADICTIONS, ids=str)
-def test_a_request_that_contradicts_the_checkpoint_is_refused(asked, make_model, tmp_path) -> None:
+def test_a_contradicting_request_is_refused(asked, make_model, tmp_path) -> None:
     patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
     with pytest.raises(CheckpointMismatch, match=r"carries scheme 'yarn\(beta_fast=16.0\)' .* was asked for.*\. Leave"):
         from_pretrained(tmp_path, **asked)
@@ -206,7 +206,7 @@ def test_requests_that_would_have_no_effect(make_model, tmp_path) -> None:
         from_pretrained(tmp_path, use_safetensors=False)
 
 
-def test_the_loading_report_is_handed_on(make_model, tmp_path) -> None:
+def test_the_loading_info_is_returned(make_model, tmp_path) -> None:
     patch_model(make_model("bert"), "alibi", factor=FACTOR).save_pretrained(tmp_path)
     model, info = from_pretrained(tmp_path, model_class=BertForMaskedLM, output_loading_info=True)
     assert is_patched(model)

@@ -1,4 +1,4 @@
-"""The block of a checkpoint is parsed, not trusted."""
+"""The scheme config of a checkpoint is validated field by field."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_damage_is_one_error_of_two_sentences(value) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_a_good_block_is_read_and_written_unchanged() -> None:
+def test_a_valid_scheme_config_is_read_and_written_unchanged() -> None:
     assert SchemeConfig.read(GOOD, "here").to_json() == GOOD
 
 
@@ -80,7 +80,7 @@ def test_nothing_but_our_own_error_escapes(field: str, value: Any) -> None:
     assert SchemeConfig.read(read.to_json(), "here") == read
 
 
-def test_blocks_that_do_not_fit_the_model(make_model, tmp_path) -> None:
+def test_scheme_configs_that_do_not_fit_the_model(make_model, tmp_path) -> None:
     """Well-formed, but for another model: a scheme that needs a rotation, a layer that is not there."""
     patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

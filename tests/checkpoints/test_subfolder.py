@@ -1,4 +1,4 @@
-"""A model in a subfolder is its own: how many layers the folder above has says nothing of it."""
+"""The layer count of a model in a subfolder is read there, not in the folder above."""
 
 from __future__ import annotations
 

@@ -251,7 +251,9 @@ def test_cache_implementations_of_generate(name: str, monkeypatch: pytest.Monkey
 def test_the_table_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
     rows = [line for line in page.partition("## Caches")[2].partition("\n## ")[0].splitlines() if line.startswith("|")]
-    said = {name: row.split("|")[2].strip() for row in rows for name in INSTALLED if f"`{name}`" in row.split("|")[1]}
-    assert {name for name, verdict in said.items() if verdict.startswith("right")} >= set(SUPPORTED) & INSTALLED
-    assert {name for name, verdict in said.items() if verdict.startswith("refused")} == set(REFUSED) & INSTALLED
-    assert set(said) == INSTALLED
+    documented = {
+        name: row.split("|")[2].strip() for row in rows for name in INSTALLED if f"`{name}`" in row.split("|")[1]
+    }
+    assert {name for name, verdict in documented.items() if verdict.startswith("right")} >= set(SUPPORTED) & INSTALLED
+    assert {name for name, verdict in documented.items() if verdict.startswith("refused")} == set(REFUSED) & INSTALLED
+    assert set(documented) == INSTALLED

@@ -109,15 +109,15 @@ def test_pages_of_another_scheme_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "error", "words"),
+    ("scheme", "error", "message"),
     [("fox", BackendCannotCarry, "no room"), ("cable", BackendCannotCarry, "no room"),
      ("norm01", NeedsWholeText, "length of their text")],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
-def test_refused_in_the_thread_that_asks(scheme: str, error: type[Exception], words: str, backend: str) -> None:
+def test_refused_in_the_thread_that_asks(scheme: str, error: type[Exception], message: str, backend: str) -> None:
     model = patched(scheme)
     model.set_attn_implementation(backend)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         generate_batch(model, prompts_of(model))
     assert model.config._attn_implementation == backend
 

@@ -35,7 +35,7 @@ def test_every_case_is_defined_or_refused() -> None:
 def test_records_say_where_schemes_are_defined() -> None:
     """What `hf-posenc list --model` goes by, against what a patch does."""
     for model in TINY_MODELS:
-        pair = Case(model, "none")
+        undefined = Case(model, "none")
         for record in list_schemes():
-            defined = not record.unmet_needs(pair.geometry)
+            defined = not record.unmet_needs(undefined.geometry)
             assert defined == ((model, record.name) not in REFUSALS), (model, record.name)

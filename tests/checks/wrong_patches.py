@@ -166,11 +166,11 @@ def drop_position_ids(model: PreTrainedModel) -> Callable[[], None]:
 def forget_cached_positions(model: PreTrainedModel) -> Callable[[], None]:
     """A KV cache without the positions of its keys, which are then assumed to end right before the new tokens."""
 
-    def forget(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def drop_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         vars(kwargs.get("past_key_values") or module).pop(RECORD, None)
         return args, kwargs
 
-    return model.base_model.register_forward_pre_hook(forget, with_kwargs=True, prepend=True).remove
+    return model.base_model.register_forward_pre_hook(drop_positions, with_kwargs=True, prepend=True).remove
 
 
 def drop_mask_with_cache(model: PreTrainedModel) -> Callable[[], None]:

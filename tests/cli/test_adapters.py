@@ -1,4 +1,4 @@
-"""The folder that ``finetune`` writes is what the other commands take: an adapter, whose base they find and load."""
+"""Commands accept the folder that ``finetune`` writes: an adapter, whose base they find and load."""
 
 from __future__ import annotations
 

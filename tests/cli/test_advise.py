@@ -1,4 +1,4 @@
-"""``hf-posenc advise``: answers, exit codes, and that the commands it prints can be typed."""
+"""``hf-posenc advise``: output, exit codes, and that the printed commands are valid."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["much", "-1", "0", "1.3"])
-def test_a_target_that_is_none(call: Callable, target: str) -> None:
+def test_an_invalid_target(call: Callable, target: str) -> None:
     answer = call("advise", "-m", "starter:llama", "--target", target)
     assert answer.code == 2
     assert "whole number of tokens" in answer.err

@@ -1,4 +1,4 @@
-"""``hf-posenc bench``: what it says, what it writes, what it refuses, and what stays when it is interrupted."""
+"""``hf-posenc bench``: output, files, refusals, and what an interrupted run keeps."""
 
 from __future__ import annotations
 

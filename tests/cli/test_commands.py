@@ -1,4 +1,4 @@
-"""The commands that run a model: what they call, what they show, how they end."""
+"""Commands that run a model: arguments passed on, output, exit codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_eval_measures_and_writes(call: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == answer.data
 
 
-def test_demo_passes_on_its_arguments(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_demo_forwards_its_arguments(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 
     class Results:

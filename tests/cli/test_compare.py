@@ -1,4 +1,4 @@
-"""``hf-posenc compare``: what it passes on, what it shows, how it ends."""
+"""``hf-posenc compare``: arguments passed on, output, exit codes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_it_passes_on_its_arguments(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
+def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
     words = ("-l", "256,512", "-l", "1024", "--tasks", "posenc_ppl,posenc_passkey", "--depths", "0,1", "--out", "o u t")
     answer = call(*WORDS, *words, "--one-factor", "--json")
     assert answer.code == 0

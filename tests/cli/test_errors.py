@@ -1,4 +1,4 @@
-"""Wrong words: what is said, where, and with which exit code."""
+"""Invalid arguments: message, stream and exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("words", "code", "hint"), WRONG.values(), ids=WRONG)
-def test_wrong_word(call: Callable, words: list[str], code: int, hint: str) -> None:
+def test_unknown_argument(call: Callable, words: list[str], code: int, hint: str) -> None:
     answer = call(*words)
     assert answer.code == code
     assert answer.out == ""

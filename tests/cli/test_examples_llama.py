@@ -1,4 +1,4 @@
-"""The recipes for Llamas, as a user runs them: small, resumable, and what they write."""
+"""The Llama recipes of ``examples/`` run at a small size, resume, and write their results."""
 
 from __future__ import annotations
 

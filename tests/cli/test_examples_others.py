@@ -1,4 +1,4 @@
-"""The recipes for BERT, GPT-2 and models from scratch run, tell what they found, and go on where they were stopped."""
+"""The recipes for BERT, GPT-2 and models from scratch run, report, and resume."""
 
 from __future__ import annotations
 

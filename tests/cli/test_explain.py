@@ -1,4 +1,4 @@
-"""``hf-posenc explain``: the list, a demonstration, and what is refused."""
+"""``hf-posenc explain``: the list, a demonstration, and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_without_a_topic_all_are_listed(call: Callable) -> None:
     assert {row["topic"] for row in call("explain", "--json").data} == set(all_lessons())
 
 
-def test_a_topic_says_what_is_done_and_what_was_found(call: Callable) -> None:
+def test_a_topic_prints_method_and_result(call: Callable) -> None:
     answer = call("explain", "dog", "--scheme", "rope,kerple")
     assert answer.code == 0, answer.err
     assert "the dog chased another dog" in answer.out

@@ -1,4 +1,4 @@
-"""``hf-posenc export`` writes what plain transformers reads, and says where the two part."""
+"""``hf-posenc export`` writes what plain transformers reads, and names where the two differ."""
 
 from __future__ import annotations
 

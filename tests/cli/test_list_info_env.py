@@ -1,4 +1,4 @@
-"""What the quick commands answer, and how machines read it."""
+"""Output of the quick commands, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_list_for_one_model(call: Callable) -> None:
     assert "rerope" not in names  # it remaps a rotation, and BERT has none
 
 
-def test_info_says_formula_ranges_and_defaults(call: Callable) -> None:
+def test_info_prints_formula_ranges_and_defaults(call: Callable) -> None:
     text = call("info", "yarn").out
     assert "2309.00071" in text
     beta = next(line for line in text.splitlines() if line.strip().startswith("beta_fast"))

@@ -1,4 +1,4 @@
-"""The wheel's list of contents, held against the folders; `.ci/run` builds the real one."""
+"""The wheel's list of contents against the folders; `.ci/run` builds the real one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = {"hf_posenc": "hf_posenc", "patches": "hf_posenc.patches", "eval": "hf_posenc.eval"}
+FOLDERS = {"hf_posenc": "hf_posenc", "patches": "hf_posenc.patches", "eval": "hf_posenc.eval"}
 tomllib = pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
 
 
@@ -20,7 +20,7 @@ def project() -> dict:
 
 def files(suffixes: str) -> Iterator[tuple[str, Path]]:
     """Package and path of every file of a kind."""
-    for folder, package in PLACES.items():
+    for folder, package in FOLDERS.items():
         for file in (ROOT / folder).rglob("*"):
             if file.is_file() and "__pycache__" not in file.parts and re.fullmatch(suffixes, file.suffix):
                 inner = file.parent.relative_to(ROOT / folder).parts
@@ -36,7 +36,7 @@ def test_every_data_file_is_covered(project: dict) -> None:
     globs = project["tool"]["setuptools"]["package-data"]
     covered = {
         file
-        for folder, package in PLACES.items()
+        for folder, package in FOLDERS.items()
         for pattern in globs.get(package, [])
         for file in (ROOT / folder).glob(pattern)
     }

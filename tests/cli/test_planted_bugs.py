@@ -79,7 +79,7 @@ class RotatesColumns(RoPE):
     """RoPE by column instead of position."""
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        return (Region(key_at=lambda places: torch.arange(places.shape[-1])[None].expand_as(places)),)
+        return (Region(key_at=lambda keys: torch.arange(keys.shape[-1])[None].expand_as(keys)),)
 
 
 class HalfPrecisionBias(Slope):

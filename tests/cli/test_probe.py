@@ -1,4 +1,4 @@
-"""``hf-posenc probe``: what it says, what it writes, what it refuses."""
+"""``hf-posenc probe``: output, files, refusals."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hf_posenc.insight.properties import list_properties
 
 
-def test_one_scheme_says_what_each_number_is(call: Callable) -> None:
+def test_one_scheme_explains_each_number(call: Callable) -> None:
     out = call("properties", "none").out
     assert "position does nothing to attention" in out
     assert all(one.question.split()[0] in out for one in list_properties())

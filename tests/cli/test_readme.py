@@ -1,4 +1,4 @@
-"""The README is true: its commands, its code, its links, its words; and so is the table of schemes."""
+"""Commands, code, links and table of the README are current."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_it_fits_two_screens() -> None:
     assert len(README.splitlines()) <= 100
 
 
-def test_errors_that_are_promised_exist() -> None:
+def test_documented_errors_exist() -> None:
     table = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").partition("## Refused")[2].partition("##")[0]
     named = set(re.findall(r"#hf_posenc\.errors\.(\w+)", table))
     assert len(named) > 10

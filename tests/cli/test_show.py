@@ -1,4 +1,4 @@
-"""``hf-posenc show``: what it writes, what it says, how it ends."""
+"""``hf-posenc show``: files, output, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter from outside: the example, installed as a package of its own, is found by its entry point alone."""
+"""A third-party adapter: the example, installed as a package of its own, is found by its entry point."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MODEL = """if True:
 
 def test_the_first_call_and_a_checkpoint(installed: dict[str, str], tmp_path: Path) -> None:
     """Nobody imports the module: patching finds it, and so does a process that loads the saved model."""
-    said = run(
+    output = run(
         f"""{MODEL}
     print(hf_posenc.describe(hf_posenc.patch_model(model, "yarn+logn", factor=4)).model)
     model.save_pretrained({str(tmp_path)!r})
@@ -71,8 +71,8 @@ def test_the_first_call_and_a_checkpoint(installed: dict[str, str], tmp_path: Pa
     """,
         installed,
     )
-    assert said == "GPTNeoXModel\n"
-    said = run(
+    assert output == "GPTNeoXModel\n"
+    output = run(
         f"""{MODEL}
     loaded = hf_posenc.from_pretrained({str(tmp_path)!r}, dtype=torch.float32).eval()
     before = torch.load({str(tmp_path / "logits.pt")!r})
@@ -80,11 +80,11 @@ def test_the_first_call_and_a_checkpoint(installed: dict[str, str], tmp_path: Pa
     """,
         installed,
     )
-    assert said == "yarn+logn True\n"
+    assert output == "yarn+logn True\n"
 
 
 def test_everything_selected_by_model_type_finds_it(installed: dict[str, str]) -> None:
-    said = run(
+    output = run(
         f"""{MODEL}
     from hf_posenc.cli import main
     from hf_posenc.patches.registry import adapter_names
@@ -95,8 +95,8 @@ def test_everything_selected_by_model_type_finds_it(installed: dict[str, str]) -
     """,
         installed,
     ).splitlines()
-    assert said[:2] == ["['bert', 'gpt2', 'gpt_neox', 'llama']", "True True"]
-    listed = {line.split()[0] for line in said[2:] if line.strip()}
+    assert output[:2] == ["['bert', 'gpt2', 'gpt_neox', 'llama']", "True True"]
+    listed = {line.split()[0] for line in output[2:] if line.strip()}
     assert {"yarn", "rerope", "xpos"} <= listed
     assert not {"learned_hier", "learned_interp"} & listed
 
@@ -109,8 +109,8 @@ def test_without_it_the_model_is_refused() -> None:
     except hf_posenc.errors.UnsupportedModel as error:
         print(error)
     """
-    said = run(code.replace("import hf_posenc\n", "import hf_posenc, hf_posenc.errors\n"), dict(os.environ))
-    assert "there are adapters for bert, gpt2, llama" in said
+    output = run(code.replace("import hf_posenc\n", "import hf_posenc, hf_posenc.errors\n"), dict(os.environ))
+    assert "there are adapters for bert, gpt2, llama" in output
 
 
 def test_a_plugin_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:

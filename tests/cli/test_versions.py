@@ -55,7 +55,7 @@ def padded(version: str) -> list[int]:
     return ([*points.number(version.split("+")[0]), 0, 0])[:3]
 
 
-def test_what_is_promised_was_tested() -> None:
+def test_every_claimed_version_was_tested() -> None:
     assert disagreements(PROJECT, ROWS) == [], "Run .ci/matrix"
 
 
@@ -68,7 +68,7 @@ def test_what_is_promised_was_tested() -> None:
         ("dependencies", ["torch>=2.7", *PROJECT["dependencies"][1:]], "torch may be 2.7"),
     ],
 )
-def test_a_promise_that_was_not_tested_is_noticed(key: str, value: Any, word: str) -> None:
+def test_an_untested_claim_is_noticed(key: str, value: Any, word: str) -> None:
     """Control of the test above."""
     assert any(word in each for each in disagreements(PROJECT | {key: value}, ROWS))
 
@@ -91,7 +91,7 @@ def test_every_point_has_run_and_passed() -> None:
             assert padded(row["versions"][name]) == padded(version), pin
 
 
-def test_no_row_is_of_a_point_that_is_gone() -> None:
+def test_no_row_is_of_a_removed_point() -> None:
     assert {row["point"] for row in ROWS.values()} == {point.name for point in POINTS}
     assert {row["suite"] for row in ROWS.values()} <= set(SUITES)
 
@@ -109,7 +109,7 @@ def test_page_is_written_from_the_record() -> None:
     assert page == versions_page.page(ROOT), "Run .ci/matrix; it writes docs/versions.md"
 
 
-def test_tools_aim_at_the_oldest_python() -> None:
+def test_tools_target_the_oldest_python() -> None:
     described = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     oldest = PROJECT["requires-python"].removeprefix(">=").replace(".", "")
     assert f'target-version = "py{oldest}"' in described

@@ -1,4 +1,4 @@
-"""A forward pass beside a patch computes with the model before it or after it, and never with half of each."""
+"""A forward pass during a patch computes with the model before or after it, never with a mixture."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def patch_case(model: nn.Module, case: Case) -> None:
     patch_model(model, case.scheme, **case.options)
 
 
-class Subject:
+class PatchedModel:
     """A model, and what it says with a scheme and without."""
 
     def __init__(self, name: str, scheme: str) -> None:
@@ -89,12 +89,12 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @contextmanager
-def stopped(subject: Subject) -> Iterator[tuple[Slow, Future[Tensor]]]:
+def stopped(example: PatchedModel) -> Iterator[tuple[Slow, Future[Tensor]]]:
     """A forward pass in another thread that has computed one layer of two."""
-    slow = Slow(subject.second_layer)
+    slow = Slow(example.second_layer)
     with ThreadPoolExecutor(1, thread_name_prefix=SLOW) as threads:
         try:
-            running = threads.submit(logits_of, subject.model)
+            running = threads.submit(logits_of, example.model)
             assert slow.entered.wait(LONG)
             yield slow, running
         finally:
@@ -120,34 +120,34 @@ def waits(model: nn.Module, count: int) -> bool:
 @pytest.mark.parametrize("scheme", ["yarn", "t5"])
 def test_a_running_pass_ends_first(pool: ThreadPoolExecutor, name: str, change: str, scheme: str) -> None:
     """It finishes on what it began with; passes that begin meanwhile wait, and run on what comes after."""
-    subject = Subject(name, scheme)
+    example = PatchedModel(name, scheme)
     if change == "unpatch":
-        subject.patch()
-    with stopped(subject) as (slow, running):
-        changing = pool.submit(subject.patch if change == "patch" else subject.unpatch)
-        until(lambda: forward_gate.ENTRANCE in vars(subject.model))
-        later = [pool.submit(logits_of, subject.model) for _ in range(2)]
-        until(lambda: waits(subject.model, 2))
+        example.patch()
+    with stopped(example) as (slow, running):
+        changing = pool.submit(example.patch if change == "patch" else example.unpatch)
+        until(lambda: forward_gate.ENTRANCE in vars(example.model))
+        later = [pool.submit(logits_of, example.model) for _ in range(2)]
+        until(lambda: waits(example.model, 2))
         assert not changing.done()
-        assert is_patched(subject.model) == (change == "unpatch")
+        assert is_patched(example.model) == (change == "unpatch")
         slow.released.set()
         changing.result(LONG)
         before, after = ("before", "patched") if change == "patch" else ("patched", "before")
-        assert subject.state(running.result(LONG)) == before
-        assert [subject.state(one.result(LONG)) for one in later] == [after, after]
-    assert not any(forward_gate.ENTRANCE in vars(module) for module in subject.model.modules())
+        assert example.state(running.result(LONG)) == before
+        assert [example.state(one.result(LONG)) for one in later] == [after, after]
+    assert not any(forward_gate.ENTRANCE in vars(module) for module in example.model.modules())
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Control: the same pass, and nobody waits for it."""
     monkeypatch.setattr(patch, "exclusive_access", lambda *_: nullcontext())
-    subject = Subject(name, "yarn")
-    with stopped(subject) as (slow, running):
-        subject.patch()
+    example = PatchedModel(name, "yarn")
+    with stopped(example) as (slow, running):
+        example.patch()
         slow.released.set()
         try:
-            found = subject.state(running.result(LONG))
+            found = example.state(running.result(LONG))
         except (TypeError, AttributeError, KeyError):
             found = "mixed"
         assert found == "mixed"
@@ -156,57 +156,57 @@ def test_without_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_a_pass_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patching is refused, and the model is as it was for those who waited."""
     monkeypatch.setattr(forward_gate, "TIMEOUT", 0.05)
-    subject = Subject("llama", "yarn")
-    with stopped(subject) as (slow, running):
+    example = PatchedModel("llama", "yarn")
+    with stopped(example) as (slow, running):
         with pytest.raises(ModelInUse, match="another thread"):
-            subject.patch()
-        assert not is_patched(subject.model)
-        assert subject.state(logits_of(subject.model)) == "before"
+            example.patch()
+        assert not is_patched(example.model)
+        assert example.state(logits_of(example.model)) == "before"
         slow.released.set()
-        assert subject.state(running.result(LONG)) == "before"
-    subject.patch()
-    assert subject.state(logits_of(subject.model)) == "patched"
+        assert example.state(running.result(LONG)) == "before"
+    example.patch()
+    assert example.state(logits_of(example.model)) == "patched"
 
 
-@pytest.mark.parametrize("place", ["", "model", "model.layers.0.self_attn"])
+@pytest.mark.parametrize("module_name", ["", "model", "model.layers.0.self_attn"])
 @pytest.mark.parametrize("patched", [False, True])
-def test_from_a_hook(place: str, patched: bool) -> None:
+def test_from_a_hook(module_name: str, patched: bool) -> None:
     """A forward pass that patches its own model would wait for itself."""
-    subject, met = Subject("llama", "yarn"), []
+    example, met = PatchedModel("llama", "yarn"), []
     if patched:
-        subject.patch()
+        example.patch()
 
     def hook(*_: object) -> None:
         if not met:
             met.append(True)
             with pytest.raises(ModelInUse, match="hook"):
-                subject.unpatch() if patched else subject.patch()
+                example.unpatch() if patched else example.patch()
 
-    subject.model.get_submodule(place).register_forward_hook(hook)
-    assert subject.state(logits_of(subject.model)) == ("patched" if patched else "before")
+    example.model.get_submodule(module_name).register_forward_hook(hook)
+    assert example.state(logits_of(example.model)) == ("patched" if patched else "before")
     assert met
 
 
 def test_from_a_hook_of_another_model(pool: ThreadPoolExecutor) -> None:
     """A pass that patches another model, while its own is being patched: neither waits for the other's lock."""
-    subject, other = Subject("llama", "yarn"), Subject("gpt2", "alibi")
-    with stopped(subject) as (slow, running):
-        changing = pool.submit(subject.patch)
-        until(lambda: forward_gate.ENTRANCE in vars(subject.model))
+    example, other = PatchedModel("llama", "yarn"), PatchedModel("gpt2", "alibi")
+    with stopped(example) as (slow, running):
+        changing = pool.submit(example.patch)
+        until(lambda: forward_gate.ENTRANCE in vars(example.model))
         slow.handle.remove()
         done = []
-        subject.second_layer.register_forward_hook(lambda *_: done.append(other.patch()) if not done else None)
+        example.second_layer.register_forward_hook(lambda *_: done.append(other.patch()) if not done else None)
         slow.released.set()
         changing.result(LONG)
-        assert subject.state(running.result(LONG)) == "before"
+        assert example.state(running.result(LONG)) == "before"
     assert done
     assert other.state(logits_of(other.model)) == "patched"
-    assert subject.state(logits_of(subject.model)) == "patched"
+    assert example.state(logits_of(example.model)) == "patched"
 
 
 def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waited for it computes with the model as it was."""
-    subject = Subject("llama", "t5")
+    example = PatchedModel("llama", "t5")
     reached, go_on = threading.Event(), threading.Event()
 
     def verdict(probe: patch.EffectProbe) -> None:
@@ -215,39 +215,39 @@ def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.Monkey
         raise NoEffect("Nothing moved. Try again.")
 
     monkeypatch.setattr(patch.EffectProbe, "verdict", verdict)
-    changing = pool.submit(subject.patch)
+    changing = pool.submit(example.patch)
     assert reached.wait(LONG)
-    later = pool.submit(logits_of, subject.model)
-    until(lambda: waits(subject.model, 1))
+    later = pool.submit(logits_of, example.model)
+    until(lambda: waits(example.model, 1))
     go_on.set()
     with pytest.raises(NoEffect):
         changing.result(LONG)
-    assert subject.state(later.result(LONG)) == "before"
+    assert example.state(later.result(LONG)) == "before"
 
 
 def test_a_base_and_a_part_called_alone(pool: ThreadPoolExecutor) -> None:
     """Calls that go past the head wait likewise."""
-    subject = Subject("llama", "alibi")
+    example = PatchedModel("llama", "alibi")
     hidden = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(0))
-    norm = subject.model.model.layers[0].input_layernorm
-    with stopped(subject) as (slow, _):
-        changing = pool.submit(subject.patch)
-        until(lambda: forward_gate.ENTRANCE in vars(subject.model))
-        later = [pool.submit(subject.model.model, TEXT), pool.submit(norm, hidden)]
-        until(lambda: waits(subject.model, 2))
+    norm = example.model.model.layers[0].input_layernorm
+    with stopped(example) as (slow, _):
+        changing = pool.submit(example.patch)
+        until(lambda: forward_gate.ENTRANCE in vars(example.model))
+        later = [pool.submit(example.model.model, TEXT), pool.submit(norm, hidden)]
+        until(lambda: waits(example.model, 2))
         slow.released.set()
         changing.result(LONG)
         states = later[0].result(LONG).last_hidden_state
-        assert torch.equal(subject.model.lm_head(states), subject.patched)
+        assert torch.equal(example.model.lm_head(states), example.patched)
         assert torch.equal(later[1].result(LONG), norm(hidden))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_readers_beside_patches(name: str, scheme: str) -> None:
+def test_forward_passes_while_patching(name: str, scheme: str) -> None:
     """Three threads compute without a pause, a fourth patches and unpatches."""
     try:
-        subject = Subject(name, scheme)
+        example = PatchedModel(name, scheme)
     except SchemeNotDefined:
         pytest.skip("not defined")
     found: list[str] = []
@@ -255,16 +255,16 @@ def test_readers_beside_patches(name: str, scheme: str) -> None:
 
     def read() -> None:
         while not stop.is_set():
-            found.append(subject.state(logits_of(subject.model)))
+            found.append(example.state(logits_of(example.model)))
 
     with ThreadPoolExecutor(3) as threads:
         readers = [threads.submit(read) for _ in range(3)]
         try:
             for _ in range(4):
-                subject.patch()
-                logits_of(subject.model)
-                subject.unpatch()
-                logits_of(subject.model)
+                example.patch()
+                logits_of(example.model)
+                example.unpatch()
+                logits_of(example.model)
         finally:
             stop.set()
         for reader in readers:
@@ -272,7 +272,7 @@ def test_readers_beside_patches(name: str, scheme: str) -> None:
     assert set(found) <= {"before", "patched"}
 
 
-def test_a_pass_that_waits_inside_the_model_is_inside() -> None:
+def test_a_pass_blocked_in_the_model_counts_as_running() -> None:
     """It entered just before everybody was found to have left, and must end before the model is changed."""
     model = tiny_model("llama")
     gate = forward_gate.Gate(model.modules())
@@ -303,8 +303,8 @@ def test_a_pass_that_waits_inside_the_model_is_inside() -> None:
 @pytest.mark.full
 def test_a_compiled_model() -> None:
     """Dynamo neither compiles half of a model nor finds its guards broken by the gate."""
-    subject = Subject("llama", "t5")
-    compiled = torch.compile(subject.model, backend="eager")
+    example = PatchedModel("llama", "t5")
+    compiled = torch.compile(example.model, backend="eager")
     stop = threading.Event()
 
     @torch.no_grad()
@@ -318,14 +318,14 @@ def test_a_compiled_model() -> None:
         readers = [threads.submit(read) for _ in range(2)]
         try:
             for _ in range(2):
-                subject.patch()
+                example.patch()
                 time.sleep(0.1)
-                subject.unpatch()
+                example.unpatch()
                 time.sleep(0.1)
         finally:
             stop.set()
         for logits in readers[0].result(300) + readers[1].result(300):
-            assert min(float((logits - one).abs().max()) for one in (subject.before, subject.patched)) < 1e-5
+            assert min(float((logits - one).abs().max()) for one in (example.before, example.patched)) < 1e-5
 
 
 def test_stacks_of_threads_that_run() -> None:

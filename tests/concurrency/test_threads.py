@@ -1,4 +1,4 @@
-"""Threads that patch, run and unpatch at once hear what they would hear alone."""
+"""Threads that patch, run and unpatch at the same time get the results they would get alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def impatient() -> Iterator[None]:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("seed", range(3))
 def test_one_model_for_all(seed: int) -> None:
-    """One thread patches it, the others are told so; one unpatches it, and it says what it said."""
+    """One thread patches it, the others get an error; one unpatches it, and its logits are as before."""
     model, schemes = tiny_model("llama"), ("yarn", "alibi", "t5", "rerope")
     before = logits_of(model, 24)
 
@@ -124,7 +124,7 @@ def test_one_model(scheme: str) -> None:
     with case.patched() as model:
 
         def work(number: int) -> list[Tensor]:
-            return [logits_of(model, 9 + 11 * ((number + turn) % 8)) for turn in range(4)]
+            return [logits_of(model, 9 + 11 * ((number + step) % 8)) for step in range(4)]
 
         together = at_once(work, 8)
         alone = [work(number) for number in range(8)]
@@ -149,7 +149,7 @@ class Generation:
 
 @pytest.mark.parametrize("scheme", ["yarn", "dynamic_ntk", "self_extend", "sinks", "fox"])
 @pytest.mark.parametrize("steps", [100, pytest.param(2000, marks=pytest.mark.full)])
-def test_two_texts_in_turn(scheme: str, steps: int) -> None:
+def test_two_texts_alternately(scheme: str, steps: int) -> None:
     """Two generations on one model, a token of the one, a token of the other; together 500 steps over all schemes."""
     with longest_case("llama", scheme).patched() as model:
         alone = [list(Generation(model, seed).steps(min(steps, 60) if steps == 100 else 110)) for seed in (0, 3)]
@@ -161,7 +161,7 @@ def test_two_texts_in_turn(scheme: str, steps: int) -> None:
                 assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_what_is_shared_is_heard() -> None:
+def test_control_shared_state_is_detected() -> None:
     """Control: two generations that share one cache disturb each other."""
     with longest_case("llama", "yarn").patched() as model:
         alone = list(Generation(model, 0).steps(6))

@@ -1,4 +1,4 @@
-"""Processes of a `DataLoader` that use a patched model: forked after the patch, or started afresh and handed it."""
+"""`DataLoader` worker processes that use a patched model, forked or spawned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif("spawn" not in multiprocessing.get_all_start_methods(), reason="needs processes")
-def test_workers_say_what_the_main_process_says(tmp_path: Path) -> None:
+def test_workers_compute_what_the_main_process_computes(tmp_path: Path) -> None:
     """Also: no warning, in the main process, that is not an error here."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")

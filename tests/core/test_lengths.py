@@ -29,7 +29,7 @@ def test_target_gives_the_factor(trained: int, more: int) -> None:
 
 
 @given(trained=TOKENS, factor=FACTORS)
-def test_what_was_resolved_resolves_to_itself(trained: int, factor: float) -> None:
+def test_resolving_twice_changes_nothing(trained: int, factor: float) -> None:
     first = resolve_lengths(configured=trained, factor=factor)
     assert resolve_lengths(configured=7, trained_length=first.trained, target_length=first.target) == first
     assert resolve_lengths(configured=trained, target_length=first.target, factor=first.factor) == first
@@ -53,7 +53,7 @@ def test_factor_out_of_range_is_refused(factor: float) -> None:
 
 
 @given(value=st.one_of(st.integers(max_value=0), st.integers(MAX_LENGTH + 1), st.floats(), st.text(), st.booleans()))
-def test_length_that_is_none_is_refused(value: object) -> None:
+def test_invalid_length_is_refused(value: object) -> None:
     for name in ("trained_length", "target_length"):
         with pytest.raises(LengthContradiction, match=r"whole number of tokens|at least the trained length"):
             resolve_lengths(configured=8, **{name: value})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Tables kept between forward passes: the same numbers, made once, of bounded size, and part of no copy."""
+"""Cached cosines and sines: equal numbers, computed once, of bounded size, not copied with the model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_decoding_makes_a_table_in_hundreds_of_steps() -> None:
     assert len(make.made) == 2
 
 
-def test_uses_and_places_are_kept_apart() -> None:
+def test_tables_are_kept_by_use_and_first_position() -> None:
     tables, make = CosSinCache(), Counted()
     assert tables.rows("one", 0, 4, CPU, make)[0].flatten().tolist() == [0, 1, 4, 9]
     assert tables.rows("one", 1, 2, CPU, make)[0].flatten().tolist() == [1, 4]
@@ -48,7 +48,7 @@ def test_uses_and_places_are_kept_apart() -> None:
     assert tables.rows("two", 3, 1, CPU, lambda p: (-p[:, None, :, None],) * 2)[0].flatten().tolist() == [-3]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_number_of_cached_tables_is_bounded() -> None:
     tables, make = CosSinCache(), Counted()
     for _ in range(2):
         tables.rows("use", 0, LARGEST + 1, CPU, make)
@@ -60,9 +60,9 @@ def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
     tables = CosSinCache()
     with torch.inference_mode():
         tables.rows("use", 0, 3, CPU, Counted())
-    turn, _ = tables.rows("use", 0, 3, CPU, Counted())
+    made, _ = tables.rows("use", 0, 3, CPU, Counted())
     x = torch.ones(3, requires_grad=True)
-    (x * turn.flatten()).sum().backward()
+    (x * made.flatten()).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0, 1, 4]
 
@@ -93,9 +93,9 @@ def test_a_second_pass_gives_the_same(scheme: str) -> None:
 def test_a_million_positions_in_bounded_steps() -> None:
     """Cut at any place, against float64 at the ends and the cuts."""
     rotation = Rotation((1.0, 0.37))
-    places = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
-    cos, sin = cos_sin(rotation, places)
+    at = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
+    cos, sin = cos_sin(rotation, at)
     for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, -1):
-        angle = places[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
+        angle = at[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
         assert torch.allclose(cos[0, row].double(), angle.cos(), atol=1e-7)
         assert torch.allclose(sin[0, row].double(), angle.sin(), atol=1e-7)

@@ -1,4 +1,4 @@
-"""Models of float64 under both of transformers' own backends, and masks as numbers or truths."""
+"""Models of float64 under both attention backends of transformers, and boolean and integer masks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_float64(scheme: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("scheme", ["rope", "alibi"])
-def test_truths_and_numbers_mask_alike(scheme: str, backend: str) -> None:
+def test_boolean_and_integer_masks_are_equal(scheme: str, backend: str) -> None:
     """``eager`` would add the ones of a bool mask to the scores; the text masked is a window of five tokens."""
     model = hf_posenc.patch_model(tiny_model("llama"), scheme)
     model.set_attn_implementation(backend)
@@ -62,7 +62,7 @@ def test_narrow_positions_are_whole_numbers(scheme: str, dtype: torch.dtype) -> 
     """Differences of uint8 wrap, and 0 after 255 would be a step of one."""
     model = hf_posenc.patch_model(tiny_model("llama"), scheme, factor=16)
     tokens = random_tokens(model, 2)
-    places = torch.tensor([[127 if dtype is torch.int16 else 255, 0]], dtype=torch.int64)
-    expected = forward(model, tokens, position_ids=places)
-    assert torch.equal(forward(model, tokens, position_ids=places.to(dtype)), expected)
+    positions = torch.tensor([[127 if dtype is torch.int16 else 255, 0]], dtype=torch.int64)
+    expected = forward(model, tokens, position_ids=positions)
+    assert torch.equal(forward(model, tokens, position_ids=positions.to(dtype)), expected)
     assert not torch.equal(forward(model, tokens), expected)

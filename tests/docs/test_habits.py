@@ -1,4 +1,4 @@
-"""The files that contributors start from are true: versions agree, commands exist, the example scheme works."""
+"""Files for contributors are current: versions agree, commands exist, the example scheme works."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_citation_is_of_this_version() -> None:
     assert {"message", "title", "authors"} <= citation.keys()
 
 
-def test_changelog_begins_with_what_is_unreleased() -> None:
+def test_changelog_begins_with_unreleased() -> None:
     assert re.findall(r"^## (.*)$", CHANGELOG, re.MULTILINE)[0].startswith("Unreleased")
 
 

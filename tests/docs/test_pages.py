@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, its commands exist, its pages say what the records say."""
+"""The documentation is current: code runs, commands exist, pages agree with the records."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def test_code_runs(block: str) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("pycon"))
-def test_doctests_say_what_they_say(block: str) -> None:
-    said: list[str] = []
+def test_doctests_pass(block: str) -> None:
+    output: list[str] = []
     runner = doctest.DocTestRunner()
-    runner.run(doctest.DocTestParser().get_doctest(block, {}, "docs", "docs", 0), out=said.append)
+    runner.run(doctest.DocTestParser().get_doctest(block, {}, "docs", "docs", 0), out=output.append)
     assert runner.tries > 0
-    assert runner.failures == 0, "".join(said)
+    assert runner.failures == 0, "".join(output)
 
 
 @pytest.mark.parametrize("line", commands())
-def test_commands_can_be_given(line: str) -> None:
+def test_documented_commands_parse(line: str) -> None:
     """Every option exists and takes such a value; nothing is run."""
     _, name, *words = shlex.split(line)
     given = COMMANDS[name].make_context(name, words).params
@@ -94,7 +94,7 @@ def test_every_command_is_in_the_reference() -> None:
     assert command_names() == list(COMMANDS)
 
 
-def test_every_scheme_has_a_page_that_says_its_options(tmp_path: Path) -> None:
+def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
     (tmp_path / "schemes").mkdir()
     (tmp_path / "schemes" / "gone.md").write_text("of a scheme that is no more")
     scheme_pages.write_pages(tmp_path / "schemes")
@@ -125,7 +125,7 @@ def test_a_scheme_s_example_runs(name: str) -> None:
     exec(re.findall(r"^```python\n(.*?)^```", block, re.MULTILINE | re.DOTALL)[0], {})
 
 
-def test_formulas_keep_their_columns_and_nothing_turns_into_markup() -> None:
+def test_formulas_keep_their_columns_and_are_not_markup() -> None:
     text = "A *b* of [c], see arXiv:2309.00071 and `d_e`:\n\n    x_i  =  y*z\n        | w\n\nEnd_of it."
     assert page(text) == (
         "A \\*b\\* of \\[c\\], see [arXiv:2309.00071](https://arxiv.org/abs/2309.00071) and `d_e`:\n\n"
@@ -149,7 +149,7 @@ def test_checks_that_pages_name_exist() -> None:
     assert named <= set(CHECKS)
 
 
-def test_all_that_is_public_is_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference() -> None:
     reference = (DOCS / "api.md").read_text(encoding="utf-8")
     missing = [name for name in hf_posenc.__all__ if not re.search(rf"(:: |\.){name}$", reference, re.MULTILINE)]
     assert missing in ([], ["PosEncError"])  # which stands among the errors

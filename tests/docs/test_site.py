@@ -1,4 +1,4 @@
-"""The site is built without a warning: every link, every name and every picture leads somewhere."""
+"""The site builds without warnings: links, names and pictures resolve."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def names_of(body: str, count: str, value: str) -> list[str]:
 
 def most_common(body: str, count: str) -> list[str]:
     entries = re.findall(r"(\d+)\. (\w+)", body)
-    assert [int(place) for place, _ in entries] == list(range(1, len(entries) + 1))
+    assert [int(number) for number, _ in entries] == list(range(1, len(entries) + 1))
     often = {word for word, _ in clear_cut(Counter(word for _, word in entries), int(count))}
     return [word for word in dict.fromkeys(word for _, word in entries) if word in often]
 
@@ -103,7 +103,7 @@ class Reader(LM):
         return [(-1.0, target == self.next(context)) for context, target in (request.args for request in requests)]
 
     def generate_until(self, requests) -> list[str]:
-        return [", ".join(self.said(solve(request.args[0]))) for request in requests]
+        return [", ".join(self.as_written(solve(request.args[0]))) for request in requests]
 
     def loglikelihood_rolling(self, requests) -> list[float]:
         raise NotImplementedError
@@ -111,9 +111,9 @@ class Reader(LM):
     def next(self, context: str) -> str:
         """What it writes after a prompt and some of its answers."""
         done = context[opening(context) :].count(",")
-        return f" {list(self.said(solve(context)))[done]}"
+        return f" {list(self.as_written(solve(context)))[done]}"
 
-    def said(self, answers: list[str]) -> Iterator[str]:
+    def as_written(self, answers: list[str]) -> Iterator[str]:
         """The answers, or their letters turned round."""
         return (answer if self.right else answer[::-1] + "x" for answer in answers)
 

@@ -83,7 +83,7 @@ def test_a_length_below_the_prompts_own_size(llama, tokenizer) -> None:
             evaluate(llama, tokenizer, tasks=[task], lengths=[16], keys=1, depths=[0.5])
 
 
-def test_rolling_past_the_window_raises_or_takes_turns(llama, tokenizer) -> None:
+def test_rolling_past_the_window_raises_or_uses_windows(llama, tokenizer) -> None:
     """Cut into windows only where that was asked for; then as lm-eval does, each token once."""
     from lm_eval.models.huggingface import HFLM
 

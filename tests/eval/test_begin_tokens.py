@@ -1,4 +1,4 @@
-"""A length counts every token the model reads: what a tokenizer puts in front of a text is among them, and is there.
+"""A length counts every token that the model gets, with the begin token of the tokenizer.
 
 A model that was trained with a begin token falls apart without one, and a window that forgets to count it is one token
 longer than the length it is reported under. Read off the rows that reach the model, whatever task made them.

@@ -1,4 +1,4 @@
-"""lm-eval's two caches: answers by request, requests by task name. Both would answer for other schemes and lengths."""
+"""The two caches of lm-eval: responses by request, requests by task name. Both must distinguish schemes and lengths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asked() -> list:
     return requests("loglikelihood", PAIRS[:2])
 
 
-def test_stock_answers_for_another_scheme(llama, tokenizer, tmp_path) -> None:
+def test_control_stock_cache_ignores_the_scheme(llama, tokenizer, tmp_path) -> None:
     """Control: what the tests below rule out."""
     first = CachingLM(HFLM(llama, tokenizer=tokenizer), str(tmp_path / "a.db")).loglikelihood(asked())
     patch_model(llama, "alibi", target_length=TRAINED)
@@ -65,7 +65,7 @@ def test_answers_are_kept(scored) -> None:
     ],
     ids=str,
 )
-def test_schemes_and_their_options_have_answers_of_their_own(scheme: str, options: dict, scored, llama) -> None:
+def test_schemes_and_options_have_their_own_cache_entries(scheme: str, options: dict, scored, llama) -> None:
     plain, _ = scored()
     patch_model(llama, "yarn", factor=3)
     other, _ = scored()
@@ -79,7 +79,7 @@ def test_schemes_and_their_options_have_answers_of_their_own(scheme: str, option
     assert scored() == (plain, 0)  # still there
 
 
-def test_lengths_and_weights_have_answers_of_their_own(scored, llama) -> None:
+def test_lengths_and_weights_have_their_own_cache_entries(scored, llama) -> None:
     scored()
     assert scored(max_length=77)[1] == 2
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Under which key a cell is kept: whatever may change its number is in it, or an old number is given for a new one."""
+"""Cache keys of comparison cells contain every setting that can change a number."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     done = outcome(monkeypatch, ROWS)
     assert (done.state, done.reason, done.rows, done.length, done.scheme) == ("done", "", ROWS, 64, "yarn")
     bad = [{"metric": "nll", "value": float("nan"), "length": 64}]
-    for rows, said in (([], "no number"), (ROWS + bad, "nll is nan at length 64")):
+    for rows, message in (([], "no number"), (ROWS + bad, "nll is nan at length 64")):
         failed = outcome(monkeypatch, rows)
         assert (failed.state, failed.rows) == ("failed", [])
-        assert said in failed.reason
+        assert message in failed.reason
     assert outcome(monkeypatch, refusal=TextTooShort("No. Do.")).state == "refused"
     assert outcome(monkeypatch, TextTooShort("No. Do.")).state == "failed"
     crashed = outcome(monkeypatch, ValueError("first line\nsecond"))

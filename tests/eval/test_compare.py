@@ -1,4 +1,6 @@
-"""A comparison: its numbers are `evaluate`'s, nothing finished is measured twice, and one bad cell is one bad cell."""
+"""A comparison: its numbers are those of `evaluate`, nothing finished is measured twice, and a failure affects one
+cell.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +211,7 @@ def test_learned_schemes_start_equally(run, tmp_path, llama, tokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ({"schemes": "yarm"}, UnknownScheme, "yarn"),
         ({"schemes": "yarn:beta_fst=3"}, UnknownOption, "beta_fast"),
@@ -223,8 +225,8 @@ def test_learned_schemes_start_equally(run, tmp_path, llama, tokenizer) -> None:
     ],
     ids=str,
 )
-def test_invalid_arguments_are_refused_before_writing(run, tmp_path, given, error, said) -> None:
-    with pytest.raises(error, match=said):
+def test_invalid_arguments_are_refused_before_writing(run, tmp_path, given, error, message) -> None:
+    with pytest.raises(error, match=message):
         run(**given)
     assert list(tmp_path.iterdir()) == []
 
@@ -326,7 +328,7 @@ def test_killed_again_and_again(llama, tokenizer, tmp_path) -> None:
         begun = {line.removeprefix("begin ") for line in seen if line.startswith("begin")}
         assert not begun & finished, "measured again"
         finished |= {line.removeprefix("kept ") for line in seen if line.startswith("kept")}
-    assert len(finished) >= 12 - 1  # a kill between the commit and the line leaves a cell that is kept and not told
+    assert len(finished) >= 12 - 1  # a kill after the commit leaves a cell stored and not printed
     for name in FILES[1:]:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert len(json.loads((tmp_path / "killed" / "results.json").read_text(encoding="utf-8"))["cells"]) == 12

@@ -1,4 +1,4 @@
-"""Random strings: what is asked is what the definitions say, and a model that copies gets full marks."""
+"""Random strings: prompts are as defined, and a model that copies scores 1."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def test_pairs_occur_once_at_their_depth(llama, tokenizer) -> None:
     assert {(r.length, r.depth) for r in evaluation.rows} == {*cells, *((length, None) for length in LENGTHS)}
 
 
-def test_a_model_that_looks_back_gets_full_marks(llama, tokenizer, monkeypatch) -> None:
+def test_a_model_that_looks_back_scores_one(llama, tokenizer, monkeypatch) -> None:
     """Control for the accuracies of random models, which are near 0: an oracle in the place of the model."""
 
     def oracle(self, keep):
         for row in keep:
             after = {}
             logits = torch.zeros(len(row), len(tokenizer))
-            for place, token in enumerate(row):
+            for index, token in enumerate(row):
                 half = (len(row) + 1) // 2
-                guess = row[place + 1 - half] if self.copies and place + 1 >= half else after.get(token, 0)
-                logits[place, guess] = 50.0
-                if place:
-                    after.setdefault(row[place - 1], token)
+                guess = row[index + 1 - half] if self.copies and index + 1 >= half else after.get(token, 0)
+                logits[index, guess] = 50.0
+                if index:
+                    after.setdefault(row[index - 1], token)
             yield row, logits[-keep[row] :], torch.nn.Identity()
 
     monkeypatch.setattr(PosEncLM, "states", oracle)

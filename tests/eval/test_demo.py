@@ -1,4 +1,4 @@
-"""The main job on a tiny model: every file, every line, and progress that only moves forward."""
+"""`hf-posenc demo` on a tiny model: every file, every line, and progress that only moves forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own documents: what is read, what is left out, and that it is told."""
+"""Documents of the user: what is used, what is left out, and that the report says so."""
 
 from __future__ import annotations
 

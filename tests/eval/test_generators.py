@@ -1,4 +1,4 @@
-"""The exercises, read back by their definitions: what is hidden, where, how often, and what fits."""
+"""Generators of retrieval prompts against their definitions: what is hidden, where, how often, and what fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests: whatever changes a number changes the digest, down to the last byte; whatever does not, leaves it."""
+"""Digests change with everything that can change a number, and with nothing else."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def names(model: Any) -> list[str]:
 
 
 @torch.no_grad()
-def bump(tensor: torch.Tensor, place: float) -> None:
+def bump(tensor: torch.Tensor, share: float) -> None:
     """The smallest change there is, in one number of a tensor."""
     flat = tensor.view(-1)
-    index = min(int(place * flat.numel()), flat.numel() - 1)
+    index = min(int(share * flat.numel()), flat.numel() - 1)
     flat[index] = torch.nextafter(flat[index], torch.tensor(torch.inf, dtype=flat.dtype))
 
 
-@pytest.mark.parametrize("place", [0.0, 0.01, 0.5, 1.0])
-def test_every_number_of_every_weight_counts(large: Any, place: float) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+def test_every_number_of_every_weight_counts(large: Any, share: float) -> None:
     before = model_digest(large)
     for name, tensor in large.state_dict().items():
         kept = tensor.clone()
-        bump(tensor, place)
+        bump(tensor, share)
         assert model_digest(large) != before, name
         tensor.copy_(kept)
     assert model_digest(large) == before  # control, and that nothing else went into it
@@ -125,12 +125,12 @@ def test_a_tokenizer_is_what_it_makes_of_text(tokenizer, framed_tokenizer) -> No
     assert tokenizer_digest(other) != tokenizer_digest(tokenizer)
 
 
-@pytest.mark.parametrize("place", [0, 5000, -1])
-def test_every_byte_of_a_text_counts(tmp_path, place: int) -> None:
+@pytest.mark.parametrize("share", [0, 5000, -1])
+def test_every_byte_of_a_text_counts(tmp_path, share: int) -> None:
     content = bytearray(b"a" * 10_000)
     (tmp_path / "text").write_bytes(content)
     before = text_digest(tmp_path / "text")
-    content[place] = ord("b")
+    content[share] = ord("b")
     (tmp_path / "text").write_bytes(content)
     assert text_digest(tmp_path / "text") != before
     assert text_digest(str(tmp_path / "text")) == text_digest(tmp_path / "text")

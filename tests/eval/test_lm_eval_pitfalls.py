@@ -128,13 +128,13 @@ def test_scores_do_not_depend_on_the_batch(dynamic, tokenizer) -> None:  # 7
 
 def test_scores_do_not_depend_on_earlier_requests(dynamic, tokenizer) -> None:
     """transformers' dynamic NTK keeps the frequencies of the longest text so far; a twentieth trap."""
-    pair, longer = [(TEXT * 4, " x")], [(TEXT * 8, " x")]
+    one, longer = [(TEXT * 4, " x")], [(TEXT * 8, " x")]
     stock, ours = (cls(dynamic, tokenizer=tokenizer, max_length=500) for cls in (HFLM, PosEncLM))
-    expected = scores(ours, pair)
+    expected = scores(ours, one)
     scores(stock, longer)
-    assert scores(stock, pair) != pytest.approx(expected, rel=1e-4)
+    assert scores(stock, one) != pytest.approx(expected, rel=1e-4)
     scores(ours, longer)
-    assert scores(ours, pair) == pytest.approx(expected, rel=1e-6)
+    assert scores(ours, one) == pytest.approx(expected, rel=1e-6)
 
 
 def test_generation_does_not_depend_on_the_batch(dynamic, tokenizer) -> None:  # 7, 15
@@ -183,12 +183,12 @@ def test_options_that_a_live_model_would_ignore(options: dict, llama, tokenizer)
 
 def test_softmax_is_float32(llama, tokenizer) -> None:  # 13
     llama.to(torch.bfloat16)
-    pair = [("The grass is green. ", "The sky is blue. " * 5)]
-    ids = torch.tensor([tokenizer("The grass is green." + " " + pair[0][1])["input_ids"]])
+    one = [("The grass is green. ", "The sky is blue. " * 5)]
+    ids = torch.tensor([tokenizer("The grass is green." + " " + one[0][1])["input_ids"]])
     target = len(ids[0]) - len(tokenizer("The grass is green.")["input_ids"])
     logits = llama(ids).logits[0, -target - 1 : -1].double()
     expected = logits.log_softmax(-1).gather(-1, ids[0, -target:, None]).sum().item()
-    (stock,), (ours,) = (scores(cls(llama, tokenizer=tokenizer), pair) for cls in (HFLM, PosEncLM))
+    (stock,), (ours,) = (scores(cls(llama, tokenizer=tokenizer), one) for cls in (HFLM, PosEncLM))
     assert ours == pytest.approx(expected, rel=1e-5)
     assert abs(stock - expected) > 100 * abs(ours - expected)  # stock: rounded to 8 bits at every token
 
@@ -206,7 +206,7 @@ def test_lost_metadata_is_an_error(llama, tokenizer) -> None:  # 14
 def test_one_context_many_endings(llama, tokenizer) -> None:  # 16
     pairs = [(TEXT, ending) for ending in ("x", "y", "\n", "xyz", "x")]
     together = scores(PosEncLM(llama, tokenizer=tokenizer, batch_size=4), pairs)
-    assert together == pytest.approx([scores(PosEncLM(llama, tokenizer=tokenizer), [pair])[0] for pair in pairs])
+    assert together == pytest.approx([scores(PosEncLM(llama, tokenizer=tokenizer), [one])[0] for one in pairs])
 
 
 def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 17

@@ -44,7 +44,7 @@ def test_the_target_is_in_front(bert, framed_tokenizer, text) -> None:
         assert rows["recall", length].stderr is not None
 
 
-def test_a_model_that_looks_it_up_gets_full_marks(bert, framed_tokenizer, text, monkeypatch) -> None:
+def test_a_model_that_looks_it_up_scores_one(bert, framed_tokenizer, text, monkeypatch) -> None:
     def oracle(self, ids, positions):
         return [-0.1] * len(positions), [ids[p] == ids[p - (len(ids) - 22)] for p in positions]
 

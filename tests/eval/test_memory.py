@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 STATUS = Path("/proc/self/status")
-pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="the high-water mark of one process is told by Linux only")
+pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="only Linux reports the peak memory of one process")
 
 LENGTH, VOCABULARY = 2048, 32000
 LOGITS = 4 * LENGTH * VOCABULARY / 2**20  # 250 MiB

@@ -79,8 +79,8 @@ def test_greedy_means_every_token(llama, tokenizer) -> None:
     ((score, greedy),) = lm._loglikelihood_tokens([(None, ids, written)])
     assert greedy
     assert score == pytest.approx(exact(llama, ids + written, 3)[range(3), written].sum().item(), rel=1e-5)
-    for place in range(3):
-        other = [*written[:place], (written[place] + 1) % 512, *written[place + 1 :]]
+    for index in range(3):
+        other = [*written[:index], (written[index] + 1) % 512, *written[index + 1 :]]
         ((score, greedy),) = lm._loglikelihood_tokens([(None, ids, other)])
         assert not greedy
         assert score == pytest.approx(exact(llama, ids + other, 3)[range(3), other].sum().item(), rel=1e-5)
@@ -192,10 +192,10 @@ def test_a_sweep_by_default() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("depth", "place"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
-def test_a_needle_follows_its_share_of_the_filler(depth: float, place: int) -> None:
+@pytest.mark.parametrize(("depth", "index"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
+def test_a_needle_follows_its_share_of_the_filler(depth: float, index: int) -> None:
     filler = [str(n) for n in range(10)]
-    assert insert_needles([(depth, "x")], filler).index("x") == place
+    assert insert_needles([(depth, "x")], filler).index("x") == index
     both = insert_needles([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
     assert [one for one in both if one.isdigit()] == filler
     assert both.index("x") < both.index("z")
@@ -208,7 +208,7 @@ def test_the_pinned_needle_has_its_index() -> None:
             depth, needle = made.needles[made.pinned]
             assert depth == 0.37
             assert made.answers[made.pinned] in needle
-            assert sum(place == 0.37 for place, _ in made.needles) == 1
+            assert sum(index == 0.37 for index, _ in made.needles) == 1
             order = [made.prompt(50).index(answer) for answer in made.answers]
             assert options.get("codes", 1) == 1 or order == sorted(order)  # values of one key come in the text's order
     assert len({Niah(f"{seed}", 0.37, queries=3).pinned for seed in range(12)}) == 3
@@ -223,8 +223,8 @@ def test_a_row_of_the_store_is_identified_by_all_its_fields() -> None:
     values = ["key", "pi", "t", 8, "done", "", "[1.5]", 2.0, "{}"]
     digest = row_digest(values)
     assert is_intact(values, digest)
-    for place in range(len(values)):
-        assert not is_intact([*values[:place], "other", *values[place + 1 :]], digest)
+    for index in range(len(values)):
+        assert not is_intact([*values[:index], "other", *values[index + 1 :]], digest)
     assert not is_intact([*values[:-1], float("nan")], digest)
     assert key_of({"a": 1, "b": [1, 2]}) == key_of({"b": [1, 2], "a": 1})
     assert key_of({"a": 1}) != key_of({"a": 2})

@@ -69,7 +69,7 @@ def test_masked_requests_are_never_cut(bert, framed_tokenizer) -> None:
         ({"on_overflow": "ignore"}, TaskOptionOutOfRange),
         ({"factor": 4}, UnknownOption),  # of what scheme?
         ({"beta_fast": 16}, UnknownOption),
-        ({"peft": "somewhere"}, UnknownOption),  # lm-eval ignores it beside a live model
+        ({"peft": "somewhere"}, UnknownOption),  # lm-eval ignores it with a live model
     ],
     ids=str,
 )

@@ -167,10 +167,10 @@ def test_a_large_comparison_stays_small_and_is_the_same_twice() -> None:
 
 def test_plots_follow_light_and_dark() -> None:
     page = page_html(comparison())
-    pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(pictures) == 1 + 2 + 2  # loss; passkeys and the loss of the answer; two maps
-    assert all("currentColor" in picture and "#010203" not in picture for picture in pictures)
-    assert all("length (tokens" in picture for picture in pictures)
+    plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(plots) == 1 + 2 + 2  # loss; passkeys and the loss of the answer; two maps
+    assert all("currentColor" in plot and "#010203" not in plot for plot in plots)
+    assert all("length (tokens" in plot for plot in plots)
     assert "prefers-color-scheme: dark" in page
 
 

@@ -86,7 +86,7 @@ def test_padded_batches_never_happen(llama, tokenizer) -> None:
     patch_model(llama, "yarn", factor=4)
     together = PosEncLM(llama, tokenizer=tokenizer, batch_size=8).loglikelihood(requests("loglikelihood", PAIRS))
     single = PosEncLM(llama, tokenizer=tokenizer)
-    alone = [single.loglikelihood(requests("loglikelihood", [pair]))[0] for pair in PAIRS]
+    alone = [single.loglikelihood(requests("loglikelihood", [one]))[0] for one in PAIRS]
     assert [score for score, _ in together] == pytest.approx([score for score, _ in alone], rel=1e-6)
 
 

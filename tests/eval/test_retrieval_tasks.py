@@ -95,8 +95,8 @@ def test_no_prompt_exceeds_its_length(tokenizer, framed_tokenizer, name: str, ki
     (doc,) = task.dataset["test"]
     each = len(task.instances) // len(lengths)
     assert each == (1 if scoring == "generate" else len(doc["answers"]))
-    for place, length in enumerate(lengths):
-        requests = [instance.args for instance in task.instances[place * each : (place + 1) * each]]
+    for index, length in enumerate(lengths):
+        requests = [instance.args for instance in task.instances[index * each : (index + 1) * each]]
         if scoring == "generate":
             used = [size(tokenizer, prompt) + options["max_gen_toks"] for prompt, options in requests]
         else:
@@ -131,7 +131,7 @@ def test_a_perfect_model_scores_one_and_a_wrong_one_zero(tokenizer, scoring: str
 
 
 def test_partial_answers_score_their_share(tokenizer) -> None:
-    """A reader who forgets the second answer of every list, and nothing else."""
+    """A model that leaves out the second answer of every list."""
 
     class Forgetful(Reader):
         def next(self, context: str) -> str:
@@ -141,7 +141,7 @@ def test_partial_answers_score_their_share(tokenizer) -> None:
     forgetful = run(Forgetful(right=True), ["posenc_niah_multivalue"], tokenizer, depths=[0.0, 1.0], codes=3)
     results = forgetful["results"]["posenc_niah_multivalue"]
     assert results["acc_L900,none"] == pytest.approx(2 / 3)
-    assert results["acc_L900_D0,none"] == 1.0  # the first, which it never forgets
+    assert results["acc_L900_D0,none"] == 1.0  # the first answer is always given
     assert results["acc_L900_D100,none"] == 1.0  # the last
 
 
@@ -157,8 +157,8 @@ def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> 
         answers, arguments = sample["doc"]["answers"], iter(sample["arguments"])
         for number, cell in enumerate(cells):
             given = [next(arguments) for _ in answers]
-            for place, (context, target) in enumerate(given):
-                assert context == given[0][0] + "".join(f" {done}," for done in answers[:place])
+            for index, (context, target) in enumerate(given):
+                assert context == given[0][0] + "".join(f" {done}," for done in answers[:index])
                 before, whole = (torch.tensor(tokenizer(text)["input_ids"]) for text in (context, context + target))
                 logits = llama(whole[None]).logits[0, len(before) - 1 : -1].double()
                 wanted = whole[len(before) :]
@@ -166,7 +166,7 @@ def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> 
                 hit = float((logits.argmax(-1) == wanted).all())
                 losses.setdefault(cell[0], []).append(loss)
                 hits.setdefault(cell[0], []).append(hit)
-                if place == sample["doc"]["pinned"][number] and cell[1] is not None:
+                if index == sample["doc"]["pinned"][number] and cell[1] is not None:
                     losses.setdefault(cell, []).append(loss)
     for row in rows_of({**out, "results": {name: out["results"][name]}}, scheme="none", model="llama"):
         cell = row.length if row.depth is None else (row.length, row.depth)

@@ -65,7 +65,7 @@ def test_a_truncated_text_is_not_a_prefix() -> None:
 
 def test_the_longest_request_answers_its_prefixes() -> None:
     requests = [(None, [1] * n, [1]) for n in (1, 3, 5)]
-    rows = {(1,) * n: [place] for place, n in enumerate((1, 3, 5))}
+    rows = {(1,) * n: [index] for index, n in enumerate((1, 3, 5))}
     assert carriers(rows, requests) == {(1,): (1,) * 5, (1,) * 3: (1,) * 5}
     apart = {(1, 2): [0], (2, 2): [1]}
     assert carriers(apart, [(None, [1, 2], [3]), (None, [2, 2], [3])]) == {}

@@ -27,7 +27,7 @@ def text(tmp_path):
 
 
 @given(stride=st.integers(1, 40), more=st.integers(1, 100), before=st.integers(0, 200), stretch=st.integers(1, 300))
-def test_windows_keep_their_promises(stride: int, more: int, before: int, stretch: int) -> None:
+def test_windows_have_the_promised_sizes(stride: int, more: int, before: int, stretch: int) -> None:
     length, first = stride + more, before + 1
     spans = slid(first, first + stretch, length, stride)
     scored = [token for _, start, end in spans for token in range(start, end)]

@@ -19,7 +19,7 @@ SHARED = settings(max_examples=15, deadline=None, suppress_health_check=[HealthC
     scored=st.integers(1, 32),
     count=st.integers(1, 4),
 )
-def test_windows_keep_their_promises(tokenizer, lengths: list[int], scored: int, count: int) -> None:
+def test_windows_have_the_promised_sizes(tokenizer, lengths: list[int], scored: int, count: int) -> None:
     source = tokenized(tokenizer, module_text("bisect") * 4)
     found = windows(source, tokenizer, lengths=lengths, scored=scored, count=count, longest=400)
     assert len(found) == count

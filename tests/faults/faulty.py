@@ -16,7 +16,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 
 ERRNOS = tuple(getattr(errno, name) for name in ("ENOSPC", "EACCES", "EROFS", "EIO", "EMFILE", "EFBIG", "EINTR"))
-SAID_BY_SQLITE = {
+SQLITE_MESSAGES = {
     errno.ENOSPC: "database or disk is full", errno.EFBIG: "database or disk is full", errno.EIO: "disk I/O error",
     errno.EACCES: "attempt to write a readonly database", errno.EROFS: "attempt to write a readonly database",
     errno.EMFILE: "unable to open database file", errno.EINTR: "interrupted",
@@ -66,51 +66,51 @@ class FaultyIO:
             return path > 2
         return self.root in (found := Path(os.path.abspath(os.fsdecode(path))), *found.parents)
 
-    def counted(self, name: str, own: Callable) -> Callable:
+    def counted(self, name: str, original: Callable) -> Callable:
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             if self.inside(path):
                 self.fail(name)
-            return own(path, *args, **kwargs)
+            return original(path, *args, **kwargs)
 
         return call
 
-    def opening(self, own: Callable) -> Callable:
+    def opening(self, original: Callable) -> Callable:
         def call(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
             if flags & (os.O_WRONLY | os.O_RDWR) and self.inside(path):
                 self.fail("os.open")
-            return own(path, flags, *args, **kwargs)
+            return original(path, flags, *args, **kwargs)
 
         return call
 
-    def opened(self, own: Callable) -> Callable:
+    def opened(self, original: Callable) -> Callable:
         def call(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if set(mode) <= set("rbt") or not self.inside(file):
-                return own(file, mode, *args, **kwargs)
+                return original(file, mode, *args, **kwargs)
             if not isinstance(file, int):
                 self.fail("open")
-            return FaultyFile(own(file, mode, *args, **kwargs), self)
+            return FaultyFile(original(file, mode, *args, **kwargs), self)
 
         return call
 
-    def serialising(self, own: Callable) -> Callable:
+    def serialising(self, original: Callable) -> Callable:
         def call(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
             if self.inside(filename) and self.strikes("safetensors"):
-                said = f"I/O error: {os.strerror(self.number)} (os error {self.number})"
-                raise SafetensorError(f"Error while serializing: {said}")
-            return own(tensors, filename, *args, **kwargs)
+                message = f"I/O error: {os.strerror(self.number)} (os error {self.number})"
+                raise SafetensorError(f"Error while serializing: {message}")
+            return original(tensors, filename, *args, **kwargs)
 
         return call
 
-    def connecting(self, own: Callable) -> Callable:
+    def connecting(self, original: Callable) -> Callable:
         faults = self
 
         class Faulty(sqlite3.Connection):
             def execute(self, *args: Any) -> Any:
                 if faults.strikes("sqlite"):
-                    raise sqlite3.OperationalError(SAID_BY_SQLITE[faults.number])
+                    raise sqlite3.OperationalError(SQLITE_MESSAGES[faults.number])
                 return super().execute(*args)
 
-        return lambda *args, **kwargs: own(*args, factory=Faulty, **kwargs)
+        return lambda *args, **kwargs: original(*args, factory=Faulty, **kwargs)
 
 
 class FaultyFile:

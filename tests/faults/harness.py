@@ -1,4 +1,4 @@
-"""A program that runs the command line in forked children of itself and does them harm; one JSON line a scenario.
+"""Run the command line in forked children and inject faults; one JSON line per scenario.
 
 A child starts in a moment because everything is imported before. This process computes nothing itself: a child would
 miss the threads of that.
@@ -255,8 +255,8 @@ def stopped_tuning(number):
     half = files(folder)
     second = run([*FINETUNE, "--out", folder, "--resume"])
     curves = [json.loads((where / "curve.json").read_text()) for where in (reference, folder)]
-    gap = max(abs(a["loss"] - b["loss"]) for a, b in zip(*curves, strict=True) if a["loss"] is not None)
-    return [first, second, gap, half]
+    deviation = max(abs(a["loss"] - b["loss"]) for a, b in zip(*curves, strict=True) if a["loss"] is not None)
+    return [first, second, deviation, half]
 
 
 def small_files(limit=1000):
@@ -291,20 +291,20 @@ def full():
 def read_only():
     """A parent that is a file, and a folder on a file system that is mounted for reading only."""
     (HERE / "file").write_text("")
-    places = {"a file": HERE / "file"}
+    paths = {"a file": HERE / "file"}
     frozen = HERE / "frozen"
     frozen.mkdir()
     mounted = not os.system(f"mount -t tmpfs -o size=1m,ro tmpfs {frozen} 2>/dev/null")
     if mounted:
-        places["read only"] = frozen
+        paths["read only"] = frozen
     found = {}
     try:
-        for what, place in places.items():
+        for what, target in paths.items():
             for name, words in {
-                "compare": [*COMPARE, "--out", place / "deep"],
-                "finetune": [*FINETUNE, "--out", place / "deep"],
-                "show": ["show", "alibi", "--picture", "bias", "--out", place / "deep" / "a.png"],
-                "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", place / "deep"],
+                "compare": [*COMPARE, "--out", target / "deep"],
+                "finetune": [*FINETUNE, "--out", target / "deep"],
+                "show": ["show", "alibi", "--picture", "bias", "--out", target / "deep" / "a.png"],
+                "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", target / "deep"],
             }.items():
                 found[f"{name}: {what}"] = run(words)
     finally:
@@ -412,25 +412,25 @@ def memory():
 
 def odd():
     """Places and processes that are not as they should be; what each command says and leaves."""
-    place = HERE / "odd"
-    place.mkdir()
-    (place / "loop").symlink_to("loop")
-    (place / "results a folder" / "results.json").mkdir(parents=True)
-    (place / "store a folder" / "cells.sqlite").mkdir(parents=True)
-    (place / "garbage").mkdir()
-    (place / "garbage" / "cells.sqlite").write_bytes(bytes(range(256)) * 20)
-    (place / "cut").mkdir()
-    with contextlib.closing(sqlite3.connect(place / "cut" / "cells.sqlite")) as store:
+    target = HERE / "odd"
+    target.mkdir()
+    (target / "loop").symlink_to("loop")
+    (target / "results a folder" / "results.json").mkdir(parents=True)
+    (target / "store a folder" / "cells.sqlite").mkdir(parents=True)
+    (target / "garbage").mkdir()
+    (target / "garbage" / "cells.sqlite").write_bytes(bytes(range(256)) * 20)
+    (target / "cut").mkdir()
+    with contextlib.closing(sqlite3.connect(target / "cut" / "cells.sqlite")) as store:
         store.execute("CREATE TABLE x(a)")
         store.commit()
-    os.truncate(place / "cut" / "cells.sqlite", 4096 + 100)
+    os.truncate(target / "cut" / "cells.sqlite", 4096 + 100)
 
     def removed():
         put = measure.Store.put
 
         def gone(store, record):
             put(store, record)
-            shutil.rmtree(place / "removed")
+            shutil.rmtree(target / "removed")
 
         measure.Store.put = gone
 
@@ -448,9 +448,9 @@ def odd():
     }  # fmt: skip
     found = {}
     for name, setup in faults.items():
-        before = files(place / name)
-        answer = run([*COMPARE, "--out", place / name], setup or (lambda: None))
-        found[name] = {"code": answer["code"], "err": answer["err"], "before": before, "after": files(place / name)}
+        before = files(target / name)
+        answer = run([*COMPARE, "--out", target / name], setup or (lambda: None))
+        found[name] = {"code": answer["code"], "err": answer["err"], "before": before, "after": files(target / name)}
     return found
 
 

@@ -47,7 +47,7 @@ class Operation:
     dear: bool = False
 
 
-def host(seed: int) -> LlamaForCausalLM:
+def tiny_llama(seed: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -60,10 +60,10 @@ def host(seed: int) -> LlamaForCausalLM:
 @lru_cache(maxsize=2)
 def patched(which: int) -> Any:
     """Of the old and the new result, scheme and weights differ."""
-    return patch_model(host(which), ("yarn", "t5")[which], factor=2)
+    return patch_model(tiny_llama(which), ("yarn", "t5")[which], factor=2)
 
 
-def says(folder: Path) -> torch.Tensor:
+def loaded_logits(folder: Path) -> torch.Tensor:
     with torch.no_grad():
         return from_pretrained(folder)(TEXT).logits
 
@@ -74,16 +74,16 @@ def adapted(which: int) -> Any:
     peft = pytest.importorskip("peft")
     from hf_posenc.checkpoints.peft import get_peft_model
 
-    model = patch_model(host(0), ("t5", "yarn")[which], factor=2)
+    model = patch_model(tiny_llama(0), ("t5", "yarn")[which], factor=2)
     torch.manual_seed(which)
     return get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
 
 
-def says_adapted(folder: Path) -> torch.Tensor:
+def loaded_adapter_logits(folder: Path) -> torch.Tensor:
     from hf_posenc.checkpoints.peft import load_peft_adapter
 
     with torch.no_grad():
-        return load_peft_adapter(host(0), folder, patch="apply").eval()(TEXT).logits
+        return load_peft_adapter(tiny_llama(0), folder, patch="apply").eval()(TEXT).logits
 
 
 RECORDS = [Record("k", "yarn", "posenc_ppl", 32, "done", "", [{"value": 1.5 + which}], 1.0, {}) for which in (OLD, NEW)]
@@ -184,7 +184,7 @@ def probed(folder: Path, which: int) -> None:
 def probe_of(which: int) -> Any:
     from hf_posenc.insight.probe import probe
 
-    return probe(host(which), byte_tokenizer(), length=24, samples=1, rows=4, scored=4)
+    return probe(tiny_llama(which), byte_tokenizer(), length=24, samples=1, rows=4, scored=4)
 
 
 def byte_tokenizer() -> Any:
@@ -260,17 +260,20 @@ def save_adapter(folder: Path, which: int) -> None:
 
 
 def exported(folder: Path, which: int) -> None:
-    export_native(patch_model(host(which), "pi" if which else "yarn", factor=2), folder)
+    export_native(patch_model(tiny_llama(which), "pi" if which else "yarn", factor=2), folder)
 
 
 OPERATIONS = [
     Operation("write_bytes", lambda folder, which: write_bytes(folder / "deep" / "a", b"01"[which : which + 1])),
     Operation("write_json", lambda folder, which: write_json(folder / "a.json", {"which": which})),
     Operation("config", config_only),
-    Operation("save_pretrained", save_model, says, dear=True),
-    Operation("save_pretrained in shards", save_shards, says, dear=True),
+    Operation("save_pretrained", save_model, loaded_logits, dear=True),
+    Operation("save_pretrained in shards", save_shards, loaded_logits, dear=True),
     Operation(
-        "save_peft_adapter", lambda folder, which: adapted(which).save_pretrained(str(folder)), says_adapted, dear=True
+        "save_peft_adapter",
+        lambda folder, which: adapted(which).save_pretrained(str(folder)),
+        loaded_adapter_logits,
+        dear=True,
     ),
     Operation("export_native", exported, dear=True),
     Operation("compare: a cell", put, stored),
@@ -279,7 +282,7 @@ OPERATIONS = [
     Operation("demo: the report", demo_report),
     Operation("finetune: claim of a folder", run_settings),
     Operation("finetune: manifest", checkpoint, last_complete),
-    Operation("finetune: the result", finished, says_adapted, dear=True),
+    Operation("finetune: the result", finished, loaded_adapter_logits, dear=True),
     Operation("finetune: the curve", curve, dear=True),
     Operation("show --out", drawn, dear=True),
     Operation("probe --out", probed, dear=True),
@@ -291,7 +294,7 @@ OPERATIONS = [
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, and every empty folder, by name."""
     return {
-        place.relative_to(folder).as_posix(): place.read_bytes() if place.is_file() else b""
-        for place in folder.rglob("*")
-        if place.is_file() or not any(place.iterdir())
+        file.relative_to(folder).as_posix(): file.read_bytes() if file.is_file() else b""
+        for file in folder.rglob("*")
+        if file.is_file() or not any(file.iterdir())
     }

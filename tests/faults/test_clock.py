@@ -1,4 +1,4 @@
-"""A clock that jumps: into the past, past 2038, from one time zone to another. Nothing that is kept tells time."""
+"""A system clock that jumps to the past, past 2038 or to another time zone does not change results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import progress as pace
 from hf_posenc.eval.comparison.progress import RemainingTime
 
-from .operations import byte_tokenizer, host
+from .operations import byte_tokenizer, tiny_llama
 
 LENGTHS = [16, 32]
 
@@ -20,7 +20,7 @@ LENGTHS = [16, 32]
 def measured(folder: Path) -> dict[str, bytes]:
     folder.mkdir()
     compare(
-        host(0), "unpatched,pi", out=folder, tokenizer=byte_tokenizer(), lengths=LENGTHS, tasks=["posenc_ppl"],
+        tiny_llama(0), "unpatched,pi", out=folder, tokenizer=byte_tokenizer(), lengths=LENGTHS, tasks=["posenc_ppl"],
         samples=2, scored=4, text=text(folder.parent), name="tiny",
     )  # fmt: skip
     return {
@@ -34,7 +34,7 @@ def text(folder: Path) -> Path:
     return path
 
 
-def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lm_eval")
     pytest.importorskip("matplotlib")
     steady = measured(tmp_path / "steady")
@@ -47,7 +47,7 @@ def test_results_do_not_know_the_time(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_progress_is_monotonic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where a cell is told to have taken no time, or an age."""
+    """Even where a cell seems to have taken no time, or very long."""
     fractions: list[float] = []
     progress = RemainingTime([("a", 16)] * 4, [], lambda done, doing: fractions.append(done))
     for seconds in (0.0, 1e9, 1e-9, 3.0):

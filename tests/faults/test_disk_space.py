@@ -1,4 +1,4 @@
-"""A disk without room is told before any work starts, with the bytes that are needed and those that are free."""
+"""A full disk is reported before any work starts, with the bytes needed and free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from hf_posenc.errors import NoDiskSpace
 from hf_posenc.training.run_folder import check_checkpoint_space
 
-from .operations import byte_tokenizer, host
+from .operations import byte_tokenizer, tiny_llama
 from .programs import write_model
 
 GIB = 1 << 30
@@ -27,12 +27,12 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Give the disk that many free bytes."""
 
     def has(free: int) -> None:
-        monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(total=GIB, used=GIB - free, free=free))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=GIB, used=GIB - free, free=free))
 
     return has
 
 
-def bytes_told(error: pytest.ExceptionInfo) -> list[int]:
+def bytes_in_message(error: pytest.ExceptionInfo) -> list[int]:
     """The numbers of bytes in a message, in their order."""
     assert str(error.value).endswith(". Free some space, or choose another folder.")
     return [int(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?= bytes|, are| are)", str(error.value))]
@@ -60,7 +60,7 @@ def test_compare_says_so_before_it_measures(
     monkeypatch.setattr(comparing, "measure_cells", lambda *given: pytest.fail("it has begun"))
     with pytest.raises(NoDiskSpace, match="Results of this run") as error:
         compared(tmp_path, tmp_path / "out")
-    needed, free = bytes_told(error)
+    needed, free = bytes_in_message(error)
     assert free == 5000
     assert needed > 50_000
     assert not (tmp_path / "out").exists()
@@ -89,10 +89,10 @@ def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int],
     texts = [" ".join(f"w{i % 28}" for i in range(400))]
     with pytest.raises(NoDiskSpace, match="Checkpoints of this run") as error:
         finetune(
-            patch_model(host(0), "yarn", factor=2), byte_tokenizer(), texts, steps, output=tmp_path / "run",
+            patch_model(tiny_llama(0), "yarn", factor=2), byte_tokenizer(), texts, steps, output=tmp_path / "run",
             progress=lambda share, loss: pytest.fail("it has begun"),
         )  # fmt: skip
-    needed, free = bytes_told(error)
+    needed, free = bytes_in_message(error)
     assert (needed > 10_000, free) == (True, 10)
     assert not (tmp_path / "run").exists()
 

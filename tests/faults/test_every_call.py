@@ -1,6 +1,6 @@
-"""Fail at the first call, the second, the third …, until an operation succeeds; after each, nothing is lost.
+"""Fail at the first I/O call, the second, … until an operation succeeds: no state in between loses data.
 
-The old result is there byte for byte, nothing lies beside it, and the same again gives the new result byte for byte.
+The old result is there byte for byte, no other file is left, and a repetition gives the new result byte for byte.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ def test_a_failure_at_any_call_loses_nothing(operation: Operation, tmp_path: Pat
     operation.write(new, NEW)
     before, after = contents(old), contents(new)
     assert before != after, "control: the two results differ"
-    before_says, after_says = operation.opens(old), operation.opens(new)
+    before_content, after_content = operation.opens(old), operation.opens(new)
     for n, faults, error in injected(operation, folder, old):
         where = f"{operation.name}: {errno.errorcode[faults.number]} at call {n}, {faults.failed}: {error}"
         assert contents(folder) == (after if error is None else before), where
         if error is not None and n % (11 if operation.dear else 3) == 1:
-            assert same(operation.opens(folder), before_says, old, folder), where
+            assert same(operation.opens(folder), before_content, old, folder), where
             operation.write(folder, NEW)
             assert contents(folder) == after, where
-            assert same(operation.opens(folder), after_says, new, folder), where
+            assert same(operation.opens(folder), after_content, new, folder), where
         INJECTED[operation.name, errno.errorcode[faults.number]] += 1
     assert contents(folder) == after
 
 
-def same(one: object, other: object, place: Path, folder: Path) -> bool:
+def same(one: object, other: object, output: Path, folder: Path) -> bool:
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)  # type: ignore[arg-type]
     if isinstance(one, str):  # a path
-        return Path(one).relative_to(folder) == Path(str(other)).relative_to(place)
+        return Path(one).relative_to(folder) == Path(str(other)).relative_to(output)
     return one == other
 
 

@@ -1,4 +1,4 @@
-"""Real faults, in processes of their own: killed, interrupted, without room, without memory, two at once."""
+"""Real faults in separate processes: killed, interrupted, disk full, out of memory, two at once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_kills(rounds: list[Found], count: int) -> None:
     assert any(one["first"] == -signal.SIGKILL for one in rounds), "control: somebody was killed"
 
 
-def test_kill_9_while_comparing(found: Found) -> None:
+def test_killed_while_comparing(found: Found) -> None:
     check_kills(found["kills=3"], 3)
 
 
@@ -103,12 +103,12 @@ def test_a_second_interrupt_ends_at_once(found: Found) -> None:
 
 
 def test_a_signal_while_fine_tuning(found: Found) -> None:
-    first, second, gap, half = found[f"stopped_tuning={signal.SIGTERM:d}"]
+    first, second, deviation, half = found[f"stopped_tuning={signal.SIGTERM:d}"]
     assert first["code"] == 143
     assert plain(first["err"]).endswith("--resume")
     assert "curve.json" not in half
     assert second["code"] == 0
-    assert gap <= 1e-6
+    assert deviation <= 1e-6
 
 
 @pytest.mark.parametrize("command", ["compare", "finetune", "eval", "export", "show", "probe"])
@@ -121,9 +121,9 @@ def test_no_file_has_room(found: Found, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["compare", "finetune", "show", "export"])
-@pytest.mark.parametrize("place", ["a file", "read only"])
-def test_a_folder_without_write_permission(found: Found, command: str, place: str) -> None:
-    one = found["read_only"].get(f"{command}: {place}")
+@pytest.mark.parametrize("path", ["a file", "read only"])
+def test_a_folder_without_write_permission(found: Found, command: str, path: str) -> None:
+    one = found["read_only"].get(f"{command}: {path}")
     if one is None:
         pytest.skip("only root can mount a file system for reading")
     assert one["code"] in (1, 2)
@@ -145,10 +145,10 @@ def test_a_disk_that_fills_up(found: Found) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", ["loop", "store a folder", "garbage", "cut"])
-def test_a_path_that_is_something_else(found: Found, place: str) -> None:
+@pytest.mark.parametrize("path", ["loop", "store a folder", "garbage", "cut"])
+def test_a_path_that_is_something_else(found: Found, path: str) -> None:
     """A link to itself, a folder or another program's bytes where the store should be: left as it was."""
-    one = found["odd"][place]
+    one = found["odd"][path]
     assert one["code"] == 1
     assert re.search("hoose another|[Mm]ove (it|the file) away", plain(one["err"]))
     assert one["after"] == one["before"]
@@ -177,7 +177,7 @@ def test_what_a_comparison_can_do_without(found: Found, lack: str) -> None:
 
 @pytest.mark.parametrize("command", ["compare", "finetune"])
 def test_two_at_once(found: Found, command: str) -> None:
-    """The one that came first ends well, the other is told; no cell is lost, and none measured by both."""
+    """The first one succeeds, the second gets an error; no cell is lost, and none measured by both."""
     first, second = found["two_writers"][command]
     assert first["code"] == 0
     assert second["code"] == 1
@@ -207,15 +207,15 @@ def test_standard_output_is_full() -> None:
 
 def test_closed_standard_output() -> None:
     """As with ``| head -1``."""
-    reading, writing = os.pipe()
-    os.close(reading)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "hf_posenc.cli", "list"], stdout=writing, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "hf_posenc.cli", "list"], stdout=write_end, stderr=subprocess.PIPE, text=True,
             check=False, env=environment(),
         )  # fmt: skip
     finally:
-        os.close(writing)
+        os.close(write_end)
     assert done.stderr == ""
 
 

@@ -1,4 +1,4 @@
-"""Results of several files: all new or all old; what the new ones do not replace, and what they must not touch."""
+"""Results of several files are replaced all at once; other files stay."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from hf_posenc.core.files.staged import (
     weight_file_of,
 )
 
-from .operations import host, patched, says
+from .operations import loaded_logits, patched, tiny_llama
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with staged(tmp_path) as beside:
-        (beside / "sub").mkdir()
-        (beside / "sub" / "a").write_text("new")
+    with staged(tmp_path) as stage:
+        (stage / "sub").mkdir()
+        (stage / "sub" / "a").write_text("new")
     assert {p.name for p in tmp_path.iterdir()} == {"notes.txt", "sub"}
     assert (tmp_path / "sub" / "a").read_text() == "new"
 
 
 def test_companions_of_the_old_result_go(tmp_path: Path) -> None:
     (tmp_path / "side").write_text("old")
-    with staged(tmp_path, companions=("side",)) as beside:
-        (beside / "a").write_text("new")
+    with staged(tmp_path, companions=("side",)) as stage:
+        (stage / "a").write_text("new")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_new_folder_is_gone_after_a_failure(tmp_path: Path) -> None:
     def failing() -> None:
-        with staged(tmp_path / "a" / "b") as beside:
-            (beside / "x").write_text("")
+        with staged(tmp_path / "a" / "b") as stage:
+            (stage / "x").write_text("")
             raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
@@ -52,10 +52,10 @@ def test_a_new_folder_is_gone_after_a_failure(tmp_path: Path) -> None:
 def test_opening_files_are_removed_first_and_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is killed in between finds a folder that does not open."""
     new, folder = tmp_path / "new", tmp_path / "folder"
-    for place in (new, folder):
-        place.mkdir()
+    for one in (new, folder):
+        one.mkdir()
         for name in ("config.json", "a", "model.safetensors", "curve.json"):
-            (place / name).write_text(place.name)
+            (one / name).write_text(one.name)
     seen = []
     replace = os.replace
 
@@ -78,10 +78,10 @@ def test_opening_files_are_removed_first_and_written_last(tmp_path: Path, monkey
 def test_a_failure_while_moving_puts_everything_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 5):
         new, folder = tmp_path / f"new{number}", tmp_path / f"folder{number}"
-        for place in (new, folder):
-            place.mkdir()
+        for one in (new, folder):
+            one.mkdir()
             for name in ("config.json", "a"):
-                (place / name).write_text(place.name)
+                (one / name).write_text(one.name)
         left, replace = [number], os.replace
 
         def failing(source: Path, target: Path, left: list[int] = left, replace=replace) -> None:
@@ -117,7 +117,7 @@ def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) ->
         patched(which).save_pretrained(tmp_path, max_shard_size=size)
         with torch.no_grad():
             expected = patched(which)(torch.arange(3, 23)[None]).logits
-        assert torch.equal(says(tmp_path), expected), f"result {which} in shards of {size}"
+        assert torch.equal(loaded_logits(tmp_path), expected), f"result {which} in shards of {size}"
 
 
 def test_the_method_follows_its_model(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_method_follows_its_model(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(model))
     again.save_pretrained(tmp_path / "pickled")
     assert not from_pretrained(tmp_path / "pickled").model.layers[0].mlp.up_proj.weight.any()
-    before = set(vars(host(0)))
+    before = set(vars(tiny_llama(0)))
     assert set(vars(unpatch_model(model))) == before
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions load for ever: the same scheme, the same logits, to the last digits of float32."""
+"""Checkpoints of earlier versions load with the same scheme and the same logits, to the last digits of float32."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LARGEST = 20 << 10
 SCHEMES = sorted(folder.name for folder in CHECKPOINTS.iterdir())
 
 
-def test_every_scheme_has_one() -> None:
-    own = {record["name"] for record in built_in_records()}
-    assert own <= set(SCHEMES), "run tests/golden/write.py"
+def test_every_scheme_has_a_golden_checkpoint() -> None:
+    built_in = {record["name"] for record in built_in_records()}
+    assert built_in <= set(SCHEMES), "run tests/golden/write.py"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_it_says_what_it_said(scheme: str, tmp_path: Path) -> None:
+def test_outputs_equal_the_stored_ones(scheme: str, tmp_path: Path) -> None:
     folder = CHECKPOINTS / scheme
     assert sum(file.stat().st_size for file in folder.iterdir()) <= LARGEST
     answer = load_file(folder / ANSWER)
@@ -44,13 +44,13 @@ def test_it_says_what_it_said(scheme: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["position_scheme"] == stored
 
 
-def test_a_scheme_is_what_makes_the_answer() -> None:
+def test_control_the_scheme_changes_the_outputs() -> None:
     """Control: under another scheme the same weights say something else."""
     answer = load_file(CHECKPOINTS / "alibi" / ANSWER)
     model = patch_model(unpatch_model(from_pretrained(CHECKPOINTS / "alibi", dtype=torch.float32)), "yarn", factor=4)
     with torch.no_grad():
-        gap = (model.eval()(answer["ids"]).logits - answer["logits"]).abs().max()
-    assert gap > 1e3 * LIMIT * answer["logits"].abs().max()
+        deviation = (model.eval()(answer["ids"]).logits - answer["logits"]).abs().max()
+    assert deviation > 1e3 * LIMIT * answer["logits"].abs().max()
 
 
 @pytest.mark.parametrize("version", [0, 2, 1.5, "1", None])

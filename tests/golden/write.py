@@ -1,4 +1,4 @@
-"""Write a tiny checkpoint for every scheme that has none yet, with what it answers: ``python tests/golden/write.py``.
+"""Write a tiny checkpoint for every scheme that has none yet, with its logits: ``python tests/golden/write.py``.
 
 What is there is never written again: checkpoints of today must load for ever. Delete a folder to have it made anew,
 which is a change of the format that its users will meet, too.
@@ -33,7 +33,7 @@ SMALL = {"dyn_bias": {"width": 16}, "deberta": {"span": 32, "buckets": 16}, "rel
 BESIDES = ("README.md", "generation_config.json")
 
 
-def host(kind: str, layers: int) -> PreTrainedModel:
+def base_model(kind: str, layers: int) -> PreTrainedModel:
     """Numbers that bfloat16 holds exactly, so that a file of half the size loses nothing."""
     torch.manual_seed(0)
     model = {"llama": llama, "gpt2": gpt2, "bert": bert}[kind](layers).eval()
@@ -84,7 +84,7 @@ def patched(scheme: str) -> PreTrainedModel:
     for factor, layers, kind in product((4, 1), (1, 4), ("llama", "gpt2", "bert")):
         torch.manual_seed(0)
         try:
-            model = patch_model(host(kind, layers), scheme, factor=factor, **SMALL.get(scheme, {}))
+            model = patch_model(base_model(kind, layers), scheme, factor=factor, **SMALL.get(scheme, {}))
         except PosEncError:
             continue
         perturb_parameters(model)

@@ -1,4 +1,4 @@
-"""Advice: sizes by hand, options by the papers' inequalities, and every printed line run on a live model."""
+"""Advice: memory by hand, options by the papers' inequalities, and every printed call run on a live model."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float
     """All claims end up among the recommendations, but for what changes nothing: a model of few, fast pairs, say."""
     advice = advise(tiny_llama(max_position_embeddings=trained), int(trained * factor) + 1)
     assert all("what this model does already" in why for why in advice.refused.values())
-    tried = {shown.scheme for shown in (*ZERO_SHOT, *WITH_TRAINING) if shown.host == "rotation"}
+    tried = {shown.scheme for shown in (*ZERO_SHOT, *WITH_TRAINING) if shown.kind == "rotation"}
     assert tried == {*schemes(advice), *advice.refused}
 
 
@@ -400,8 +400,8 @@ def test_claims_have_a_scheme_and_a_source() -> None:
     for shown in (*ZERO_SHOT, *WITHIN, *WITH_TRAINING):
         records = [scheme_record(name) for name in shown.scheme.split("+")]
         assert re.fullmatch(r"arXiv:\d{4}\.\d{5}|(github|kexue)\.\w+/[\w./-]+", shown.source)
-        host = {"rotation": "llama", "table": "bert" if shown.encoders else "gpt2"}[shown.host]
-        assert not any(record.unmet_needs(default_geometry(host)) for record in records)
+        base = {"rotation": "llama", "table": "bert" if shown.encoders else "gpt2"}[shown.kind]
+        assert not any(record.unmet_needs(default_geometry(base)) for record in records)
         assert shown in WITH_TRAINING or all(record.zero_shot for record in records)
 
 

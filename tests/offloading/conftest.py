@@ -1,4 +1,4 @@
-"""Nothing here runs without accelerate."""
+"""Skip this folder where accelerate is not installed."""
 
 from __future__ import annotations
 

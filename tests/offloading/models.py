@@ -1,4 +1,4 @@
-"""Contract models, their blocks by name, and device maps that split them."""
+"""Tiny models, their blocks by name, and device maps that split them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = {
 }
 SHARED = {"llama": "model.posenc", "gpt2": "transformer.posenc", "bert": "bert.posenc"}
 # Parameters that layers share, that each has, on the scheme itself and in its submodules, read in blocks, in the
-# embeddings, and beside keys.
+# embeddings, and with keys.
 LEARNED = ("t5", "shaw", "fire", "deberta", "fox", "rope+ssmax")
 
 
@@ -41,7 +41,7 @@ def seeded(model: PreTrainedModel, scheme: str, *, seed: int = 0) -> PreTrainedM
     return patch_model(model, scheme, factor=2)
 
 
-def reading(model: nn.Module) -> Tensor:
+def logits_of(model: nn.Module) -> Tensor:
     """What a model says of one text."""
     return forward(model, random_tokens(tiny_model("llama"), LENGTH, rows=2))
 

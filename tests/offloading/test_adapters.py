@@ -1,4 +1,4 @@
-"""A PEFT adapter on an offloaded model has values, or is refused: PEFT leaves it on the meta device without a word."""
+"""A PEFT adapter on an offloaded model gets values or is refused: PEFT leaves it on the meta device silently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelerate import cpu_offload, dispatch_model
 from hf_posenc import get_peft_model, load_peft_adapter
 from hf_posenc.errors import TrainingImpossible, UnsupportedModel
 
-from .models import device_map, patched, reading
+from .models import device_map, logits_of, patched
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -20,28 +20,28 @@ def lora(**more) -> peft.LoraConfig:
     return peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **more)
 
 
-def test_a_new_adapter_is_refused_and_the_model_is_as_it_was() -> None:
+def test_a_refused_new_adapter_leaves_the_model_unchanged() -> None:
     model = patched("llama", "t5")
-    before = reading(model)
+    before = logits_of(model)
     cpu_offload(model, "cpu")
     with pytest.raises(TrainingImpossible, match="Add the adapter first"):
         get_peft_model(model, lora())
-    assert torch.equal(reading(model), before)
+    assert torch.equal(logits_of(model), before)
     assert not hasattr(model, "peft_config")
 
 
-def test_a_new_adapter_beside_weights_that_are_not_offloaded_is_put_on(tmp_path: Path) -> None:
+def test_a_new_adapter_on_weights_that_are_not_offloaded(tmp_path: Path) -> None:
     model = patched("llama", "yarn")
     dispatch_model(model, device_map("llama", "cpu", "disk"), main_device="cpu", offload_dir=str(tmp_path))
-    before = reading(model)
-    assert not torch.allclose(reading(get_peft_model(model, lora(layers_to_transform=[0]))), before)
+    before = logits_of(model)
+    assert not torch.allclose(logits_of(get_peft_model(model, lora(layers_to_transform=[0]))), before)
 
 
-def test_an_adapter_goes_on_first_or_follows_a_device_map(tmp_path: Path) -> None:
+def test_an_adapter_is_added_before_offloading_or_with_a_device_map(tmp_path: Path) -> None:
     wrapped = get_peft_model(patched("llama", "t5"), lora())
-    want = reading(wrapped)
+    want = logits_of(wrapped)
     wrapped.save_pretrained(tmp_path / "adapter")
-    assert torch.equal(reading(cpu_offload(wrapped, "cpu") or wrapped), want)
+    assert torch.equal(logits_of(cpu_offload(wrapped, "cpu") or wrapped), want)
 
     offloaded = patched("llama", "t5")
     cpu_offload(offloaded, "cpu")
@@ -49,6 +49,6 @@ def test_an_adapter_goes_on_first_or_follows_a_device_map(tmp_path: Path) -> Non
         load_peft_adapter(offloaded, tmp_path / "adapter")
 
     mapped = patched("llama", "t5")
-    places = device_map("llama", "cpu", "disk", shared="cpu")
-    dispatch_model(mapped, places, main_device="cpu", offload_dir=str(tmp_path / "weights"))
-    assert torch.equal(reading(load_peft_adapter(mapped, tmp_path / "adapter")), want)
+    hf_device_map = device_map("llama", "cpu", "disk", shared="cpu")
+    dispatch_model(mapped, hf_device_map, main_device="cpu", offload_dir=str(tmp_path / "weights"))
+    assert torch.equal(logits_of(load_peft_adapter(mapped, tmp_path / "adapter")), want)

@@ -1,4 +1,4 @@
-"""Layers on two devices: whatever layers share, each finds on its own.
+"""Layers on two devices: each finds shared tensors on its own device.
 
 No second device is needed. Under `FakeTensorMode` tensors have shapes and devices and no values, and whatever would
 bring two devices together raises; ``lazy`` is a device type that every build of torch knows.

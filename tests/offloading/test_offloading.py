@@ -1,4 +1,4 @@
-"""Models whose weights accelerate keeps elsewhere, patched after or before that, read as they do in one piece."""
+"""Models offloaded by accelerate, before or after the patch, compute what they compute in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
 from hf_posenc.patches.offloading import offloads_of
 from hf_posenc.patches.placement import scheme_on
 
-from .models import LEARNED, SHARED, device_map, patched, reading, seeded
+from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
 
 CLOSE = {"rtol": 0.0, "atol": 1e-6}
 Way = Callable[[PreTrainedModel, str, Path], PreTrainedModel]
@@ -52,11 +52,11 @@ WAYS: dict[str, Way] = {
 @pytest.mark.parametrize("scheme", LEARNED[:3])
 def test_offloaded_after_the_patch(scheme: str, way: str, family: str, tmp_path: Path) -> None:
     model = patched(family, scheme)
-    whole = reading(model)
+    expected = logits_of(model)
     offloaded = WAYS[way](model, family, tmp_path)
-    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
-    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
-    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(tiny_model(family)), rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(offloaded), expected, **CLOSE)
+    torch.testing.assert_close(logits_of(offloaded), expected, **CLOSE)
+    torch.testing.assert_close(logits_of(unpatch_model(offloaded)), logits_of(tiny_model(family)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
@@ -65,46 +65,46 @@ def test_offloaded_after_the_patch(scheme: str, way: str, family: str, tmp_path:
 def test_offloaded_before_the_patch(scheme: str, way: str, family: str, tmp_path: Path) -> None:
     """What is drawn is the same, is offloaded as its neighbours are, and goes with the patch."""
     offloaded = seeded(WAYS[way](tiny_model(family), family, tmp_path), scheme)
-    whole = reading(seeded(tiny_model(family), scheme))
-    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
-    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    expected = logits_of(seeded(tiny_model(family), scheme))
+    torch.testing.assert_close(logits_of(offloaded), expected, **CLOSE)
+    torch.testing.assert_close(logits_of(offloaded), expected, **CLOSE)
     where = {weight.is_meta for name, weight in offloaded.named_parameters() if "posenc" in name}
     assert where == {"part": {False, True} if scheme == "fire" else {False}}.get(way, {True})
-    torch.testing.assert_close(reading(unpatch_model(offloaded)), reading(tiny_model(family)), rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(unpatch_model(offloaded)), logits_of(tiny_model(family)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("scheme", LEARNED[3:])
 def test_copies_and_removed_hooks(scheme: str, tmp_path: Path) -> None:
     model = patched("gpt2", scheme)
-    whole = reading(model)
+    expected = logits_of(model)
     offloaded = cpu_offload(model, execution_device="cpu")
     twin = copy.deepcopy(offloaded)
-    torch.testing.assert_close(reading(twin), whole, **CLOSE)
+    torch.testing.assert_close(logits_of(twin), expected, **CLOSE)
     remove_hook_from_submodules(offloaded)
-    torch.testing.assert_close(reading(offloaded), whole, **CLOSE)
+    torch.testing.assert_close(logits_of(offloaded), expected, **CLOSE)
     unpatch_model(offloaded)
-    torch.testing.assert_close(reading(offloaded), reading(tiny_model("gpt2")), rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(offloaded), logits_of(tiny_model("gpt2")), rtol=0, atol=0)
     assert all(weight.requires_grad for weight in offloaded.parameters())  # hooks made new ones
-    torch.testing.assert_close(reading(twin), whole, **CLOSE)
+    torch.testing.assert_close(logits_of(twin), expected, **CLOSE)
 
 
-def test_a_block_loads_what_was_added_to_it_and_forgets_it(tmp_path: Path) -> None:
+def test_a_block_loads_and_releases_added_parameters(tmp_path: Path) -> None:
     model = WAYS["blocks"](tiny_model("llama"), "llama", tmp_path)
     maps = {module: found.hook.weights_map for module, found in offloads_of(model).items()}
     seeded(model, "shaw")
     assert describe(model).proof.verdict == "deferred"  # no attention can be run without its block
     unpatch_model(model)
     assert all(found.hook.weights_map is maps[module] for module, found in offloads_of(model).items())
-    torch.testing.assert_close(reading(seeded(model, "t5")), reading(seeded(tiny_model("llama"), "t5")), **CLOSE)
+    torch.testing.assert_close(logits_of(seeded(model, "t5")), logits_of(seeded(tiny_model("llama"), "t5")), **CLOSE)
 
 
 @pytest.mark.parametrize("way", ["memory", "part"])
 @pytest.mark.parametrize("scheme", ["t5", "shaw"])
 def test_offloaded_models_are_saved_whole(scheme: str, way: str, tmp_path: Path) -> None:
     model = patched("llama", scheme)
-    whole = reading(model)
+    expected = logits_of(model)
     WAYS[way](model, "llama", tmp_path / "off").save_pretrained(tmp_path / "saved")
-    torch.testing.assert_close(reading(from_pretrained(tmp_path / "saved")), whole, rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(from_pretrained(tmp_path / "saved")), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("scheme", ["t5", "shaw", "sinusoidal"])
@@ -112,7 +112,7 @@ def test_offloaded_models_are_saved_whole(scheme: str, way: str, tmp_path: Path)
 def test_loaded_over_devices(where: str, scheme: str, tmp_path: Path) -> None:
     """A map written for the plain model does not name what the layers share."""
     model = patched("llama", scheme)
-    whole = reading(model)
+    expected = logits_of(model)
     model.save_pretrained(tmp_path / "saved")
     maps = {
         "auto": "auto",
@@ -120,15 +120,15 @@ def test_loaded_over_devices(where: str, scheme: str, tmp_path: Path) -> None:
         "unnamed": device_map("llama", "cpu", "disk"),
     }
     loaded = from_pretrained(tmp_path / "saved", device_map=maps[where], offload_folder=tmp_path / "off")
-    torch.testing.assert_close(reading(loaded), whole, **CLOSE)
-    torch.testing.assert_close(reading(loaded), whole, **CLOSE)
+    torch.testing.assert_close(logits_of(loaded), expected, **CLOSE)
+    torch.testing.assert_close(logits_of(loaded), expected, **CLOSE)
     assert describe(loaded).proof.verdict == "moved"
-    torch.testing.assert_close(reading(unpatch_model(loaded)), reading(tiny_model("llama")), rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(unpatch_model(loaded)), logits_of(tiny_model("llama")), rtol=0, atol=0)
 
 
-def test_somebody_elses_forward_is_still_refused() -> None:
+def test_a_foreign_forward_is_still_refused() -> None:
     """Under accelerate's, over it, or on another module that the patch replaces."""
-    under, over, beside = tiny_model("llama"), tiny_model("llama"), tiny_model("llama")
+    under, over, neighbour = tiny_model("llama"), tiny_model("llama"), tiny_model("llama")
     for model in (under, over):
         attention = model.model.layers[0].self_attn
         if model is under:
@@ -136,23 +136,23 @@ def test_somebody_elses_forward_is_still_refused() -> None:
         dispatch_model(model, {"": "cpu"}, force_hooks=True)
         if model is over:
             attention.forward = lambda *args, **call: None
-    beside.model.rotary_emb.forward = lambda *args, **call: None
-    for model in (under, over, beside):
+    neighbour.model.rotary_emb.forward = lambda *args, **call: None
+    for model in (under, over, neighbour):
         with pytest.raises(ForeignPatch):
             patch_model(model, "yarn", factor=2)
 
 
-def test_no_values_anywhere_are_said_to_be_missing() -> None:
+def test_weights_without_values_are_reported() -> None:
     model = patched("llama", "t5")
     model.model.posenc.to("meta")
     with pytest.raises(NoValues, match=r"'weight'.*meta device"):
-        reading(model)
+        logits_of(model)
 
 
-def test_a_model_in_one_piece_is_read_as_it_is() -> None:
+def test_control_a_model_that_is_not_offloaded() -> None:
     for scheme in (*LEARNED, "yarn", "alibi+window"):
-        whole = patched("llama", scheme).model.layers[0].self_attn.scheme
-        assert scheme_on(whole, torch.device("cpu")) is whole
+        expected = patched("llama", scheme).model.layers[0].self_attn.scheme
+        assert scheme_on(expected, torch.device("cpu")) is expected
 
 
 def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Path) -> None:
@@ -167,23 +167,23 @@ def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("family", "scheme", "whole"),
+    ("family", "scheme", "expected"),
     [
         ("llama", "sinusoidal", {"EmbeddingLlamaLayer", "LlamaDecoderLayer"}),
         ("llama", "t5", {"LlamaDecoderLayer"}),
         ("bert", "t5", {"UnboundedBertEmbeddings", "BertLayer"}),
     ],
 )
-def test_blocks_that_stay_whole_are_named_as_they_are(family: str, scheme: str, whole: set[str]) -> None:
+def test_blocks_that_stay_whole_are_named_as_they_are(family: str, scheme: str, expected: set[str]) -> None:
     """accelerate looks for these names when it splits a model, and FSDP when it wraps one."""
     model = tiny_model(family)
     before = model._no_split_modules
     seeded(model, scheme)
     names = {type(module).__name__ for module in model.modules()}
-    assert set(model._no_split_modules) == whole <= names
+    assert set(model._no_split_modules) == expected <= names
     found = infer_auto_device_map(model, max_memory={"cpu": "150KB"}, no_split_module_classes=model._no_split_modules)
-    blocks = [name for name, module in model.named_modules() if type(module).__name__ in whole]
+    blocks = [name for name, module in model.named_modules() if type(module).__name__ in expected]
     assert not [name for name in found if any(name.startswith(f"{block}.") for block in blocks)]
-    assert get_module_class_from_name(model, next(iter(whole - set(before)), next(iter(whole)))) is not None
+    assert get_module_class_from_name(model, next(iter(expected - set(before)), next(iter(expected)))) is not None
     unpatch_model(model)
     assert model._no_split_modules is before

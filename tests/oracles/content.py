@@ -1,4 +1,4 @@
-"""Biases of content: a block of rows without a model, and whole models whose layers have a bias of their own each."""
+"""References of content biases: a block of rows without a model, and whole models with a bias for each layer."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def with_layers(text: Positions, layers: list[OfLayer], **more: Any) -> OfConten
     return OfContent(text.seen, text.distance, layers=iter(layers), **more)
 
 
-def listening(model: Any) -> list[Tensor]:
+def attention_inputs(model: Any) -> list[Tensor]:
     """Fills with what each layer's attention reads, ``[L, width]``, while a formula runs on a copy of the model."""
-    heard: list[Tensor] = []
+    inputs: list[Tensor] = []
     for name, module in model.named_modules():
         if name.endswith(("q_proj", "c_attn", "self.query")):
-            module.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
-    return heard
+            module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    return inputs
 
 
 def free(model: str, length: int) -> Positions:
-    """A text without positions, as a host reads it."""
+    """A text without positions, as an unpatched model computes it."""
     return naive.both_ways(length) if model == "bert" else naive.causal(length)

@@ -1,6 +1,6 @@
-"""Three transformers and their positions from the definitions: dense, every pair at once, float64.
+"""Llama, GPT-2 and BERT and their positions from the definitions: dense, all pairs at once, float64.
 
-Attention is written out here; of the hosts only the weights and the layers that know no position (norms, projections,
+Attention is written out here; of the models only the weights and the layers that know no position (norms, projections,
 MLPs) are used. Nothing of the engine, the adapters or the schemes takes part.
 """
 
@@ -23,7 +23,7 @@ class Positions:
     """Everything position does in one text of L tokens.
 
     Attributes:
-        seen: who sees whom, ``[L, L]`` bool, rows are queries.
+        seen: the attention mask, ``[L, L]`` bool, rows are queries.
         distance: what the rotation is given, ``[L, L]``.
         frequencies: radians per token, ``[pairs]`` or one row a query ``[L, pairs]``; None where nothing is rotated.
         bias: added to the scaled scores, ``[heads, L, L]``.
@@ -75,8 +75,8 @@ def distances(length: int) -> Tensor:
 def rotated_scores(query: Tensor, key: Tensor, distance: Tensor, frequencies: Tensor) -> Tensor:
     """Re Σ_m q_m k*_m e^(i ω_m Δ), channels m and m + d/2 as the parts of one complex number."""
     angles = distance.double()[..., None] * (frequencies if frequencies.ndim == 1 else frequencies[:, None])
-    turn = torch.polar(torch.ones_like(angles), angles)
-    return torch.einsum("him,hjm,ijm->hij", as_complex(query), as_complex(key).conj(), turn).real
+    rotation = torch.polar(torch.ones_like(angles), angles)
+    return torch.einsum("him,hjm,ijm->hij", as_complex(query), as_complex(key).conj(), rotation).real
 
 
 def as_complex(x: Tensor) -> Tensor:

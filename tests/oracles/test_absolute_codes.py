@@ -1,4 +1,4 @@
-"""Integer, norm01 and binary codes: closed forms, their defects in figures, and what LayerNorm takes away of them."""
+"""Integer, norm01 and binary codes against closed forms, and the effect of LayerNorm on them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hf_posenc.schemes.absolute.norm01 import Norm01
 from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 from hf_posenc.schemes.base import Scheme
 
-from . import hosts, naive
-from .hosts import TRAINED, WIDTH
+from . import models, naive
+from .models import TRAINED, WIDTH
 
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
 ROUNDING = (
@@ -42,18 +42,18 @@ def digits(position: int, width: int = 8) -> list[int]:
 
 
 @given(st.integers(0, 10**5), st.integers(1, 1000), st.sampled_from([-0.5, 0.25, 2.0]))
-def test_integers_move_on_by_the_same_step(position: int, distance: int, alpha: float) -> None:
-    here, there = codes(Integer(hosts.geometry(), alpha=alpha), [position, position + distance])
+def test_integer_codes_grow_by_a_constant_step(position: int, distance: int, alpha: float) -> None:
+    here, there = codes(Integer(models.geometry(), alpha=alpha), [position, position + distance])
     assert torch.equal(there - here, torch.full((WIDTH,), alpha * distance, dtype=torch.float64))
 
 
 def test_integers_may_start_at_one() -> None:
-    assert codes(Integer(hosts.geometry()), [0, 3]).tolist() == [[0.0] * WIDTH, [3.0] * WIDTH]
-    assert codes(Integer(hosts.geometry(), start=1), [0, 3]).tolist() == [[1.0] * WIDTH, [4.0] * WIDTH]
+    assert codes(Integer(models.geometry()), [0, 3]).tolist() == [[0.0] * WIDTH, [3.0] * WIDTH]
+    assert codes(Integer(models.geometry(), start=1), [0, 3]).tolist() == [[1.0] * WIDTH, [4.0] * WIDTH]
 
 
 def test_random_directions_are_the_same_everywhere_and_not_constant() -> None:
-    one, two = (codes(Integer(hosts.geometry(), direction="random"), [1])[0] for _ in range(2))
+    one, two = (codes(Integer(models.geometry(), direction="random"), [1])[0] for _ in range(2))
     assert torch.equal(one, two)
     assert one.abs().tolist() == [1.0] * WIDTH
     assert abs(one.mean()) < 0.5
@@ -61,41 +61,41 @@ def test_random_directions_are_the_same_everywhere_and_not_constant() -> None:
 
 
 @pytest.mark.parametrize("name", ["integer", "norm01"])
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_learned_directions_learn(name: str, model: str) -> None:
-    build, _ = hosts.HOSTS[model]
+    build, _ = models.MODELS[model]
     patched = patch_model(build(), name, direction="learned", alpha=0.1)
     vector = scheme_of(patched).along.vector
     assert describe(patched).parameters_added == WIDTH
     assert 0.6 < vector.std() < 1.4
-    patched(hosts.text(TRAINED)[None]).logits.logsumexp(-1).sum().backward()
+    patched(models.text(TRAINED)[None]).logits.logsumexp(-1).sum().backward()
     assert vector.grad.isfinite().all()
     assert vector.grad.abs().max() > 0
 
 
-def test_a_step_means_something_else_in_every_text() -> None:
+def test_step_depends_on_the_text_length() -> None:
     """1/2 in a text of three tokens, 1/3 in one of four; with a fixed n the same in both."""
-    steps = [float(codes(Norm01(hosts.geometry()), range(n))[:, 0].diff()[0]) for n in (3, 4)]
+    steps = [float(codes(Norm01(models.geometry()), range(n))[:, 0].diff()[0]) for n in (3, 4)]
     assert steps == pytest.approx([1 / 2, 1 / 3])
-    fixed = [codes(Norm01(hosts.geometry(), n=11), range(n))[:, 0] for n in (3, 4)]
+    fixed = [codes(Norm01(models.geometry(), n=11), range(n))[:, 0] for n in (3, 4)]
     assert fixed[0].tolist() == pytest.approx([0.0, 0.1, 0.2])
     assert torch.equal(fixed[0], fixed[1][:3])
-    assert codes(Norm01(hosts.geometry()), [0]).tolist() == [[0.0] * WIDTH]  # N = 1
-    assert float(codes(Norm01(hosts.geometry(), alpha=3.0), range(5))[-1, 0]) == 3.0
+    assert codes(Norm01(models.geometry()), [0]).tolist() == [[0.0] * WIDTH]  # N = 1
+    assert float(codes(Norm01(models.geometry(), alpha=3.0), range(5))[-1, 0]) == 3.0
 
 
 def test_every_text_of_a_batch_has_its_own_length() -> None:
     """Padding on either side counts for nothing, documents in one row count for themselves."""
     rows = torch.tensor([[0, 0, 0, 1, 2, 3], [0, 1, 2, 2, 2, 2], [0, 1, 0, 1, 2, 3]])
-    share = Norm01(hosts.geometry()).embed(rows)[..., 0]
+    share = Norm01(models.geometry()).embed(rows)[..., 0]
     assert share[0, 2:].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert share[1, :3].tolist() == pytest.approx([0, 1 / 2, 1])
     assert share[2].tolist() == pytest.approx([0, 1, 0, 1 / 3, 2 / 3, 1])
 
 
 def test_norm01_refuses_to_continue_a_text() -> None:
-    ids = hosts.text(6)[None]
-    model = patch_model(hosts.llama(), "norm01")
+    ids = models.text(6)[None]
+    model = patch_model(models.llama(), "norm01")
     with pytest.raises(NeedsWholeText):
         model.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0)
     read_anew = model.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0, use_cache=False)
@@ -106,67 +106,67 @@ def test_norm01_refuses_to_continue_a_text() -> None:
     model(ids, past_key_values=counting)
     with pytest.raises(NeedsWholeText, match="6 tokens are cached"):
         model(ids[:, :1], past_key_values=counting)
-    fixed = patch_model(hosts.llama(), "norm01", n=TRAINED)
+    fixed = patch_model(models.llama(), "norm01", n=TRAINED)
     outputs = [
         fixed.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0, use_cache=c) for c in (True, False)
     ]
     assert torch.equal(*outputs)
 
 
-def test_binary_digits_as_they_are_written() -> None:
-    scheme = Binary(hosts.geometry(), width=8, msb_first=True)
+def test_binary_digits_have_the_least_significant_first() -> None:
+    scheme = Binary(models.geometry(), width=8, msb_first=True)
     assert codes(scheme, [252])[0, :8].tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
     assert codes(scheme, range(256))[:, :8].tolist() == [digits(p) for p in range(256)]
-    lowest_first = codes(Binary(hosts.geometry(), width=8), range(256))
+    lowest_first = codes(Binary(models.geometry(), width=8), range(256))
     assert lowest_first[:, :8].tolist() == [digits(p)[::-1] for p in range(256)]
     assert not lowest_first[:, 8:].any()
-    signed = codes(Binary(hosts.geometry(), width=8, values="pm1", alpha=0.5), range(256))
+    signed = codes(Binary(models.geometry(), width=8, values="pm1", alpha=0.5), range(256))
     assert torch.equal(signed[:, :8], lowest_first[:, :8] - 0.5)
     assert not signed[:, 8:].any()
 
 
 @given(st.integers(0, 2**31 - 2))
-def test_binary_codes_name_their_position(position: int) -> None:
-    code = codes(Binary(hosts.geometry()), [position])[0]
-    assert sum(int(bit) << place for place, bit in enumerate(code.tolist())) == position
+def test_binary_codes_encode_their_position(position: int) -> None:
+    code = codes(Binary(models.geometry()), [position])[0]
+    assert sum(int(bit) << bit_index for bit_index, bit in enumerate(code.tolist())) == position
 
 
 def test_binary_codes_jump() -> None:
     """Neighbours may differ in one digit or in all; sinusoids, their smooth relative, never by more than so much."""
-    code = codes(Binary(hosts.geometry()), range(9))
+    code = codes(Binary(models.geometry()), range(9))
     assert (code[6] != code[7]).sum() == 1
     assert (code[7] != code[8]).sum() == 4
-    smooth = codes(Sinusoidal(hosts.geometry()), range(1025)).diff(dim=0).square().sum(-1)
-    jumps = codes(Binary(hosts.geometry()), range(1025)).diff(dim=0).square().sum(-1)
+    smooth = codes(Sinusoidal(models.geometry()), range(1025)).diff(dim=0).square().sum(-1)
+    jumps = codes(Binary(models.geometry()), range(1025)).diff(dim=0).square().sum(-1)
     assert smooth.max() / smooth.min() < 1.01
     assert jumps.max() / jumps.min() == 11
 
 
 @pytest.mark.parametrize(("scheme", "moves"), [(Sinusoidal, True), (Integer, False), (Binary, False)])
-def test_which_codes_a_matrix_moves_on(scheme: type[Scheme], moves: bool) -> None:
+def test_shifts_that_a_matrix_reproduces(scheme: type[Scheme], moves: bool) -> None:
     """Whether some M has code(p + 3) = M code(p) at all p: for sinusoids a rotation; integers need an offset too."""
-    code = codes(scheme(hosts.geometry(width=16)), range(64))
+    code = codes(scheme(models.geometry(width=16)), range(64))
     residual = code[3:] - code[:-3] @ torch.linalg.lstsq(code[:-3], code[3:], driver="gelsd").solution
     assert (residual.abs().max() < 1e-5) == moves
 
 
-def test_binary_refuses_what_it_cannot_write() -> None:
-    scheme = Binary(hosts.geometry(), width=5)
+def test_binary_refuses_positions_beyond_its_digits() -> None:
+    scheme = Binary(models.geometry(), width=5)
     assert scheme.longest == 32
     with pytest.raises(PositionOutOfTable, match="Position 32 is past the 32 positions"):
         codes(scheme, [32])
     with pytest.raises(OptionOutOfRange, match="ends after 64 positions"):
-        patch_model(hosts.gpt2(), "binary", width=6, factor=4)
+        patch_model(models.gpt2(), "binary", width=6, factor=4)
     with pytest.raises(OptionOutOfRange, match="at most the model's 64 channels, got 65"):
-        Binary(hosts.geometry(), width=65)
-    assert Binary(hosts.geometry(width=4)).longest == 16
-    assert Binary(hosts.geometry()).longest is None
+        Binary(models.geometry(), width=65)
+    assert Binary(models.geometry(width=4)).longest == 16
+    assert Binary(models.geometry()).longest is None
 
 
 @pytest.mark.parametrize("name", ["integer", "norm01", "binary"])
-def test_codes_of_nothing_are_refused(name: str) -> None:
+def test_empty_codes_are_refused(name: str) -> None:
     with pytest.raises(OptionOutOfRange, match="alpha must not be 0"):
-        patch_model(hosts.llama(), name, alpha=0.0)
+        patch_model(models.llama(), name, alpha=0.0)
 
 
 CASES: list[tuple[str, dict[str, Any], Tensor]] = [
@@ -176,25 +176,25 @@ CASES: list[tuple[str, dict[str, Any], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize(("name", "options", "code"), CASES, ids=[name for name, *_ in CASES])
 def test_whole_models(name: str, options: dict[str, Any], code: Tensor, model: str) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), FREE[model](LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), FREE[model](LENGTH)
     expected = formula(build(), ids, replace(text, code=code.double()))
     patched = patch_model(build(), name, factor=3, **options)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize("name", ["integer", "norm01"])
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_layer_norm_takes_a_constant_direction_away(name: str, model: str) -> None:
     """GPT-2 and BERT never see the textbooks' code: their first norm subtracts it. Llama's RMSNorm does not."""
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(TRAINED)
-    without = hosts.logits(patch_model(build(), "none"), ids)
-    ones = (hosts.logits(patch_model(build(), name), ids) - without).abs().max()
-    signs = (hosts.logits(patch_model(build(), name, direction="random"), ids) - without).abs().max()
+    build, _ = models.MODELS[model]
+    ids = models.text(TRAINED)
+    without = models.logits(patch_model(build(), "none"), ids)
+    ones = (models.logits(patch_model(build(), name), ids) - without).abs().max()
+    signs = (models.logits(patch_model(build(), name, direction="random"), ids) - without).abs().max()
     assert signs > 0.1  # control: not constant, and seen by all
     if model == "llama":
         assert ones > 0.1

@@ -20,13 +20,13 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.bias.slopes import code_slopes, geometric_slopes
 
-from . import hosts, naive
+from . import models, naive
 
 HEADS = [1, 2, 6, 8, 12, 16, 20]
 
 
 def key_bias(heads: int, positions: Tensor, **options: object) -> Tensor:
-    scheme = ALiBi(hosts.geometry(heads=heads), **options)
+    scheme = ALiBi(models.geometry(heads=heads), **options)
     bias = scheme.bias(PositionContext(positions, positions, causal=True, contiguous=True))
     assert isinstance(bias, KeyBias)
     return bias.values
@@ -58,15 +58,15 @@ def test_left_padding_counts_real_tokens_as_bloom() -> None:
 
 
 @pytest.mark.parametrize("heads", [6, 12, 20])
-def test_plain_geometric_slopes_are_others(heads: int) -> None:
+def test_control_plain_geometric_slopes_differ(heads: int) -> None:
     """Control: the two rules agree on powers of two only."""
     positions = torch.arange(50)[None]
     assert spread(key_bias(heads, positions) - key_bias(heads, positions, slopes="geometric")) > 1.0
     assert spread(key_bias(8, positions) - key_bias(8, positions, slopes="geometric")) == 0.0
 
 
-def test_both_sides_the_distance_counts() -> None:
-    scheme = ALiBi(hosts.geometry(heads=4, causal=False))
+def test_encoders_use_the_absolute_distance() -> None:
+    scheme = ALiBi(models.geometry(heads=4, causal=False))
     positions = torch.arange(30)[None]
     bias = scheme.bias(PositionContext(positions, positions, causal=False, contiguous=True))
     assert isinstance(bias, ToeplitzBias)
@@ -77,7 +77,7 @@ def test_both_sides_the_distance_counts() -> None:
     assert torch.equal(matrix, matrix.mT)
 
 
-def test_near_keys_keep_their_digits_far_out() -> None:
+def test_near_keys_keep_precision_at_large_positions() -> None:
     """The steps between the newest keys are exact at 10⁶ tokens; counted from the first key they would not be."""
     length = 10**6
     positions = torch.arange(length)[None]
@@ -98,7 +98,7 @@ def test_a_list_must_fit_the_heads() -> None:
     assert torch.equal(values[0, 0].diff(), torch.ones(2, dtype=values.dtype))
     assert not values[0, 1].any()
     with pytest.raises(OptionOutOfRange, match="4 heads, got 2"):
-        ALiBi(hosts.geometry(heads=4), slopes=[1.0, 0.5])
+        ALiBi(models.geometry(heads=4), slopes=[1.0, 0.5])
 
 
 def whole_bloom(heads: int) -> BloomForCausalLM:
@@ -168,11 +168,11 @@ def asymmetric(heads: int, length: int) -> Tensor:
 
 
 def test_half_the_heads_look_back_and_half_ahead() -> None:
-    ids, text = hosts.text(70), naive.both_ways(70)
-    patched = patch_model(hosts.bert(), "alibi", bidirectional="asymmetric", target_length=70)
-    expected = naive.bert(hosts.bert(), ids, replace(text, bias=asymmetric(hosts.HEADS, 70)))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
-    mirrored = naive.bert(hosts.bert(), ids, replace(text, bias=asymmetric(hosts.HEADS, 70).mT))  # control
+    ids, text = models.text(70), naive.both_ways(70)
+    patched = patch_model(models.bert(), "alibi", bidirectional="asymmetric", target_length=70)
+    expected = naive.bert(models.bert(), ids, replace(text, bias=asymmetric(models.HEADS, 70)))
+    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
+    mirrored = naive.bert(models.bert(), ids, replace(text, bias=asymmetric(models.HEADS, 70).mT))  # control
     assert (mirrored - expected).abs().max() > 1e-2
 
 
@@ -185,16 +185,16 @@ def test_half_the_heads_look_back_and_half_ahead() -> None:
 )
 def test_sides_without_a_definition_are_refused(options: dict, geometry: dict, message: str) -> None:
     with pytest.raises(OptionOutOfRange, match=message):
-        ALiBi(hosts.geometry(**geometry), **options)
+        ALiBi(models.geometry(**geometry), **options)
 
 
 def test_left_only_has_no_source() -> None:
     with pytest.raises(OptionOutOfRange, match="'symmetric' or 'asymmetric'"):
-        patch_model(hosts.bert(), "alibi", bidirectional="left_only")
+        patch_model(models.bert(), "alibi", bidirectional="left_only")
 
 
 def test_learned_slopes_start_as_released_and_stay_positive() -> None:
-    scheme = ALiBi(hosts.geometry(heads=12), slopes="learned")
+    scheme = ALiBi(models.geometry(heads=12), slopes="learned")
     positions = torch.arange(50)[None]
     ctx = PositionContext(positions, positions, causal=True, contiguous=True)
     assert torch.allclose(scheme.bias(ctx).values, key_bias(12, positions), rtol=1e-6)
@@ -208,18 +208,18 @@ def test_learned_slopes_start_as_released_and_stay_positive() -> None:
 def test_learned_slopes_in_a_model() -> None:
     """Trained slopes are what all layers use, on either side of an encoder and in a decoder."""
     for model, free in (("llama", naive.causal), ("bert", naive.both_ways)):
-        build, formula = hosts.HOSTS[model]
-        ids, text = hosts.text(70), free(70)
+        build, formula = models.MODELS[model]
+        ids, text = models.text(70), free(70)
         patched = patch_model(build(), "alibi", slopes="learned", interpolate=2.0, target_length=70)
         torch.nn.init.normal_(scheme_of(patched).log_slopes)
         slopes = scheme_of(patched).log_slopes.detach().double().exp() / 2
         expected = formula(build(), ids, replace(text, bias=-slopes[:, None, None] * text.distance.abs()))
-        assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+        assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
 
 
 def test_distances_of_regions_are_not_those_of_keys() -> None:
     """Where a remap moves tokens, a key has no bias of its own any more."""
-    scheme, positions = ALiBi(hosts.geometry(heads=2), slopes=[0.5, 0.25]), torch.arange(9)[None]
+    scheme, positions = ALiBi(models.geometry(heads=2), slopes=[0.5, 0.25]), torch.arange(9)[None]
     bias = scheme.bias(PositionContext(positions, positions, causal=True, contiguous=True, remapped=True))
     assert isinstance(bias, ToeplitzBias)
     assert torch.equal(
@@ -230,7 +230,7 @@ def test_distances_of_regions_are_not_those_of_keys() -> None:
 def test_bfloat16_models_keep_float32_biases() -> None:
     """In bfloat16, with slope 1/256, the keys of 32k tokens would share 1153 values, wrong by up to a quarter."""
     length, slope = 2**15, 2.0**-8
-    scheme = ALiBi(hosts.geometry(heads=1), slopes=[slope]).to(torch.bfloat16)
+    scheme = ALiBi(models.geometry(heads=1), slopes=[slope]).to(torch.bfloat16)
     positions = torch.arange(length)[None]
     values = scheme.bias(PositionContext(positions, positions, causal=True, contiguous=True)).values[0, 0]
     exact = slope * positions[0].double()
@@ -241,6 +241,6 @@ def test_bfloat16_models_keep_float32_biases() -> None:
 
 
 @pytest.mark.parametrize("rule", [code_slopes, geometric_slopes])
-def test_eight_heads_halve_eight_times(rule: Callable[[int], list[float]]) -> None:
+def test_slopes_of_eight_heads(rule: Callable[[int], list[float]]) -> None:
     """The example of the paper's section 3."""
     assert rule(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]

@@ -1,4 +1,4 @@
-"""Rotations of several coordinates: Qwen's, a grid's, and pictures read by BERT."""
+"""Rotations of several coordinates: Qwen2-VL's, grids, and images in BERT."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.mrope import MRoPE
 from hf_posenc.schemes.rotary.rope_nd import AxialRoPE
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from . import models, naive
+from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import rope
 
 LAYOUTS: list[Layout] = ["half", "interleaved"]
@@ -36,37 +36,39 @@ LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp soft
 
 
 @dataclass(frozen=True)
-class Placed(naive.Positions):
+class AxialPositions(naive.Positions):
     """Pair m of a token turns by ``frequencies[m] · places[token, axes[m]]``."""
 
-    places: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    coordinates: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     axes: tuple[int, ...] = ()
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         groups = query.shape[0] // key.shape[0]
         key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-        angles = self.places.double()[:, list(self.axes)] * self.frequencies
-        turn = torch.polar(torch.ones_like(angles), angles)
-        q, k = naive.as_complex(query) * turn, naive.as_complex(key) * turn
+        angles = self.coordinates.double()[:, list(self.axes)] * self.frequencies
+        rotation = torch.polar(torch.ones_like(angles), angles)
+        q, k = naive.as_complex(query) * rotation, naive.as_complex(key) * rotation
         scores = torch.einsum("him,hjm->hij", q, k.conj()).real / math.sqrt(query.shape[-1])
         return (scores.masked_fill(~self.seen, -math.inf).softmax(-1) @ value).transpose(0, 1).flatten(1)
 
 
-def placed(text: naive.Positions, places: Tensor, frequencies: Tensor, axes: tuple[int, ...]) -> Placed:
-    return Placed(text.seen, text.distance, frequencies=frequencies, places=places, axes=axes)
+def at_coordinates(
+    text: naive.Positions, coordinates: Tensor, frequencies: Tensor, axes: tuple[int, ...]
+) -> AxialPositions:
+    return AxialPositions(text.seen, text.distance, frequencies=frequencies, coordinates=coordinates, axes=axes)
 
 
 def film(length: int) -> Tensor:
     """Text, then a film of two frames of 2 × 3, then text: coordinates ``[3, 1, length]``."""
     frames = [(t + 5, h + 5, w + 5) for t in range(2) for h in range(2) for w in range(3)]
-    places = [(p, p, p) for p in range(5)] + frames
-    places += [(p + 8, p + 8, p + 8) for p in range(length - len(places))]
-    return torch.tensor(places).T[:, None]
+    coordinates = [(p, p, p) for p in range(5)] + frames
+    coordinates += [(p + 8, p + 8, p + 8) for p in range(length - len(coordinates))]
+    return torch.tensor(coordinates).T[:, None]
 
 
-def logits_at(model: Any, ids: Tensor, places: Tensor) -> Tensor:
+def logits_at(model: Any, ids: Tensor, coordinates: Tensor) -> Tensor:
     with torch.no_grad():
-        return model(ids[None], position_ids=places).logits[0].double()
+        return model(ids[None], position_ids=coordinates).logits[0].double()
 
 
 def vectors(length: int, head_dim: int) -> Tensor:
@@ -83,22 +85,22 @@ def qwen(kind: type[Any], embedding: type[Any], head_dim: int, section: tuple[in
 def test_mrope_equals_qwen(head_dim: int, interleaved: bool) -> None:
     """Qwen2-VL's sections one after another, Qwen3-VL's interleaved, at the defaults and at others."""
     old, new = (Qwen2VLTextConfig, Qwen2VLRotaryEmbedding), (Qwen3VLTextConfig, Qwen3VLTextRotaryEmbedding)
-    geometry, places, x = hosts.geometry(head_dim=head_dim), film(30), vectors(30, head_dim)
+    geometry, coordinates, x = models.geometry(head_dim=head_dim), film(30), vectors(30, head_dim)
     half = head_dim // 2
     for section in (None, (half - 2 * (half // 4), half // 4, half // 4), (half - half // 4, half // 4, 0)):
         scheme = MRoPE(geometry, section=section, interleaved=interleaved)
-        cos, sin = qwen(*(new if interleaved else old), head_dim, scheme.section)(x, places)
+        cos, sin = qwen(*(new if interleaved else old), head_dim, scheme.section)(x, coordinates)
         theirs, _ = apply_rotary_pos_emb(x, x, cos, sin)
-        turn = table(scheme.rotation(), scheme.coordinates(places[0], places.movedim(0, -1)))
-        assert (rotate(x, scheme.rotation(), turn) - theirs).abs().max() < 1e-5  # their angles are float32
-        plain = table(scheme.rotation(), scheme.coordinates(places[0], None))
+        rotation = table(scheme.rotation(), scheme.coordinates(coordinates[0], coordinates.movedim(0, -1)))
+        assert (rotate(x, scheme.rotation(), rotation) - theirs).abs().max() < 1e-5  # their angles are float32
+        plain = table(scheme.rotation(), scheme.coordinates(coordinates[0], None))
         assert (rotate(x, scheme.rotation(), plain) - theirs).abs().max() > 1e-3  # control: read as text
 
 
 def test_default_sections_are_the_published_ones() -> None:
-    assert MRoPE(hosts.geometry(head_dim=128)).section == (16, 24, 24)
-    assert MRoPE(hosts.geometry(head_dim=128), interleaved=True).section == (24, 20, 20)
-    assert sum(MRoPE(hosts.geometry(head_dim=10)).section) == 5
+    assert MRoPE(models.geometry(head_dim=128)).section == (16, 24, 24)
+    assert MRoPE(models.geometry(head_dim=128), interleaved=True).section == (24, 20, 20)
+    assert sum(MRoPE(models.geometry(head_dim=10)).section) == 5
 
 
 def test_llama_becomes_qwen2_vl() -> None:
@@ -108,7 +110,12 @@ def test_llama_becomes_qwen2_vl() -> None:
         num_key_value_heads=KV_HEADS, vocab_size=VOCABULARY, max_position_embeddings=TRAINED, rms_norm_eps=1e-6,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
     )  # fmt: skip
-    theirs, llama, ids, places = Qwen2VLTextModel(config).eval(), hosts.llama(), hosts.text(TRAINED), film(TRAINED)
+    theirs, llama, ids, coordinates = (
+        Qwen2VLTextModel(config).eval(),
+        models.llama(),
+        models.text(TRAINED),
+        film(TRAINED),
+    )
     missing, unused = theirs.load_state_dict(llama.model.state_dict(), strict=False)
     assert not unused
     assert all(name.endswith("proj.bias") for name in missing)
@@ -116,46 +123,46 @@ def test_llama_becomes_qwen2_vl() -> None:
         if name in missing:
             torch.nn.init.zeros_(weight)
     with torch.no_grad():
-        expected = llama.lm_head(theirs(ids[None], position_ids=places).last_hidden_state)[0]
+        expected = llama.lm_head(theirs(ids[None], position_ids=coordinates).last_hidden_state)[0]
     patched = patch_model(llama, "mrope", section=[2, 3, 3])
-    assert (logits_at(patched, ids, places) - expected).abs().max() <= LIMIT
-    assert (hosts.logits(patched, ids) - expected).abs().max() > 100 * LIMIT  # control: read as text
+    assert (logits_at(patched, ids, coordinates) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() > 100 * LIMIT  # control: read as text
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_mrope_of_text_is_rope(interleaved: bool) -> None:
-    ids = hosts.text(2 * TRAINED)
-    stock = hosts.logits(hosts.llama(), ids)
-    patched = patch_model(hosts.llama(), "mrope", interleaved=interleaved)
-    assert (hosts.logits(patched, ids) - stock).abs().max() < 1e-5
+    ids = models.text(2 * TRAINED)
+    stock = models.logits(models.llama(), ids)
+    patched = patch_model(models.llama(), "mrope", interleaved=interleaved)
+    assert (models.logits(patched, ids) - stock).abs().max() < 1e-5
     as_text = torch.arange(2 * TRAINED).expand(3, 1, -1)
     assert (logits_at(patched, ids, as_text) - stock).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_mrope_in_every_model(model: str) -> None:
     """Coordinates given by the caller, against the formula."""
-    build, formula = hosts.HOSTS[model]
-    ids, places = hosts.text(TRAINED), film(TRAINED)
+    build, formula = models.MODELS[model]
+    ids, coordinates = models.text(TRAINED), film(TRAINED)
     free = (naive.both_ways if model == "bert" else naive.causal)(TRAINED)
     axes = (0, 0, 1, 1, 1, 2, 2, 2)
-    expected = formula(build(), ids, placed(free, places[:, 0].T, rope(HEAD_DIM), axes))
-    ours = logits_at(patch_model(build(), "mrope"), ids, places)
+    expected = formula(build(), ids, at_coordinates(free, coordinates[:, 0].T, rope(HEAD_DIM), axes))
+    ours = logits_at(patch_model(build(), "mrope"), ids, coordinates)
     assert (ours - expected).abs().max() <= LIMIT
-    moved = formula(build(), ids, placed(free, places[:, 0].T, rope(HEAD_DIM), axes[::-1]))  # control
+    moved = formula(build(), ids, at_coordinates(free, coordinates[:, 0].T, rope(HEAD_DIM), axes[::-1]))  # control
     assert (moved - expected).abs().max() > 100 * LIMIT
 
 
 def test_decoding_at_given_coordinates() -> None:
     """A cached text goes on at the coordinates of each call."""
-    ids, places = hosts.text(TRAINED), film(TRAINED)
-    patched = patch_model(hosts.llama(), "mrope")
-    whole = logits_at(patched, ids, places)
+    ids, coordinates = models.text(TRAINED), film(TRAINED)
+    patched = patch_model(models.llama(), "mrope")
+    whole = logits_at(patched, ids, coordinates)
     with torch.no_grad():
-        first = patched(ids[None, :20], position_ids=places[..., :20], use_cache=True)
+        first = patched(ids[None, :20], position_ids=coordinates[..., :20], use_cache=True)
         pieces, cache = [first.logits[0]], first.past_key_values
         for n in range(20, TRAINED):
-            step = patched(ids[None, n : n + 1], position_ids=places[..., n : n + 1], past_key_values=cache)
+            step = patched(ids[None, n : n + 1], position_ids=coordinates[..., n : n + 1], past_key_values=cache)
             pieces.append(step.logits[0])
     assert (torch.cat(pieces) - whole).abs().max() <= LIMIT
 
@@ -166,18 +173,18 @@ def test_axial_equals_qwen2_vl_vision() -> None:
     scaling = {"rope_type": "axial", "rope_theta": base}
     config = Qwen2VLVisionConfig(embed_dim=2 * head_dim, num_heads=2, rope_parameters=scaling)
     config.head_dim = head_dim
-    places = torch.stack((torch.arange(12) // 4, torch.arange(12) % 4))  # [axes, token]
+    coordinates = torch.stack((torch.arange(12) // 4, torch.arange(12) % 4))  # [axes, token]
     x = vectors(12, head_dim)
-    cos, sin = Qwen2VLVisionRotaryEmbedding(config)(x, places.T)
+    cos, sin = Qwen2VLVisionRotaryEmbedding(config)(x, coordinates.T)
     theirs, _ = apply_rotary_pos_emb_vision(x[0].transpose(0, 1), x[0].transpose(0, 1), cos, sin)
-    scheme = AxialRoPE(hosts.geometry(head_dim=head_dim), base=base, grid=[3, 4])
-    turn = table(scheme.rotation(), scheme.coordinates(torch.arange(12)[None], None))
-    assert (rotate(x, scheme.rotation(), turn)[0].transpose(0, 1) - theirs).abs().max() < 1e-5
+    scheme = AxialRoPE(models.geometry(head_dim=head_dim), base=base, grid=[3, 4])
+    rotation = table(scheme.rotation(), scheme.coordinates(torch.arange(12)[None], None))
+    assert (rotate(x, scheme.rotation(), rotation)[0].transpose(0, 1) - theirs).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_single_row_is_rope_on_half_the_channels(layout: Layout) -> None:
-    scheme = AxialRoPE(hosts.geometry(), base=10_000.0, grid=[1, 20], layout=layout)
+    scheme = AxialRoPE(models.geometry(), base=10_000.0, grid=[1, 20], layout=layout)
     x, positions = vectors(20, HEAD_DIM), torch.arange(20)[None]
     ours = rotate(x, scheme.rotation(), table(scheme.rotation(), scheme.coordinates(positions, None)))
     second = [*range(4, 8), *range(12, 16)] if layout == "half" else [*range(8, 16)]
@@ -188,27 +195,27 @@ def test_a_single_row_is_rope_on_half_the_channels(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "position", "place"),
+    ("grid", "position", "coordinate"),
     [([3, 4], 7, [1, 3]), ([3, 4], 13, [3, 1]), ([2, 3, 5], 29, [1, 2, 4]), ([9], 11, [11])],
 )
-def test_grids_unfold_row_by_row(grid: list[int], position: int, place: list[int]) -> None:
-    scheme = AxialRoPE(hosts.geometry(), axes=len(grid), grid=grid)
-    assert scheme.coordinates(torch.tensor([[position]]), None).tolist() == [[place]]
+def test_grids_are_flattened_row_by_row(grid: list[int], position: int, coordinate: list[int]) -> None:
+    scheme = AxialRoPE(models.geometry(), axes=len(grid), grid=grid)
+    assert scheme.coordinates(torch.tensor([[position]]), None).tolist() == [[coordinate]]
 
 
 @pytest.mark.parametrize(("trained", "axes", "side"), [(32, 2, 6), (36, 2, 6), (37, 2, 7), (8, 3, 2), (1000, 3, 10)])
 def test_default_grid_holds_the_trained_length(trained: int, axes: int, side: int) -> None:
-    assert AxialRoPE(hosts.geometry(trained=trained), axes=axes).grid == (side,) * axes
+    assert AxialRoPE(models.geometry(trained=trained), axes=axes).grid == (side,) * axes
 
 
 def test_scores_depend_on_both_differences_alone() -> None:
-    scheme = AxialRoPE(hosts.geometry())
+    scheme = AxialRoPE(models.geometry())
     q, k = vectors(2, HEAD_DIM)[:, :, :1], vectors(2, HEAD_DIM)[:, :, 1:]
 
     def score(query: tuple[int, int], key: tuple[int, int]) -> Tensor:
         rotated = [
-            rotate(x, scheme.rotation(), table(scheme.rotation(), torch.tensor([[place]])))
-            for x, place in ((q, query), (k, key))
+            rotate(x, scheme.rotation(), table(scheme.rotation(), torch.tensor([[coordinate]])))
+            for x, coordinate in ((q, query), (k, key))
         ]
         return (rotated[0] * rotated[1]).sum(-1)
 
@@ -217,22 +224,22 @@ def test_scores_depend_on_both_differences_alone() -> None:
     assert not torch.allclose(score((5, 3), (1, 7)), score((6, 3), (1, 7)), atol=1e-2)  # control
 
 
-def test_bert_reads_a_picture() -> None:
+def test_bert_with_axial_positions_of_an_image() -> None:
     """Patches as ``inputs_embeds``; grid coordinates by the scheme or by the caller; against the formula."""
     height, width = 5, 6
-    bert = hosts.bert()
-    ids = hosts.text(height * width)  # each token's embedding stands for the embedding of a patch
+    bert = models.bert()
+    ids = models.text(height * width)  # each token's embedding stands for the embedding of a patch
     patches = bert.bert.embeddings.word_embeddings(ids)[None].detach()
-    places = torch.tensor([(h, w) for h in range(height) for w in range(width)])
+    coordinates = torch.tensor([(h, w) for h in range(height) for w in range(width)])
     frequencies = torch.cat((rope(HEAD_DIM // 2, 100.0),) * 2)
-    picture = placed(naive.both_ways(len(ids)), places, frequencies, (0,) * 4 + (1,) * 4)
-    expected = naive.bert(hosts.bert(), ids, picture)
+    image_text = at_coordinates(naive.both_ways(len(ids)), coordinates, frequencies, (0,) * 4 + (1,) * 4)
+    expected = naive.bert(models.bert(), ids, image_text)
     patched = patch_model(bert, "rope_nd", grid=[height, width])
     with torch.no_grad():
         by_grid = patched(inputs_embeds=patches).logits[0].double()
-        by_caller = patched(inputs_embeds=patches, position_ids=places.T[:, None]).logits[0].double()
+        by_caller = patched(inputs_embeds=patches, position_ids=coordinates.T[:, None]).logits[0].double()
         shuffled = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-        moved = places[shuffled].T[:, None]
+        moved = coordinates[shuffled].T[:, None]
         in_any_order = patched(inputs_embeds=patches[:, shuffled], position_ids=moved).logits[0].double()
         line = torch.stack((torch.zeros(30), torch.arange(30)))[:, None]
         as_a_line = patched(inputs_embeds=patches, position_ids=line).logits[0].double()
@@ -243,12 +250,12 @@ def test_bert_reads_a_picture() -> None:
 
 
 def test_bases_and_channels_of_each_axis() -> None:
-    scheme = AxialRoPE(hosts.geometry(), axes=3, dims=[8, 4, 2], base=[100.0, 50.0, 10.0])
+    scheme = AxialRoPE(models.geometry(), axes=3, dims=[8, 4, 2], base=[100.0, 50.0, 10.0])
     assert scheme.rotation().frequencies == pytest.approx(
         torch.cat((rope(8, 100.0), rope(4, 50.0), rope(2, 10.0))).tolist()
     )
     assert scheme.rotation().axes == (0, 0, 0, 0, 1, 1, 2)
-    assert AxialRoPE(hosts.geometry(head_dim=20), axes=3).dims == (6, 6, 6)  # two channels are left over
+    assert AxialRoPE(models.geometry(head_dim=20), axes=3).dims == (6, 6, 6)  # two channels are left over
 
 
 @pytest.mark.parametrize(
@@ -267,9 +274,9 @@ def test_bases_and_channels_of_each_axis() -> None:
 )
 def test_refusals(scheme: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionOutOfRange, match=message):
-        patch_model(hosts.llama(), scheme, **options)
+        patch_model(models.llama(), scheme, **options)
 
 
 def test_too_few_coordinates_are_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="3 axes, but position_ids give 2"):
-        logits_at(patch_model(hosts.llama(), "mrope"), hosts.text(4), torch.zeros(2, 1, 4, dtype=torch.long))
+        logits_at(patch_model(models.llama(), "mrope"), models.text(4), torch.zeros(2, 1, 4, dtype=torch.long))

@@ -14,14 +14,14 @@ from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.schemes.content.cope import CoPE
 
-from . import content, hosts
-from .hosts import HEAD_DIM, HEADS
+from . import content, models
+from .models import HEAD_DIM, HEADS
 
 LENGTH = 30
 
 
 def scheme(causal: bool = True, **options: Any) -> CoPE:
-    one = CoPE(hosts.geometry(causal=causal), **options)
+    one = CoPE(models.geometry(causal=causal), **options)
     torch.manual_seed(3)
     torch.nn.init.normal_(one.table.weight)
     return one
@@ -70,8 +70,8 @@ def definition(
 def test_equals_the_definition(causal: bool, npos: int) -> None:
     one, block = scheme(causal, npos=npos), blocked(causal)
     expected = definition(one, block.query[0], block.key[0].repeat_interleave(2, 0))
-    gap = (bias_of(one, block)[0] - expected).masked_fill(~block.seen[0], 0.0)
-    assert gap.abs().max() < 2e-5  # sums of thirty gates in float32, times queries of norm 4
+    deviation = (bias_of(one, block)[0] - expected).masked_fill(~block.seen[0], 0.0)
+    assert deviation.abs().max() < 2e-5  # sums of thirty gates in float32, times queries of norm 4
 
 
 def test_a_gate_scale_of_its_own() -> None:
@@ -110,12 +110,12 @@ def test_far_counts_are_exact_enough() -> None:
     scores = gates.logit()
     one = scheme()
     shape = torch.zeros(1, 1, 1, 1)
-    places = torch.arange(100_000)[None]
+    positions = torch.arange(100_000)[None]
     seen = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    block = Block(shape, shape, scores, 1.0, slice(0, 1), places[:, -1:], places, seen)
+    block = Block(shape, shape, scores, 1.0, slice(0, 1), positions[:, -1:], positions, seen)
     exact = scores.double().sigmoid().flip(-1).cumsum(-1).flip(-1)
-    gap = (one.counts(block).clamp(max=63) - exact.clamp(max=63)).abs().max()
-    assert gap < 1e-4
+    deviation = (one.counts(block).clamp(max=63) - exact.clamp(max=63)).abs().max()
+    assert deviation < 1e-4
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -132,12 +132,12 @@ def test_gradients_equal_the_definition(causal: bool) -> None:
         assert (grad - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("per_layer", [True, False])
 def test_whole_models(model: str, per_layer: bool) -> None:
-    length = 2 * hosts.TRAINED
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(length), content.free(model, length)
+    length = 2 * models.TRAINED
+    build, formula = models.MODELS[model]
+    ids, text = models.text(length), content.free(model, length)
     patched = patch_model(build(), "cope", factor=2, per_layer=per_layer)
     schemes = [m for m in patched.modules() if isinstance(m, CoPE)]
     assert len(schemes) == (2 if per_layer else 1)
@@ -146,5 +146,5 @@ def test_whole_models(model: str, per_layer: bool) -> None:
         torch.nn.init.normal_(one.table.weight, std=0.1)  # a steep table turns rounding of gates into logits
     layers = [partial(definition, one) for one in (schemes[0], schemes[-1])]
     expected = formula(build(), ids, content.with_layers(text, layers))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
     assert (formula(build(), ids, text) - expected).abs().max() > 1e-1  # control: without it

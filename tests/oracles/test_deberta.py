@@ -21,8 +21,8 @@ from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, OutsideModel
 from hf_posenc.schemes.content.deberta import DeBERTa
 
-from . import content, hosts
-from .hosts import HEAD_DIM, HEADS, WIDTH
+from . import content, models
+from .models import HEAD_DIM, HEADS, WIDTH
 from .naive import Positions
 
 LENGTH = 50
@@ -31,7 +31,7 @@ TERMS = ["c2p+p2c", "c2p", "p2c"]
 
 
 class Projections:
-    """Two linear layers, as a host's attention has them."""
+    """Two linear layers, as the attention of a model has them."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear) -> None:
         self.linear = {"query": query, "key": key}
@@ -52,7 +52,7 @@ def drawn(scheme: DeBERTa) -> DeBERTa:
 
 
 def scheme(causal: bool = False, **options: Any) -> DeBERTa:
-    return drawn(DeBERTa(hosts.geometry(causal=causal), **options))
+    return drawn(DeBERTa(models.geometry(causal=causal), **options))
 
 
 def scores_of(one: DeBERTa, project: object, query: Tensor, key: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_the_index_of_the_last_term(p2c_index: str, causal: bool) -> None:
     assert (scores_of(one, project, query, key)[0] - expected)[:, seen].abs().max() > 0.1
 
 
-def test_outside_a_model_the_reason_is_told() -> None:
+def test_use_outside_a_model_explains_the_error() -> None:
     positions = torch.arange(3)[None]
     ctx = PositionContext(positions, positions, causal=True, contiguous=True)
     bias = scheme(causal=True).bias(ctx)
@@ -222,12 +222,12 @@ def cut(fused: Any) -> tuple[nn.Module, nn.Module]:
     return parts[0], parts[1]
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("share_key", [True, False])
 def test_whole_models(model: str, share_key: bool) -> None:
-    length = 3 * hosts.TRAINED
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(length), content.free(model, length)
+    length = 3 * models.TRAINED
+    build, formula = models.MODELS[model]
+    ids, text = models.text(length), content.free(model, length)
     patched = patch_model(build(), "deberta", factor=3, share_key=share_key, **SMALL)
     one = scheme_of(patched)
     assert isinstance(one, DeBERTa)
@@ -238,7 +238,7 @@ def test_whole_models(model: str, share_key: bool) -> None:
         pairs = [(own.to_query, own.to_key) for own in exact.own]
     layers = [of_layer(exact, query, key, text) for query, key in pairs]
     expected = formula(build(), ids, content.with_layers(text, layers, logit_scale=3**-0.5))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
     exchanged = formula(build(), ids, content.with_layers(text, layers[::-1], logit_scale=3**-0.5))  # control
     assert (exchanged - expected).abs().max() > 1e-2
 
@@ -257,11 +257,11 @@ def of_layer(exact: DeBERTa, query: nn.Module, key: nn.Module, text: Positions) 
 @pytest.mark.parametrize(("buckets", "rows"), [(-1, 2 * 16), (4, 2 * 4)])
 def test_how_many_rows_the_table_has(buckets: int, rows: int) -> None:
     """Two a bucket, or two a distance where there are none, said as -1 like in the released configurations."""
-    scheme = scheme_of(patch_model(hosts.bert(), "deberta", buckets=buckets, span=16))
+    scheme = scheme_of(patch_model(models.bert(), "deberta", buckets=buckets, span=16))
     assert len(scheme.table.weight) == rows
 
 
 @pytest.mark.parametrize("buckets", [-2, 0, 3])
 def test_numbers_of_buckets_that_mean_nothing(buckets: int) -> None:
     with pytest.raises(OptionOutOfRange, match="buckets"):
-        patch_model(hosts.bert(), "deberta", buckets=buckets)
+        patch_model(models.bert(), "deberta", buckets=buckets)

@@ -1,4 +1,4 @@
-"""What a scheme is without options: the numbers of the papers and their code, and how learned ones start.
+"""Default options are the numbers of the papers and their code, and learned parameters start as published.
 
 A default is part of what a name means: changed, old calls and old notebooks would silently compute something else.
 """
@@ -15,7 +15,7 @@ from transformers import DebertaV2Config, T5Config
 
 from hf_posenc.schemes.registry import scheme_class
 
-from . import hosts
+from . import models
 
 PUBLISHED: dict[str, dict[str, Any]] = {
     "abf": {"base": 500_000.0},  # Xiong et al. 2023, section 2.1
@@ -74,7 +74,7 @@ DRAWN = {
     "transformer_xl": {"u": (0.0, 0.02), "v": (0.0, 0.02), "project.0.weight": (0.0, 0.02)},
     "cope": {"table.weight": (0.0, 0.0)},
 }
-WIDE = hosts.geometry(heads=8, head_dim=64, width=512, trained=256, target=512, table=256)
+WIDE = models.geometry(heads=8, head_dim=64, width=512, trained=256, target=512, table=256)
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_numbers_are_the_published_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("table", "value"), [(OFF, False), (ON, True), (NEUTRAL, 1.0)], ids=["off", "on", "changing nothing"]
 )
-def test_what_is_off_on_and_neutral(table: dict[str, list[str]], value: object) -> None:
+def test_defaults_that_are_off_on_or_neutral(table: dict[str, list[str]], value: object) -> None:
     found = {(name, option): defaults(name)[option] for name, options in table.items() for option in options}
     assert found == dict.fromkeys(found, value)
     assert [scheme_class(name)(WIDE).record.name for name in table] == list(table), "and they are enough to build it"
@@ -107,7 +107,7 @@ def test_numbers_that_transformers_has_too() -> None:
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("name", DRAWN)
 def test_learned_numbers_start_as_published(name: str, causal: bool) -> None:
-    scheme = scheme_class(name)(hosts.geometry(heads=8, head_dim=64, width=512, trained=256, causal=causal))
+    scheme = scheme_class(name)(models.geometry(heads=8, head_dim=64, width=512, trained=256, causal=causal))
     numbers = dict(scheme.named_parameters())
     with torch.no_grad():
         for number in numbers.values():

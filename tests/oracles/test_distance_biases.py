@@ -23,8 +23,8 @@ from hf_posenc.schemes.bias.kerple import Kerple
 from hf_posenc.schemes.bias.rel_bias import RelativeBias
 from hf_posenc.schemes.bias.sandwich import Sandwich
 
-from . import content, hosts, naive
-from .hosts import HEADS, TRAINED
+from . import content, models, naive
+from .models import HEADS, TRAINED
 
 LENGTH = 3 * TRAINED
 LIMIT = 1e-4
@@ -71,8 +71,8 @@ def kerple(scheme: Kerple, distance: Tensor) -> Tensor:
 
 def sandwich(scheme: Sandwich, distance: Tensor) -> Tensor:
     """The inner product of two sinusoidal codes (here of 16 channels), over 8 (h + 1) / H."""
-    waves = torch.arange(8).double().mul(-2 / 16 * math.log(10_000)).exp()
-    product = (distance.double()[..., None] * waves).cos().sum(-1)
+    frequencies = torch.arange(8).double().mul(-2 / 16 * math.log(10_000)).exp()
+    product = (distance.double()[..., None] * frequencies).cos().sum(-1)
     return torch.stack([product * HEADS / (8 * (h + 1)) for h in range(HEADS)])
 
 
@@ -115,11 +115,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_whole_models(case: Case, model: str) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), content.free(model, LENGTH)
     patched = patch_model(build(), case.scheme, target_length=LENGTH, **case.options)
     schemes = [m for m in patched.modules() if isinstance(m, Scheme)]
     assert len(schemes) == case.layers
@@ -130,7 +130,7 @@ def test_whole_models(case: Case, model: str) -> None:
         return formula(build(), ids, content.with_layers(text, [lambda q, k, b=b: b for b in layers]))
 
     expected = logits(biases)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     assert (logits([b * 0 for b in biases]) - expected).abs().max() > 100 * LIMIT  # control: NoPE
     if case.layers == 2:
         assert (logits(biases[::-1]) - expected).abs().max() > 100 * LIMIT  # control: each layer has its own
@@ -140,10 +140,10 @@ def test_whole_models(case: Case, model: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_far_out(case: Case) -> None:
+def test_far_positions(case: Case) -> None:
     """Finite and right at a million tokens, whatever training did to the parameters."""
     for seed in range(5):
-        scheme = stirred(CLASSES[case.scheme](hosts.geometry(), **case.options), seed, by=2.0)
+        scheme = stirred(CLASSES[case.scheme](models.geometry(), **case.options), seed, by=2.0)
         ours, exact = bias_of(scheme, FAR).double(), case.formula(scheme, FAR[None])[:, 0]
         assert ours.isfinite().all()
         assert ((ours - exact).abs() / exact.abs().clamp(min=1)).max() < 1e-4
@@ -151,7 +151,7 @@ def test_far_out(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_parameters_in_bfloat16_give_float32_biases(case: Case) -> None:
-    scheme = stirred(CLASSES[case.scheme](hosts.geometry(), **case.options)).to(torch.bfloat16)
+    scheme = stirred(CLASSES[case.scheme](models.geometry(), **case.options)).to(torch.bfloat16)
     ours = bias_of(scheme, FAR)
     assert ours.dtype == torch.float32
     exact = case.formula(scheme, FAR[None])[:, 0]
@@ -160,21 +160,21 @@ def test_parameters_in_bfloat16_give_float32_biases(case: Case) -> None:
 
 def alibi_rows(heads: int, length: int) -> Tensor:
     """ALiBi over all pairs, ``[heads, length, length]``."""
-    slopes = torch.tensor(ALiBi(hosts.geometry(heads=heads)).slopes)
+    slopes = torch.tensor(ALiBi(models.geometry(heads=heads)).slopes)
     return -slopes[:, None, None] * naive.distances(length).abs()
 
 
 def test_a_power_of_one_is_alibi() -> None:
-    scheme = Kerple(hosts.geometry(heads=6), kind="power", eps=1e-6)
+    scheme = Kerple(models.geometry(heads=6), kind="power", eps=1e-6)
     with torch.no_grad():
-        scheme.r1.copy_(torch.tensor(ALiBi(hosts.geometry(heads=6)).slopes))
+        scheme.r1.copy_(torch.tensor(ALiBi(models.geometry(heads=6)).slopes))
         scheme.r2.fill_(1.0)
     assert torch.allclose(bias_of(scheme, naive.distances(40)), alibi_rows(6, 40), rtol=1e-6)
 
 
 def test_a_table_can_hold_alibi_up_to_its_clip() -> None:
-    scheme = RelativeBias(hosts.geometry(heads=6), max_distance=30)
-    slopes = torch.tensor(ALiBi(hosts.geometry(heads=6)).slopes)
+    scheme = RelativeBias(models.geometry(heads=6), max_distance=30)
+    slopes = torch.tensor(ALiBi(models.geometry(heads=6)).slopes)
     with torch.no_grad():
         scheme.table.weight.copy_(-(torch.arange(61) - 30).abs()[:, None] * slopes)
     ours, alibi = bias_of(scheme, naive.distances(40)), alibi_rows(6, 40)
@@ -184,52 +184,52 @@ def test_a_table_can_hold_alibi_up_to_its_clip() -> None:
 
 
 def test_an_empty_table_is_nope() -> None:
-    ids = hosts.text(LENGTH)
-    patched = patch_model(hosts.llama(), "rel_bias", target_length=LENGTH)
+    ids = models.text(LENGTH)
+    patched = patch_model(models.llama(), "rel_bias", target_length=LENGTH)
     for scheme in (m for m in patched.modules() if isinstance(m, RelativeBias)):
         torch.nn.init.zeros_(scheme.table.weight)
-    free = patch_model(hosts.llama(), "none", target_length=LENGTH)
-    assert (hosts.logits(patched, ids) - hosts.logits(free, ids)).abs().max() <= LIMIT
+    free = patch_model(models.llama(), "none", target_length=LENGTH)
+    assert (models.logits(patched, ids) - models.logits(free, ids)).abs().max() <= LIMIT
 
 
 def test_sandwich_is_the_product_of_sinusoidal_codes() -> None:
     """§5.2 of the catalogue: it folds into 2 · d̄/2 channels, √ρ PE(i) · √ρ PE(j)."""
     from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
-    code = Sinusoidal(hosts.geometry(width=128)).embed(torch.arange(60)[None])[0].double()
-    ours = bias_of(Sandwich(hosts.geometry(heads=8)), naive.distances(60)).double()
+    code = Sinusoidal(models.geometry(width=128)).embed(torch.arange(60)[None])[0].double()
+    ours = bias_of(Sandwich(models.geometry(heads=8)), naive.distances(60)).double()
     factors = torch.tensor([8 / (8 * (h + 1)) for h in range(8)], dtype=torch.float64)
     assert torch.allclose(ours, factors[:, None, None] * (code @ code.T), atol=1e-4)
 
 
 def test_sandwich_is_computed_once_for_all_layers() -> None:
-    scheme, positions = Sandwich(hosts.geometry()), torch.arange(60)[None]
+    scheme, positions = Sandwich(models.geometry()), torch.arange(60)[None]
     ctx = PositionContext(positions, positions, causal=False, contiguous=True)
     first = scheme.bias(ctx).of_distance(naive.distances(60))
     scheme.of = lambda distance: pytest.fail("computed again")  # type: ignore[method-assign]
     assert torch.equal(scheme.bias(ctx).of_distance(naive.distances(60)), first)
-    assert torch.allclose(first, bias_of(Sandwich(hosts.geometry()), naive.distances(60)))
+    assert torch.allclose(first, bias_of(Sandwich(models.geometry()), naive.distances(60)))
 
 
 def test_sandwich_angles_survive_a_million_tokens() -> None:
     """Control: in float32 they would not."""
     exact = sum(math.cos(999_983 * 10_000 ** (-2 * m / 128)) for m in range(64))
-    ours = float(bias_of(Sandwich(hosts.geometry(heads=8)), torch.tensor([999_983]))[0, 0])
+    ours = float(bias_of(Sandwich(models.geometry(heads=8)), torch.tensor([999_983]))[0, 0])
     assert abs(ours - exact) < 1e-4
     single = torch.tensor([10_000 ** (-2 * m / 128) for m in range(64)]) * 999_983.0
     assert abs(float(single.cos().sum()) - exact) > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["log", "power"])
-def test_kerple_draws_as_released_and_comes_back_from_its_bounds(kind: str) -> None:
-    scheme = Kerple(hosts.geometry(heads=4000, head_dim=2), kind=kind)
+def test_kerple_initialises_as_released_and_recovers_from_its_bounds(kind: str) -> None:
+    scheme = Kerple(models.geometry(heads=4000, head_dim=2), kind=kind)
     highest = {"log": (2, 1), "power": (1, 2)}[kind]
     for number, end in zip((n.detach() for n in scheme.numbers()), highest, strict=True):
         low, high, mean = (float(x) for x in (number.min(), number.max(), number.mean()))
         assert 0.00999 <= low < 0.02
         assert 0.99 * end < high <= end
         assert abs(mean - end / 2) < 0.03 * end
-    smooth = Kerple(hosts.geometry(heads=4000, head_dim=2), kind=kind, param="softplus")
+    smooth = Kerple(models.geometry(heads=4000, head_dim=2), kind=kind, param="softplus")
     assert abs(float(smooth.numbers()[1].detach().mean()) - highest[1] / 2) < 0.03 * highest[1]
     with torch.no_grad():
         scheme.r1.fill_(-5.0)
@@ -241,7 +241,7 @@ def test_kerple_draws_as_released_and_comes_back_from_its_bounds(kind: str) -> N
 
 
 def test_powers_of_distance_zero_have_a_gradient() -> None:
-    scheme = stirred(Kerple(hosts.geometry(), kind="power"))
+    scheme = stirred(Kerple(models.geometry(), kind="power"))
     bias_of(scheme, torch.tensor([0, 0, 3])).sum().backward()
     assert scheme.r2.grad.isfinite().all()
 
@@ -249,24 +249,24 @@ def test_powers_of_distance_zero_have_a_gradient() -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c.scheme != "rel_bias"], ids=str)
 def test_functions_of_the_distance_take_fractions(case: Case) -> None:
     """Recipes that move tokens between whole positions."""
-    scheme = stirred(CLASSES[case.scheme](hosts.geometry(), **case.options))
+    scheme = stirred(CLASSES[case.scheme](models.geometry(), **case.options))
     between = torch.tensor([[0.0, 0.5, 7.25]])
     assert torch.allclose(bias_of(scheme, between).double(), case.formula(scheme, between), atol=1e-4)
 
 
 def test_tables_refuse_fractions() -> None:
     with pytest.raises(CannotCombine, match="between whole positions"):
-        bias_of(RelativeBias(hosts.geometry()), torch.tensor([0.5]))
+        bias_of(RelativeBias(models.geometry()), torch.tensor([0.5]))
 
 
 def test_options_out_of_range() -> None:
     with pytest.raises(OptionOutOfRange, match="even, got 7"):
-        Sandwich(hosts.geometry(), d_bar=7)
+        Sandwich(models.geometry(), d_bar=7)
     for options in ({"kind": "exponential"}, {"eps": 0.0}, {"param": "abs"}):
         with pytest.raises(OptionOutOfRange):
-            patch_model(hosts.llama(), "kerple", **options)
+            patch_model(models.llama(), "kerple", **options)
     with pytest.raises(OptionOutOfRange, match="max_distance"):
-        patch_model(hosts.llama(), "rel_bias", max_distance=0)
+        patch_model(models.llama(), "rel_bias", max_distance=0)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_options_out_of_range() -> None:
     ],
     ids=["a line", "a square", "far apart", "fractions", "one pair"],
 )
-def test_a_value_for_every_distance_is_a_value_for_every_pair(distance: Tensor) -> None:
+def test_bias_by_distance_equals_bias_by_pair(distance: Tensor) -> None:
     """However few of them are worked out, and no more than there are pairs."""
     asked = []
 

@@ -1,4 +1,4 @@
-"""DroPE: no rotation where it is dropped, norms as released, and a trained model that breaks and begins to recover."""
+"""DroPE: layers without rotation, norms as released, and recalibration of a trained model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.patching.state import base_model_of
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, TRAINED
+from . import models, naive
+from .models import HEAD_DIM, TRAINED
 from .naive import Positions, rope
 
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
@@ -24,36 +24,36 @@ EPS = 1e-6
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_dropped_and_no_more_is_no_positions(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(LENGTH)
+def test_dropping_every_layer_equals_no_positions(model: str) -> None:
+    build, _ = models.MODELS[model]
+    ids = models.text(LENGTH)
     dropped = patch_model(build(), "drope", factor=2)
-    assert torch.equal(hosts.logits(dropped, ids), hosts.logits(patch_model(build(), "none", factor=2), ids))
+    assert torch.equal(models.logits(dropped, ids), models.logits(patch_model(build(), "none", factor=2), ids))
     assert describe(dropped).parameters_added == 0
 
 
 @pytest.mark.parametrize("kept", [[3], [0, 1], [0, 1, 2, 3]])
 def test_kept_layers_rotate(kept: list[int]) -> None:
-    ids, text, layer = hosts.text(LENGTH), naive.causal(LENGTH), iter(range(4))
+    ids, text, layer = models.text(LENGTH), naive.causal(LENGTH), iter(range(4))
     rotated = replace(text, frequencies=rope(HEAD_DIM))
 
     class Alternating(Positions):
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return (rotated if next(layer) in kept else text).mix(query, key, value)
 
-    expected = naive.llama(hosts.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
-    patched = patch_model(hosts.llama(num_hidden_layers=4), "drope", keep_layers=kept, factor=2)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
-    everywhere = patch_model(hosts.llama(num_hidden_layers=4), "drope", factor=2)  # control
-    assert (hosts.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT
+    expected = naive.llama(models.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
+    patched = patch_model(models.llama(num_hidden_layers=4), "drope", keep_layers=kept, factor=2)
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
+    everywhere = patch_model(models.llama(num_hidden_layers=4), "drope", factor=2)  # control
+    assert (models.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT
 
 
 @pytest.mark.parametrize("which", ["q", "k", "qk"])
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
 def test_norms_over_all_heads(which: str, model: str) -> None:
     """The released code norms a token's whole query (and key) before it is cut into heads; each layer has its gains."""
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), naive.causal(LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
     patched = patch_model(build(), "drope", qk_norm=which, factor=2)
     gains = {n: w for n, w in patched.named_parameters() if "posenc." in n}
     assert len(gains) == 2 * len(which)
@@ -77,43 +77,43 @@ def test_norms_over_all_heads(which: str, model: str) -> None:
         return flat.unflatten(1, (len(x), -1)).transpose(0, 1)
 
     expected = formula(build(), ids, Normed(text.seen, text.distance))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     plain = formula(build(), ids, text)  # control
     assert (plain - expected).abs().max() > 100 * LIMIT
 
 
 def test_softmax_scale_multiplies_the_logits_of_dropped_layers() -> None:
-    ids, text = hosts.text(LENGTH), naive.causal(LENGTH)
-    patched = patch_model(hosts.llama(), "drope", softmax_scale=1.3, factor=2)
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
+    patched = patch_model(models.llama(), "drope", softmax_scale=1.3, factor=2)
     assert (
-        hosts.logits(patched, ids) - naive.llama(hosts.llama(), ids, replace(text, logit_scale=1.3))
+        models.logits(patched, ids) - naive.llama(models.llama(), ids, replace(text, logit_scale=1.3))
     ).abs().max() <= LIMIT
 
 
 def test_what_cannot_be_dropped_is_refused() -> None:
     with pytest.raises(OptionOutOfRange, match=r"among 0 … 1, got \[2\]"):
-        patch_model(hosts.llama(), "drope", keep_layers=[2])
+        patch_model(models.llama(), "drope", keep_layers=[2])
     with pytest.raises(OptionOutOfRange, match="in a table before all layers"):
-        patch_model(hosts.gpt2(), "drope", keep_layers=[0])
+        patch_model(models.gpt2(), "drope", keep_layers=[0])
     with pytest.raises(SchemeNotDefined, match="needs a decoder"):
-        patch_model(hosts.bert(), "drope")
+        patch_model(models.bert(), "drope")
 
 
-def test_dropping_breaks_a_trained_model_and_recalibration_begins_to_mend_it() -> None:
+def test_recalibration_reduces_the_loss_after_dropping() -> None:
     """The starter, on text it never saw: two nats are lost, and ten steps at half the trained length regain some.
 
     The same steps do nothing for the model as it was: it is not the text that is learned.
     """
-    host, tokenizer = load_starter("llama")
+    unpatched, tokenizer = load_starter("llama")
     training, held_out = tokens_of(tokenizer, *TRAINING[:12]), tokens_of(tokenizer, "tarfile")
-    before = loss(host, held_out)
+    before = loss(unpatched, held_out)
     dropped = patch_model(load_starter("llama")[0], "drope")
     broken = loss(dropped, held_out)
     assert broken > before + 1.5
     train(dropped, training)
     assert loss(dropped, held_out) < broken - 0.15
-    train(host, training)
-    assert loss(host, held_out) > before - 0.05
+    train(unpatched, training)
+    assert loss(unpatched, held_out) > before - 0.05
 
 
 def tokens_of(tokenizer: Any, *modules: str) -> Tensor:
@@ -123,7 +123,7 @@ def tokens_of(tokenizer: Any, *modules: str) -> Tensor:
 
 @torch.no_grad()
 def loss(model: Any, tokens: Tensor, length: int = 256, windows: int = 6) -> float:
-    """Nats a token over windows of the trained length."""
+    """Cross-entropy loss (nats/token) over windows of the trained length."""
     starts = torch.linspace(0, len(tokens) - length, windows).long().tolist()
     rows = torch.stack([tokens[start : start + length] for start in starts])
     return float(model.eval()(rows, labels=rows).loss)

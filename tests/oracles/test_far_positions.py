@@ -1,4 +1,4 @@
-"""Biases of keys at positions of millions: a difference of rounded numbers is no rounded difference.
+"""Key biases at positions of millions: differences must be taken before rounding.
 
 A slope of 0.7 at position 4,000,000 is 2,800,000, and float32 goes in steps of 1/4 there: whoever rounds the bias of a
 key before counting it from a row is off by as much in a logit. The definition knows distances only. Slopes that are
@@ -20,8 +20,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.schemes.bias.alibi import ALiBi
 
-from . import hosts, naive
-from .hosts import HEADS, TRAINED
+from . import models, naive
+from .models import HEADS, TRAINED
 
 FAR = [0, 131_072, 4_000_000]
 LENGTH = 200
@@ -32,17 +32,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def expected(host: str, ids: torch.Tensor, slopes: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    build, formula = hosts.HOSTS[host]
-    distance = places[:, None] - places[None, :]
+def expected(model_name: str, ids: torch.Tensor, slopes: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    build, formula = models.MODELS[model_name]
+    distance = positions[:, None] - positions[None, :]
     bias = -slopes[:, None, None] * distance.double()
     return formula(build(), ids, naive.Positions(distance >= 0, distance, bias=bias))
 
 
-def at(places: torch.Tensor, **more: Any) -> dict[str, Any]:
+def at(positions: torch.Tensor, **more: Any) -> dict[str, Any]:
     return {
-        "position_ids": places[None],
-        "attention_mask": torch.ones(1, int(places.numel()), dtype=torch.long),
+        "position_ids": positions[None],
+        "attention_mask": torch.ones(1, int(positions.numel()), dtype=torch.long),
         **more,
     }
 
@@ -51,33 +51,33 @@ def at(places: torch.Tensor, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", OPTIONS)
 @torch.no_grad()
 def test_alibi(kind: str, first: int) -> None:
-    ids, places = hosts.text(LENGTH), torch.arange(LENGTH) + first
+    ids, positions = models.text(LENGTH), torch.arange(LENGTH) + first
     slopes = {"code": RELEASED, "given": SLOPES, "learned": RELEASED / 1.3}[kind]
-    model = patch_model(hosts.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS[kind])
-    found = model(ids[None], use_cache=False, **at(places)).logits[0].double()
-    assert (found - expected("llama", ids, slopes, places)).abs().max() < 1e-4
+    model = patch_model(models.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS[kind])
+    found = model(ids[None], use_cache=False, **at(positions)).logits[0].double()
+    assert (found - expected("llama", ids, slopes, positions)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("first", FAR)
 @torch.no_grad()
 def test_alibi_decoded_behind_a_cache(first: int) -> None:
-    """Prefill in two chunks, then one token at a time, each told where it stands."""
-    ids, places = hosts.text(60), torch.arange(60) + first
-    model, cache = patch_model(hosts.llama(), "alibi", factor=2, **OPTIONS["given"]), DynamicCache()
+    """Prefill in two chunks, then one token at a time, each with its position."""
+    ids, positions = models.text(60), torch.arange(60) + first
+    model, cache = patch_model(models.llama(), "alibi", factor=2, **OPTIONS["given"]), DynamicCache()
     parts = []
     for start, end in ((0, 20), (20, 50), *((n, n + 1) for n in range(50, 60))):
         mask = torch.ones(1, end, dtype=torch.long)
-        told = {"position_ids": places[None, start:end], "attention_mask": mask, "past_key_values": cache}
-        parts.append(model(ids[None, start:end], **told).logits[0].double())
-    assert (torch.cat(parts) - expected("llama", ids, SLOPES, places)).abs().max() < 1e-4
+        inputs = {"position_ids": positions[None, start:end], "attention_mask": mask, "past_key_values": cache}
+        parts.append(model(ids[None, start:end], **inputs).logits[0].double())
+    assert (torch.cat(parts) - expected("llama", ids, SLOPES, positions)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_gradients_far_out_are_those_near_by(kind: str) -> None:
+def test_gradients_do_not_depend_on_the_first_position(kind: str) -> None:
     """Of the weights and of learned slopes: both read the same distances."""
     grads = []
     for first in (0, 1_000_000):
-        model, ids = patch_model(hosts.llama(), "alibi", factor=2, **OPTIONS[kind]).train(), hosts.text(50)[None]
+        model, ids = patch_model(models.llama(), "alibi", factor=2, **OPTIONS[kind]).train(), models.text(50)[None]
         model(ids, labels=ids, use_cache=False, **at(torch.arange(50) + first)).loss.backward()
         grads.append({name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None})
     near, far = grads
@@ -110,7 +110,7 @@ def test_control_a_rounded_bias_is_another_model(cast: str, monkeypatch: pytest.
         return KeyBias(CASTS[cast](slopes[:, None] * ctx.key_positions.double()[:, None, :]), slopes)
 
     monkeypatch.setattr(ALiBi, "_of_keys", rounded)
-    ids, places = hosts.text(LENGTH), torch.arange(LENGTH) + FAR[-1]
-    model = patch_model(hosts.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS["given"])
-    found = model(ids[None], use_cache=False, **at(places)).logits[0].double()
-    assert (found - expected("llama", ids, SLOPES, places)).abs().max() > 1e-2
+    ids, positions = models.text(LENGTH), torch.arange(LENGTH) + FAR[-1]
+    model = patch_model(models.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS["given"])
+    found = model(ids[None], use_cache=False, **at(positions)).logits[0].double()
+    assert (found - expected("llama", ids, SLOPES, positions)).abs().max() > 1e-2

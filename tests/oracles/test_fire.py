@@ -15,8 +15,8 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.bias.fire import FIRE
 
-from . import content, hosts, naive
-from .hosts import HEADS, TRAINED
+from . import content, models, naive
+from .models import HEADS, TRAINED
 
 LENGTH = 3 * TRAINED
 LIMIT = 1e-4
@@ -50,11 +50,11 @@ def bias_of(scheme: FIRE, length: int, *, causal: bool, start: int = 0, rows: sl
     return scheme.bias(ctx).of_block(content.block(ctx, query, query, rows))[0].detach()
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("options", [{}, {"tau": 20.0, "width": 5}, {"tau": 20.0, "share_layers": True}], ids=str)
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), content.free(model, LENGTH)
     patched = patch_model(build(), "fire", target_length=LENGTH, **options)
     schemes = [stirred(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, FIRE))]
     assert len(schemes) == (1 if options.get("share_layers") else 2)
@@ -65,7 +65,7 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
         return formula(build(), ids, content.with_layers(text, [lambda q, k, b=b: b for b in biases]))
 
     expected = logits(torch.maximum)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     assert (logits(torch.minimum) - expected).abs().max() > 100 * LIMIT  # control: a public re-implementation's slip
 
 
@@ -73,7 +73,7 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
 def test_values_and_gradients_are_those_of_the_layers(causal: bool) -> None:
     """The hidden layer that is looked up instead of computed, with units that are always off, on, or vertical."""
     for seed in range(4):
-        scheme = stirred(FIRE(hosts.geometry(causal=causal), tau=20.0), seed)
+        scheme = stirred(FIRE(models.geometry(causal=causal), tau=20.0), seed)
         with torch.no_grad():
             scheme.inner.weight[:3] = 0.0
             scheme.inner.bias[2] = 0.0
@@ -95,8 +95,8 @@ def test_values_and_gradients_are_those_of_the_layers(causal: bool) -> None:
 
 def test_a_linear_function_is_alibi_scaled_by_row() -> None:
     """ψ is nearly linear for a small c; f(x) = −m x then is −m Δ / max(i, τ)."""
-    scheme = FIRE(hosts.geometry(), c=1e-6, tau=10.0, eps=1e-12)
-    slopes = torch.tensor(ALiBi(hosts.geometry()).slopes)
+    scheme = FIRE(models.geometry(), c=1e-6, tau=10.0, eps=1e-12)
+    slopes = torch.tensor(ALiBi(models.geometry()).slopes)
     with torch.no_grad():
         for weight in (scheme.inner.weight, scheme.inner.bias, scheme.outer.weight, scheme.outer.bias):
             weight.zero_()
@@ -106,9 +106,9 @@ def test_a_linear_function_is_alibi_scaled_by_row() -> None:
     assert torch.allclose(bias_of(scheme, 60, causal=True).tril(), expected, rtol=1e-3)
 
 
-def test_rows_within_the_threshold_know_no_place() -> None:
+def test_queries_within_the_threshold_ignore_absolute_position() -> None:
     """Relative up to τ, and beyond it a fraction of the row: both on purpose."""
-    scheme = stirred(FIRE(hosts.geometry(), tau=64.0))
+    scheme = stirred(FIRE(models.geometry(), tau=64.0))
     with torch.no_grad():
         scheme.multiplier.fill_(1.0)
     near = bias_of(scheme, 30, causal=True)
@@ -117,8 +117,8 @@ def test_rows_within_the_threshold_know_no_place() -> None:
 
 
 def test_an_encoder_counts_the_real_tokens() -> None:
-    """A text alone, and beside a longer one with its padding."""
-    scheme, mask = stirred(FIRE(hosts.geometry(causal=False), tau=8.0)), torch.ones(2, 70, dtype=torch.bool)
+    """A text alone, and padded in a batch with a longer one."""
+    scheme, mask = stirred(FIRE(models.geometry(causal=False), tau=8.0)), torch.ones(2, 70, dtype=torch.bool)
     mask[0, :30] = False
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     ctx = PositionContext(positions, positions, causal=False, contiguous=False, real_keys=mask)
@@ -130,10 +130,10 @@ def test_an_encoder_counts_the_real_tokens() -> None:
 
 
 @pytest.mark.parametrize("spoil", ["c", "multiplier", "both"])
-def test_no_parameter_makes_it_infinite(spoil: str) -> None:
+def test_no_parameter_value_gives_infinity(spoil: str) -> None:
     """c and τ at zero, below it, and huge; a million tokens away."""
     for value in (0.0, -1e-30, -3.0, 1e30):
-        scheme = stirred(FIRE(hosts.geometry()))
+        scheme = stirred(FIRE(models.geometry()))
         with torch.no_grad():
             for name in ("c", "multiplier") if spoil == "both" else (spoil,):
                 getattr(scheme, name).fill_(value)
@@ -144,8 +144,8 @@ def test_no_parameter_makes_it_infinite(spoil: str) -> None:
         assert all(grad.isfinite().all() for grad in grads)
 
 
-def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
-    scheme = stirred(FIRE(hosts.geometry(), tau=20.0))
+def test_a_block_of_rows_equals_those_rows_of_all() -> None:
+    scheme = stirred(FIRE(models.geometry(), tau=20.0))
     of = partial(bias_of, scheme, 80, causal=True)
     # Which units bend depends on how far a block reaches, and with it the order in which they are added up.
     torch.testing.assert_close(of(rows=slice(30, 50)), of()[:, 30:50], rtol=2e-6, atol=2e-6)
@@ -154,4 +154,4 @@ def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
 def test_options_out_of_range() -> None:
     for options in ({"tau": 0.0}, {"c": -0.1}, {"width": 0}, {"eps": 0.0}):
         with pytest.raises(OptionOutOfRange):
-            patch_model(hosts.llama(), "fire", **options)
+            patch_model(models.llama(), "fire", **options)

@@ -18,8 +18,8 @@ from hf_posenc.errors import OptionOutOfRange, OutsideModel
 from hf_posenc.schemes.content.cable import Cable
 from hf_posenc.schemes.content.fox import Fox
 
-from . import content, hosts
-from .hosts import HEAD_DIM, HEADS, TRAINED
+from . import content, models
+from .models import HEAD_DIM, HEADS, TRAINED
 from .naive import rope
 
 LENGTH = 3 * TRAINED
@@ -59,92 +59,94 @@ def definition(one: Fox, hidden: Tensor, sign: float) -> Tensor:
     return between(both[:HEADS]).tril() - between(both[HEADS:]).triu()
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize(("name", "sign"), [("fox", 1.0), ("cable", -1.0)])
 @pytest.mark.parametrize("options", [{}, {"with_rope": True}, {"bidirectional": False}], ids=str)
 def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any]) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), content.free(model, LENGTH)
     patched = drawn(patch_model(build(), name, factor=3, **options))
     schemes = schemes_of(patched)
     assert len(schemes) == 2
     directions = 2 if model == "bert" and "bidirectional" not in options else 1
     assert schemes[0].gate.weight.shape[0] == directions * HEADS
-    host = build()
-    heard = content.listening(host)
-    layers = [lambda q, k, one=one: definition(one, heard[-1], sign) for one in schemes]
+    unpatched = build()
+    inputs = content.attention_inputs(unpatched)
+    layers = [lambda q, k, one=one: definition(one, inputs[-1], sign) for one in schemes]
     rotation = {"frequencies": rope(HEAD_DIM)} if "with_rope" in options else {}
-    expected = formula(host, ids, content.with_layers(text, layers, **rotation))
-    assert len(heard) == 2
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
-    other = [lambda q, k, one=one: definition(one, heard[-1], -sign) for one in schemes]  # control: the negated gate
-    assert (formula(host, ids, content.with_layers(text, other, **rotation)) - expected).abs().max() > 1e-2
+    expected = formula(unpatched, ids, content.with_layers(text, layers, **rotation))
+    assert len(inputs) == 2
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
+    other = [lambda q, k, one=one: definition(one, inputs[-1], -sign) for one in schemes]  # control: the negated gate
+    assert (formula(unpatched, ids, content.with_layers(text, other, **rotation)) - expected).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_constant_gates_are_alibi(model: str) -> None:
     """f = e^(−slope) for every token."""
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(LENGTH)
+    build, _ = models.MODELS[model]
+    ids = models.text(LENGTH)
     patched = patch_model(build(), "fox", factor=3)
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
     kept = (-slopes).exp()
     for one in schemes_of(patched):
         nn.init.zeros_(one.gate.weight)
         one.gate.bias.data = (kept / (1 - kept)).log().float().repeat(one.directions)
-    alibi = hosts.logits(patch_model(build(), "alibi", factor=3), ids)
-    assert (hosts.logits(patched, ids) - alibi).abs().max() <= LIMIT
+    alibi = models.logits(patch_model(build(), "alibi", factor=3), ids)
+    assert (models.logits(patched, ids) - alibi).abs().max() <= LIMIT
     schemes_of(patched)[1].gate.bias.data += 0.1  # control
-    assert (hosts.logits(patched, ids) - alibi).abs().max() > 100 * LIMIT
+    assert (models.logits(patched, ids) - alibi).abs().max() > 100 * LIMIT
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_cable_is_fox_of_the_negated_gate(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(LENGTH)
+    build, _ = models.MODELS[model]
+    ids = models.text(LENGTH)
     first, second = drawn(patch_model(build(), "fox", factor=3)), patch_model(build(), "cable", factor=3)
     assert isinstance(scheme_of(second), Cable)
     for one, other in zip(schemes_of(first), schemes_of(second), strict=True):
         other.gate.weight.data, other.gate.bias.data = -one.gate.weight.data, -one.gate.bias.data
-    assert torch.equal(hosts.logits(first, ids), hosts.logits(second, ids))
+    assert torch.equal(models.logits(first, ids), models.logits(second, ids))
     same = patch_model(build(), "cable", factor=3, param="logsigmoid")
     same.load_state_dict(first.state_dict())
-    assert torch.equal(hosts.logits(same, ids), hosts.logits(first, ids))
+    assert torch.equal(models.logits(same, ids), models.logits(first, ids))
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
 def test_with_rope_is_the_composition(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(LENGTH)
+    build, _ = models.MODELS[model]
+    ids = models.text(LENGTH)
     one = drawn(patch_model(build(), "fox", factor=3, with_rope=True))
     two = drawn(patch_model(build(), "rope+fox", factor=3))
-    assert torch.equal(hosts.logits(one, ids), hosts.logits(two, ids))
+    assert torch.equal(models.logits(one, ids), models.logits(two, ids))
 
 
 @pytest.mark.parametrize(("name", "sign"), [("fox", 1), ("cable", -1)])
 @pytest.mark.parametrize("bias_init", [0.0, 5.0])
-def test_gates_start_where_they_are_told(name: str, sign: int, bias_init: float) -> None:
+def test_gates_start_at_the_given_value(name: str, sign: int, bias_init: float) -> None:
     """Both names mean by ``bias_init`` how much is kept."""
-    one = scheme_of(patch_model(hosts.llama(), name, bias_init=bias_init))
+    one = scheme_of(patch_model(models.llama(), name, bias_init=bias_init))
     assert isinstance(one, Fox)
-    kept = gates(one, torch.zeros(1, hosts.WIDTH, dtype=torch.float64), sign).exp()
+    kept = gates(one, torch.zeros(1, models.WIDTH, dtype=torch.float64), sign).exp()
     assert (kept - torch.sigmoid(torch.tensor(bias_init))).abs().max() < 1e-6
     assert 0.01 < one.gate.weight.std() < 0.03
 
 
 def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
     """The last rows of a text whose gates are given, ``[heads, length]``."""
-    places = torch.arange(length)[None]
-    carried = log_gates.T[None, None]
-    return replace(content.context(places[:, -rows:], keys=places, causal=True), carried=carried)
+    positions = torch.arange(length)[None]
+    extra_key_channels = log_gates.T[None, None]
+    return replace(
+        content.context(positions[:, -rows:], keys=positions, causal=True), extra_key_channels=extra_key_channels
+    )
 
 
 def decoder() -> Fox:
-    return Fox(replace(hosts.geometry(), kv_heads=1))
+    return Fox(replace(models.geometry(), kv_heads=1))
 
 
 @pytest.mark.parametrize("rows", [1, 256])
-def test_near_keys_keep_their_digits_far_out(rows: int) -> None:
+def test_near_keys_keep_precision_at_large_positions(rows: int) -> None:
     """After 2 · 10⁵ tokens with half forgotten at each, what the newest rows see near by is exact to 1e-4 nats."""
     torch.manual_seed(0)
     length, near = 200_000, 64
@@ -159,7 +161,7 @@ def test_near_keys_keep_their_digits_far_out(rows: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "limit"), [(300, 1e-5), (1000, 2e-5)])
-def test_long_texts_keep_their_digits(length: int, limit: float) -> None:
+def test_long_texts_keep_precision(length: int, limit: float) -> None:
     """Attention in float32 behind gates that add up to thousands of nats, against the same in float64."""
     generator = torch.Generator().manual_seed(0)
     log_gates = torch.log(torch.rand(HEADS, length, generator=generator) * 0.5 + 0.25)
@@ -176,7 +178,7 @@ def test_long_texts_keep_their_digits(length: int, limit: float) -> None:
     assert (coarse - exact).abs().max() > 1.5 * limit
 
 
-def test_padding_forgets_nothing() -> None:
+def test_padding_has_no_decay() -> None:
     """Gates of padding, whatever they are, do not reach the bias."""
     log_gates = -torch.rand(HEADS, 20)
     ctx = call(20, 20, log_gates)
@@ -188,13 +190,13 @@ def test_padding_forgets_nothing() -> None:
     assert not torch.equal(one.bias(ctx).values, one.bias(emptied).values)
 
 
-def test_a_decoder_has_no_gate_on_what_follows() -> None:
+def test_a_decoder_has_no_gate_on_later_tokens() -> None:
     with pytest.raises(OptionOutOfRange, match="a decoder sees none"):
-        Fox(hosts.geometry(), bidirectional=True)
-    assert Fox(hosts.geometry(causal=False), bidirectional=True).directions == 2
+        Fox(models.geometry(), bidirectional=True)
+    assert Fox(models.geometry(causal=False), bidirectional=True).directions == 2
 
 
-def test_outside_a_model_the_reason_is_told() -> None:
+def test_use_outside_a_model_explains_the_error() -> None:
     ctx = content.context(torch.arange(3)[None], causal=True)
     bias = decoder().bias(ctx)
     assert isinstance(bias, BlockBias)

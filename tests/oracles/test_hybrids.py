@@ -19,12 +19,12 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.core.rotation.forms import weight_rows
+from hf_posenc.core.rotation.layouts import weight_rows
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.hybrid.irope import IRoPE
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from . import models, naive
+from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import Positions, rope
 
 LAYERS = 4
@@ -39,7 +39,7 @@ THETA = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
 def llama() -> Any:
-    return hosts.llama(num_hidden_layers=LAYERS)
+    return models.llama(num_hidden_layers=LAYERS)
 
 
 def hybrid(**options: Any) -> Any:
@@ -50,11 +50,11 @@ def hybrid(**options: Any) -> Any:
 def test_llama_becomes_smollm3(interval: int) -> None:
     """A whole SmolLM3: every fourth layer without positions."""
     config = SmolLM3Config(**SHAPE, no_rope_layer_interval=interval, rope_parameters=THETA, rms_norm_eps=1e-6)
-    theirs, ids = SmolLM3ForCausalLM(config).eval(), hosts.text(LENGTH)
+    theirs, ids = SmolLM3ForCausalLM(config).eval(), models.text(LENGTH)
     theirs.load_state_dict(llama().state_dict())
-    expected = hosts.logits(theirs, ids)
-    assert (hosts.logits(hybrid(interval=interval), ids) - expected).abs().max() <= LIMIT
-    assert (hosts.logits(hybrid(interval=3), ids) - expected).abs().max() > 100 * LIMIT  # control
+    expected = models.logits(theirs, ids)
+    assert (models.logits(hybrid(interval=interval), ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(hybrid(interval=3), ids) - expected).abs().max() > 100 * LIMIT  # control
 
 
 def interleaved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -84,21 +84,21 @@ def llama4(**more: Any) -> Llama4ForCausalLM:
 
 def test_llama_becomes_llama4() -> None:
     """Three layers that rotate, one that does not."""
-    ids = hosts.text(LENGTH)
-    expected = hosts.logits(llama4(attn_temperature_tuning=False), ids)
-    assert (hosts.logits(hybrid(), ids) - expected).abs().max() <= LIMIT
+    ids = models.text(LENGTH)
+    expected = models.logits(llama4(attn_temperature_tuning=False), ids)
+    assert (models.logits(hybrid(), ids) - expected).abs().max() <= LIMIT
     rotating = patch_model(llama(), "rope", target_length=LENGTH)
-    assert (hosts.logits(rotating, ids) - expected).abs().max() > 100 * LIMIT  # control
+    assert (models.logits(rotating, ids) - expected).abs().max() > 100 * LIMIT  # control
 
 
 def test_llama_becomes_llama4_with_its_temperature() -> None:
     """The last layer's queries grow with the logarithm of their position."""
-    ids = hosts.text(LENGTH)
-    expected = hosts.logits(llama4(attn_temperature_tuning=True, floor_scale=8, attn_scale=0.3), ids)
+    ids = models.text(LENGTH)
+    expected = models.logits(llama4(attn_temperature_tuning=True, floor_scale=8, attn_scale=0.3), ids)
     still = [("none", {}), ("llama4_temp", {"floor": 8, "scale": 0.3})]
     ours = patch_model(llama(), "rope", layers={"3::4": still}, target_length=LENGTH)
-    assert (hosts.logits(ours, ids) - expected).abs().max() <= LIMIT
-    assert (hosts.logits(hybrid(), ids) - expected).abs().max() > 10 * LIMIT  # control
+    assert (models.logits(ours, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(hybrid(), ids) - expected).abs().max() > 10 * LIMIT  # control
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))
@@ -139,13 +139,13 @@ class ByLayer(Positions):
 @pytest.mark.parametrize("window", [None, 7])
 def test_every_layer_by_the_formula(model: str, window: int | None) -> None:
     """Fewer than four layers: the last is global."""
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), naive.causal(LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
     near = text.seen if window is None else text.seen & (text.distance < window)
     local = Positions(near, text.distance, frequencies=rope(HEAD_DIM))
     expected = formula(build(), ids, ByLayer(text.seen, text.distance, layers=(local, text), number=count()))
     patched = patch_model(build(), "irope", window=window, target_length=LENGTH)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     everywhere = formula(build(), ids, ByLayer(text.seen, text.distance, layers=(local, local), number=count()))
     assert (everywhere - expected).abs().max() > 100 * LIMIT  # control
 
@@ -164,23 +164,23 @@ def test_schemes_of_choice() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(hosts.bert(), "irope")
+        patch_model(models.bert(), "irope")
     with pytest.raises(OptionOutOfRange, match="interval"):
         hybrid(interval=1)
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])
 @pytest.mark.parametrize("step", [1, 7])
-def test_local_layers_forget_and_global_ones_do_not(cut: int, step: int) -> None:
+def test_local_layers_evict_keys_and_global_ones_do_not(cut: int, step: int) -> None:
     """Each layer caches what it can still see, and the text goes on as if all of it were there."""
-    model, ids, window = hybrid(window=9), hosts.text(LENGTH), 9
+    model, ids, window = hybrid(window=9), models.text(LENGTH), 9
     with torch.no_grad():
         first = model(ids[None, :cut], use_cache=True)
         pieces, cache = [first.logits[0]], first.past_key_values
         for start in range(cut, LENGTH, step):
             piece = ids[None, start : start + step]
             pieces.append(model(piece, past_key_values=cache, use_cache=True).logits[0])
-    assert (torch.cat(pieces) - hosts.logits(model, ids)).abs().max() <= LIMIT
+    assert (torch.cat(pieces) - models.logits(model, ids)).abs().max() <= LIMIT
     assert [layer.keys.shape[2] for layer in cache.layers] == [window - 1] * 3 + [LENGTH]
 
 
@@ -196,5 +196,5 @@ def test_local_layers_forget_and_global_ones_do_not(cut: int, step: int) -> None
 def test_a_combination_needs_what_any_part_needs(
     name: str, randomises: bool, whole_text: bool, keeps_table: bool
 ) -> None:
-    both = scheme_of(patch_model(hosts.gpt2(), name, factor=2 if "learned" not in name else 1))
+    both = scheme_of(patch_model(models.gpt2(), name, factor=2 if "learned" not in name else 1))
     assert (both.randomises, both.needs_whole_text, both.keeps_table) == (randomises, whole_text, keeps_table)

@@ -1,4 +1,4 @@
-"""A learned table and its end; no positions at all and what is left then."""
+"""Learned tables and their length; models without positions."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, PositionOutOfTable
 from hf_posenc.schemes.absolute.learned import Learned
 
-from . import hosts
-from .hosts import TRAINED, WIDTH
+from . import models
+from .models import TRAINED, WIDTH
 
 
 def test_llama_gets_a_table_as_long_as_the_target() -> None:
-    patched = patch_model(hosts.llama(), "learned", factor=4)
+    patched = patch_model(models.llama(), "learned", factor=4)
     table = scheme_of(patched).table.weight
     assert table.shape == (4 * TRAINED, WIDTH)
     assert table.std().item() == pytest.approx(0.02, rel=0.05)
     assert describe(patched).parameters_added == table.numel()
-    hosts.logits(patched, hosts.text(4 * TRAINED))
+    models.logits(patched, models.text(4 * TRAINED))
     with pytest.raises(PositionOutOfTable, match=f"Position {4 * TRAINED} is past the {4 * TRAINED} positions"):
-        hosts.logits(patched, hosts.text(4 * TRAINED + 1))
+        models.logits(patched, models.text(4 * TRAINED + 1))
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_a_kept_table_ends_where_it_ended(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
+def test_a_kept_table_keeps_its_length(model: str) -> None:
+    build, _ = models.MODELS[model]
     with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
-        hosts.logits(patch_model(build(), "learned"), hosts.text(5000))
+        models.logits(patch_model(build(), "learned"), models.text(5000))
     with pytest.raises(OptionOutOfRange, match=f"ends after {TRAINED} positions"):
         patch_model(build(), "learned", factor=2)
     assert scheme_of(patch_model(build(), "learned")).keeps_table
     longer = patch_model(build(), "learned", factor=2, num_positions=2 * TRAINED)
-    assert hosts.logits(longer, hosts.text(2 * TRAINED)).isfinite().all()
+    assert models.logits(longer, models.text(2 * TRAINED)).isfinite().all()
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_a_spread_is_of_fresh_tables_only(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
+def test_std_applies_to_new_tables_only(model: str) -> None:
+    build, _ = models.MODELS[model]
     with pytest.raises(OptionOutOfRange, match=r"std=0\.5 would have no effect.+num_positions"):
         patch_model(build(), "learned", std=0.5)
     fresh = patch_model(build(), "learned", num_positions=TRAINED, std=0.5)
@@ -47,41 +47,41 @@ def test_a_spread_is_of_fresh_tables_only(model: str) -> None:
 
 def test_a_table_shorter_than_the_target_is_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="ends after 40 positions"):
-        patch_model(hosts.llama(), "learned", target_length=64, num_positions=40)
+        patch_model(models.llama(), "learned", target_length=64, num_positions=40)
 
 
 def test_an_encoder_without_positions_is_a_bag_of_words() -> None:
-    """f(x[π]) = f(x)[π], and not with the host's own table."""
-    ids = hosts.text(TRAINED)
+    """f(x[π]) = f(x)[π], and not with the model's own table."""
+    ids = models.text(TRAINED)
     order = torch.randperm(TRAINED, generator=torch.Generator().manual_seed(3))
-    bag = patch_model(hosts.bert(), "none")
-    assert (hosts.logits(bag, ids[order]) - hosts.logits(bag, ids)[order]).abs().max() < 1e-5
-    own = hosts.bert()
-    assert (hosts.logits(own, ids[order]) - hosts.logits(own, ids)[order]).abs().max() > 0.1  # control
+    bag = patch_model(models.bert(), "none")
+    assert (models.logits(bag, ids[order]) - models.logits(bag, ids)[order]).abs().max() < 1e-5
+    own = models.bert()
+    assert (models.logits(own, ids[order]) - models.logits(own, ids)[order]).abs().max() > 0.1  # control
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
 def test_a_decoder_without_positions_knows_order_by_its_mask(model: str) -> None:
     """Two like tokens differ by what they have read; a text of one token repeated looks the same everywhere."""
-    build, _ = hosts.HOSTS[model]
+    build, _ = models.MODELS[model]
     patched = patch_model(build(), "none")
-    ids = hosts.text(20)
+    ids = models.text(20)
     ids[15] = ids[3]
-    rows = hosts.logits(patched, ids)
+    rows = models.logits(patched, ids)
     assert (rows[15] - rows[3]).abs().max() > 0.1
-    same = hosts.logits(patched, torch.full((20,), 7))
+    same = models.logits(patched, torch.full((20,), 7))
     assert (same - same[0]).abs().max() < 1e-5
 
 
 def test_a_table_tells_repeated_tokens_apart() -> None:
     """Control of the above."""
-    own = hosts.logits(hosts.gpt2(), torch.full((20,), 7))
+    own = models.logits(models.gpt2(), torch.full((20,), 7))
     assert (own - own[0]).abs().max() > 0.1
 
 
 def test_a_table_is_looked_up_by_position() -> None:
     """Rows by place, of any batch, and gradients to the rows that were read and no others."""
-    scheme = Learned(hosts.geometry(width=8, target=10))
+    scheme = Learned(models.geometry(width=8, target=10))
     scheme.reset_parameters()
     positions = torch.tensor([[0, 1, 9], [3, 3, 0]])
     code = scheme.embed(positions)
@@ -94,7 +94,7 @@ def test_a_table_is_looked_up_by_position() -> None:
 
 def test_tables_are_drawn_as_asked() -> None:
     for std in (0.02, 0.5):
-        scheme = Learned(hosts.geometry(width=64, target=400), std=std)
+        scheme = Learned(models.geometry(width=64, target=400), std=std)
         torch.manual_seed(0)
         scheme.reset_parameters()
         first = scheme.table.weight.clone()
@@ -105,14 +105,14 @@ def test_tables_are_drawn_as_asked() -> None:
         assert torch.equal(scheme.table.weight, first)
 
 
-def test_a_table_of_ones_own_puts_the_hosts_out_of_use() -> None:
-    patched = patch_model(hosts.gpt2(), "learned", num_positions=TRAINED)
+def test_a_learned_table_disables_the_original_table() -> None:
+    patched = patch_model(models.gpt2(), "learned", num_positions=TRAINED)
     assert not patched.transformer.wpe.weight.requires_grad
-    before = hosts.logits(patched, hosts.text(9))
+    before = models.logits(patched, models.text(9))
     torch.nn.init.zeros_(patched.transformer.wpe.weight)
-    assert torch.equal(hosts.logits(patched, hosts.text(9)), before)
+    assert torch.equal(models.logits(patched, models.text(9)), before)
 
 
 def test_two_tables_at_once_are_refused() -> None:
     with pytest.raises(CannotCombine, match="'learned' and 'sinusoidal'"):
-        patch_model(hosts.llama(), "learned+sinusoidal")
+        patch_model(models.llama(), "learned+sinusoidal")

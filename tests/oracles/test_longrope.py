@@ -1,4 +1,4 @@
-"""LongRoPE: frequencies as transformers has them, two tables by row, and a cache that never goes stale."""
+"""LongRoPE: frequencies as in transformers, two tables by row, and cached keys that stay valid."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hf_posenc.errors import LengthContradiction, OptionOutOfRange
 from hf_posenc.schemes.rotary.longrope import LongRoPE
 from hf_posenc.schemes.rotary.yarn import NTKByParts
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from . import models, naive
+from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import rope
 
 FACTOR = 4
@@ -44,9 +44,9 @@ def by_row(text: naive.Positions, short: list[float], long: list[float], factor:
 
 @pytest.mark.parametrize("attention_factor", [None, 1.3])
 def test_equals_transformers(attention_factor: float | None) -> None:
-    told = {} if attention_factor is None else {"attention_factor": attention_factor}
-    config = LlamaConfig(hidden_size=WIDTH, num_attention_heads=HEADS, rope_parameters=native(**told))
-    scheme = LongRoPE(hosts.geometry(target=LENGTH), **FACTORS, **told)
+    given = {} if attention_factor is None else {"attention_factor": attention_factor}
+    config = LlamaConfig(hidden_size=WIDTH, num_attention_heads=HEADS, rope_parameters=native(**given))
+    scheme = LongRoPE(models.geometry(target=LENGTH), **FACTORS, **given)
     for length, ours in ((TRAINED, scheme.frequencies()), (TRAINED + 1, scheme.long_frequencies())):
         theirs, grown = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
         assert torch.allclose(torch.tensor(ours), theirs, rtol=2e-6, atol=0)
@@ -55,18 +55,18 @@ def test_equals_transformers(attention_factor: float | None) -> None:
 
 def test_published_attention_factor() -> None:
     """√(1 + ln 4 / ln 512) = 1.10554."""
-    scheme = LongRoPE(hosts.geometry(trained=512, target=2048))
+    scheme = LongRoPE(models.geometry(trained=512, target=2048))
     assert math.sqrt(scheme.logit_scale()) == pytest.approx(1.10554, abs=1e-5)
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
 @pytest.mark.parametrize("options", [FACTORS, {"long_factor": LONG}], ids=["both", "long"])
 def test_whole_model_switches_by_row(model: str, options: dict[str, list[float]]) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), naive.causal(LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), naive.causal(LENGTH)
     short = options.get("short_factor", [1.0] * (HEAD_DIM // 2))
     expected = formula(build(), ids, by_row(text, short, LONG, FACTOR))
-    ours = hosts.logits(patch_model(build(), "longrope", factor=FACTOR, **options), ids)
+    ours = models.logits(patch_model(build(), "longrope", factor=FACTOR, **options), ids)
     assert (ours - expected).abs().max() <= LIMIT
     for one_table in (short, LONG):  # control: either table for all rows
         other = formula(build(), ids, by_row(text, one_table, one_table, FACTOR))
@@ -76,12 +76,12 @@ def test_whole_model_switches_by_row(model: str, options: dict[str, list[float]]
 def test_equals_transformers_up_to_the_trained_length() -> None:
     """And beyond it in the rows whose keys know no other table: those of a single layer."""
     for layers, length, rows in ((2, TRAINED, slice(None)), (1, LENGTH, slice(TRAINED, None))):
-        ids = hosts.text(length)
-        stock = hosts.llama(rope_parameters=native(), max_position_embeddings=LENGTH, num_hidden_layers=layers)
-        ours = patch_model(hosts.llama(num_hidden_layers=layers), "longrope", factor=FACTOR, **FACTORS)
-        gap = (hosts.logits(ours, ids) - hosts.logits(stock, ids)).abs()
-        assert gap[rows].max() <= LIMIT
-    assert gap[: rows.start].max() > 100 * LIMIT  # control: one length for the whole call moves the early rows
+        ids = models.text(length)
+        stock = models.llama(rope_parameters=native(), max_position_embeddings=LENGTH, num_hidden_layers=layers)
+        ours = patch_model(models.llama(num_hidden_layers=layers), "longrope", factor=FACTOR, **FACTORS)
+        deviation = (models.logits(ours, ids) - models.logits(stock, ids)).abs()
+        assert deviation[rows].max() <= LIMIT
+    assert deviation[: rows.start].max() > 100 * LIMIT  # control: one length for the whole call moves the early rows
 
 
 def test_llama_becomes_phi3() -> None:
@@ -91,7 +91,7 @@ def test_llama_becomes_phi3() -> None:
         num_key_value_heads=KV_HEADS, vocab_size=VOCABULARY, max_position_embeddings=LENGTH,
         original_max_position_embeddings=TRAINED, rope_parameters=native(), pad_token_id=0, rms_norm_eps=1e-6,
     )  # fmt: skip
-    phi, llama, ids = Phi3ForCausalLM(config).eval(), hosts.llama(), hosts.text(TRAINED)
+    phi, llama, ids = Phi3ForCausalLM(config).eval(), models.llama(), models.text(TRAINED)
     weights = llama.state_dict()
     for layer in range(2):
         at = f"model.layers.{layer}"
@@ -100,47 +100,47 @@ def test_llama_becomes_phi3() -> None:
         weights[f"{at}.self_attn.qkv_proj.weight"] = torch.cat(qkv)
         weights[f"{at}.mlp.gate_up_proj.weight"] = torch.cat(up)
     phi.load_state_dict(weights)
-    expected = hosts.logits(phi, ids)
-    ours = hosts.logits(patch_model(llama, "phi3", factor=FACTOR, **FACTORS), ids)
+    expected = models.logits(phi, ids)
+    ours = models.logits(patch_model(llama, "phi3", factor=FACTOR, **FACTORS), ids)
     assert (ours - expected).abs().max() <= LIMIT
-    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
+    assert (models.logits(models.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
 
 
 def test_default_is_a_seed_of_the_search() -> None:
     """Short texts as they were, long ones stretched as by parts."""
-    geometry = hosts.geometry(target=LENGTH)
+    geometry = models.geometry(target=LENGTH)
     scheme = LongRoPE(geometry)
     assert scheme.short_factor == (1.0,) * (HEAD_DIM // 2)
     assert scheme.long_frequencies() == pytest.approx(NTKByParts(geometry).frequencies(), rel=1e-12)
     assert all(a <= b * (1 + 1e-12) for a, b in zip(scheme.long_factor, scheme.long_factor[1:], strict=False))
 
 
-def test_factor_one_is_the_host() -> None:
-    ids = hosts.text(2 * TRAINED)
-    ours = hosts.logits(patch_model(hosts.llama(), "longrope"), ids)
-    assert (ours - hosts.logits(hosts.llama(), ids)).abs().max() < 1e-5
+def test_factor_one_is_the_unpatched_model() -> None:
+    ids = models.text(2 * TRAINED)
+    ours = models.logits(patch_model(models.llama(), "longrope"), ids)
+    assert (ours - models.logits(models.llama(), ids)).abs().max() < 1e-5
 
 
 def test_short_texts_are_left_alone_where_promised() -> None:
-    """Factors of one and no temperature: the host itself, up to the trained length and no further."""
-    patched = patch_model(hosts.llama(), "longrope", factor=FACTOR, attention_factor=1.0)
+    """Factors of one and no temperature: the unpatched model, up to the trained length and no further."""
+    patched = patch_model(models.llama(), "longrope", factor=FACTOR, attention_factor=1.0)
     assert scheme_of(patched).unchanged_below == TRAINED
-    ids = hosts.text(2 * TRAINED)
-    gap = (hosts.logits(patched, ids) - hosts.logits(hosts.llama(), ids)).abs().amax(-1)
-    assert gap[:TRAINED].max() < 1e-5
-    assert gap[TRAINED:].max() > 0.1
-    assert scheme_of(patch_model(hosts.llama(), "longrope", factor=FACTOR)).unchanged_below == 0
+    ids = models.text(2 * TRAINED)
+    deviation = (models.logits(patched, ids) - models.logits(models.llama(), ids)).abs().amax(-1)
+    assert deviation[:TRAINED].max() < 1e-5
+    assert deviation[TRAINED:].max() > 0.1
+    assert scheme_of(patch_model(models.llama(), "longrope", factor=FACTOR)).unchanged_below == 0
 
 
 @pytest.mark.parametrize("cut", [1, TRAINED - 1, TRAINED, TRAINED + 1])
-def test_a_cached_text_is_the_text(cut: int) -> None:
+def test_cached_equals_uncached(cut: int) -> None:
     """Where transformers' own goes stale, on the same weights, it does not."""
-    ids = hosts.text(TRAINED + 6)
-    patched = patch_model(hosts.llama(), "longrope", factor=FACTOR, **FACTORS)
-    assert (decoded(patched, ids, cut) - hosts.logits(patched, ids)).abs().max() <= LIMIT
+    ids = models.text(TRAINED + 6)
+    patched = patch_model(models.llama(), "longrope", factor=FACTOR, **FACTORS)
+    assert (decoded(patched, ids, cut) - models.logits(patched, ids)).abs().max() <= LIMIT
     if cut <= TRAINED:  # control; once past the switch, one table serves their later calls too
-        stock = hosts.llama(rope_parameters=native(), max_position_embeddings=LENGTH)
-        assert (decoded(stock, ids, cut) - hosts.logits(stock, ids)).abs().max() > 100 * LIMIT
+        stock = models.llama(rope_parameters=native(), max_position_embeddings=LENGTH)
+        assert (decoded(stock, ids, cut) - models.logits(stock, ids)).abs().max() > 100 * LIMIT
 
 
 @torch.no_grad()
@@ -164,28 +164,28 @@ def decoded(model: Any, ids: torch.Tensor, cut: int) -> torch.Tensor:
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionOutOfRange, match=message):
-        patch_model(hosts.llama(), "longrope", factor=FACTOR, **options)
+        patch_model(models.llama(), "longrope", factor=FACTOR, **options)
 
 
 @pytest.mark.parametrize("length", [TRAINED, TRAINED + 1, FACTOR * TRAINED])
-def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
+def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
     """Short factors for a text within the trained length, long ones for every row of a longer text."""
-    pairs = hosts.HEAD_DIM // 2
+    pairs = models.HEAD_DIM // 2
     factors = {"short_factor": [1.0 + 0.1 * m for m in range(pairs)], "long_factor": [1.0 + m for m in range(pairs)]}
-    patched = patch_model(hosts.bert(), "longrope", factor=FACTOR, attention_factor=1.0, **factors)
+    patched = patch_model(models.bert(), "longrope", factor=FACTOR, attention_factor=1.0, **factors)
     mine = factors["short_factor" if length <= TRAINED else "long_factor"]
-    ids, free = hosts.text(length), naive.both_ways(length)
-    frequencies = naive.rope(hosts.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
-    expected = naive.bert(hosts.bert(), ids, replace(free, frequencies=frequencies))
-    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    ids, free = models.text(length), naive.both_ways(length)
+    frequencies = naive.rope(models.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
+    expected = naive.bert(models.bert(), ids, replace(free, frequencies=frequencies))
+    assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
 
 
 def test_needs_a_length() -> None:
     with pytest.raises(LengthContradiction, match="at least 2"):
-        LongRoPE(hosts.geometry(trained=1, target=4))
+        LongRoPE(models.geometry(trained=1, target=4))
 
 
 def test_the_shortest_trained_length_with_a_logarithm() -> None:
     """Of 2 tokens at factor 4: √(1 + ln 4 / ln 2) = √3."""
-    scheme = LongRoPE(hosts.geometry(trained=2, target=8))
+    scheme = LongRoPE(models.geometry(trained=2, target=8))
     assert scheme.logit_scale() == pytest.approx(3.0, rel=1e-12)

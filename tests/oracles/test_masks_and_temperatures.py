@@ -1,4 +1,4 @@
-"""Window, log-n, and what they leave alone."""
+"""Window and log-n scaling, and where they change nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutO
 from hf_posenc.schemes.attention_scale.logn import LogN
 from hf_posenc.schemes.mask.window import Window
 
-from . import hosts, naive
-from .hosts import TRAINED
+from . import models, naive
+from .models import TRAINED
 
 LIMIT = 1e-4
 
@@ -25,47 +25,47 @@ def context(queries: torch.Tensor, causal: bool, real: torch.Tensor | None = Non
     return PositionContext(queries, queries, causal, contiguous=real is None, real_keys=real)
 
 
-def table_of(model: str, host: torch.nn.Module) -> torch.Tensor:
-    table = host.transformer.wpe if model == "gpt2" else host.bert.embeddings.position_embeddings
+def table_of(model: str, unpatched: torch.nn.Module) -> torch.Tensor:
+    table = unpatched.transformer.wpe if model == "gpt2" else unpatched.bert.embeddings.position_embeddings
     return table.weight.detach().double()
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_window_keeps_the_table(model: str) -> None:
-    """A masked dense attention over the host's own positions."""
-    build, formula = hosts.HOSTS[model]
-    host, ids = build(), hosts.text(TRAINED)
+    """A masked dense attention over the model's own positions."""
+    build, formula = models.MODELS[model]
+    unpatched, ids = build(), models.text(TRAINED)
     free = (naive.causal if model == "gpt2" else naive.both_ways)(TRAINED)
     seen = free.seen & (free.distance.abs() < 9)
-    expected = formula(host, ids, replace(free, seen=seen, code=table_of(model, host)))
-    windowed = hosts.logits(patch_model(build(), "window", size=9), ids)
+    expected = formula(unpatched, ids, replace(free, seen=seen, code=table_of(model, unpatched)))
+    windowed = models.logits(patch_model(build(), "window", size=9), ids)
     assert (windowed - expected).abs().max() <= LIMIT
-    assert (hosts.logits(host, ids) - expected).abs().max() > 100 * LIMIT  # control
+    assert (models.logits(unpatched, ids) - expected).abs().max() > 100 * LIMIT  # control
 
 
-def test_window_bands() -> None:
-    assert Window(hosts.geometry()).visible() == Band(0, TRAINED)
-    assert Window(hosts.geometry(causal=False), size=3).visible() == Band(-2, 3)
+def test_visibility_bands_of_a_window() -> None:
+    assert Window(models.geometry()).visible() == Band(0, TRAINED)
+    assert Window(models.geometry(causal=False), size=3).visible() == Band(-2, 3)
 
 
-def test_a_window_of_the_text_is_no_window() -> None:
-    ids = hosts.text(TRAINED)
+def test_a_window_as_long_as_the_text_has_no_effect() -> None:
+    ids = models.text(TRAINED)
     assert (
-        hosts.logits(patch_model(hosts.llama(), "window"), ids) - hosts.logits(hosts.llama(), ids)
+        models.logits(patch_model(models.llama(), "window"), ids) - models.logits(models.llama(), ids)
     ).abs().max() < LIMIT
 
 
 @pytest.mark.parametrize("scheme", ["window", "logn"])
-def test_a_kept_table_still_ends(scheme: str) -> None:
+def test_a_kept_table_still_limits_the_length(scheme: str) -> None:
     with pytest.raises(OptionOutOfRange, match=f"ends after {TRAINED} positions"):
-        patch_model(hosts.gpt2(), scheme, factor=2)
+        patch_model(models.gpt2(), scheme, factor=2)
     with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
-        hosts.logits(patch_model(hosts.gpt2(), scheme), hosts.text(TRAINED + 1))
+        models.logits(patch_model(models.gpt2(), scheme), models.text(TRAINED + 1))
 
 
 def test_logn_is_the_identity_within_the_trained_length() -> None:
     """Bit-equal to one there, the ratio of logarithms beyond."""
-    scale = LogN(hosts.geometry()).query_scale(context(torch.arange(5 * TRAINED)[None], causal=True))[0]
+    scale = LogN(models.geometry()).query_scale(context(torch.arange(5 * TRAINED)[None], causal=True))[0]
     assert torch.equal(scale[:TRAINED], torch.ones(TRAINED))
     expected = [math.log(i + 1) / math.log(TRAINED) for i in range(TRAINED, 5 * TRAINED)]
     assert scale[TRAINED:].tolist() == pytest.approx(expected, rel=1e-6)
@@ -73,7 +73,7 @@ def test_logn_is_the_identity_within_the_trained_length() -> None:
 
 
 def test_logn_without_the_clip_is_the_plain_ratio() -> None:
-    scale = LogN(hosts.geometry(), clip=False).query_scale(context(torch.arange(99)[None], causal=True))[0]
+    scale = LogN(models.geometry(), clip=False).query_scale(context(torch.arange(99)[None], causal=True))[0]
     assert scale.tolist() == pytest.approx([math.log(i + 1) / math.log(TRAINED) for i in range(99)], rel=1e-6)
 
 
@@ -81,16 +81,16 @@ def test_logn_of_an_encoder_counts_the_real_tokens() -> None:
     real = torch.ones(2, 70, dtype=torch.bool)
     real[0, 40:] = False
     positions = (real.cumsum(-1) - 1).clamp(min=0)
-    scale = LogN(hosts.geometry(causal=False)).query_scale(context(positions, causal=False, real=real))
+    scale = LogN(models.geometry(causal=False)).query_scale(context(positions, causal=False, real=real))
     rows = scale.expand(2, 70)
     assert rows[0].tolist() == pytest.approx([math.log(40) / math.log(TRAINED)] * 70, rel=1e-6)
     assert rows[1].tolist() == pytest.approx([math.log(70) / math.log(TRAINED)] * 70, rel=1e-6)
 
 
 def test_logn_in_bert() -> None:
-    """The whole encoder, alone and beside a longer text, against the formula: n is the sample's own length."""
-    short, long = hosts.text(50), hosts.text(70, seed=2)
-    patched = patch_model(hosts.bert(), "rope+logn", target_length=70)
+    """A whole encoder, alone and in a batch with a longer text, against the formula: n is the length of the sample."""
+    short, long = models.text(50), models.text(70, seed=2)
+    patched = patch_model(models.bert(), "rope+logn", target_length=70)
     ids, mask = torch.zeros(2, 70, dtype=torch.long), torch.zeros(2, 70, dtype=torch.long)
     ids[0, :50], ids[1], mask[0, :50], mask[1] = short, long, 1, 1
     with torch.no_grad():
@@ -98,42 +98,42 @@ def test_logn_in_bert() -> None:
     for row, text in enumerate((short, long)):
         free = naive.both_ways(len(text))
         scale = torch.full((len(text),), math.log(len(text)) / math.log(TRAINED))
-        rotated = replace(free, frequencies=naive.rope(hosts.HEAD_DIM))
-        expected = naive.bert(hosts.bert(), text, replace(rotated, row_scale=scale))
+        rotated = replace(free, frequencies=naive.rope(models.HEAD_DIM))
+        expected = naive.bert(models.bert(), text, replace(rotated, row_scale=scale))
         assert (batch[row, : len(text)] - expected).abs().max() <= LIMIT
-        assert (hosts.logits(patched, text) - expected).abs().max() <= LIMIT
-        unscaled = naive.bert(hosts.bert(), text, rotated)
+        assert (models.logits(patched, text) - expected).abs().max() <= LIMIT
+        unscaled = naive.bert(models.bert(), text, rotated)
         assert (unscaled - expected).abs().max() > 100 * LIMIT  # control
 
 
 def test_yarn_and_logn_multiply() -> None:
     """A temperature on the logits and one on the queries: both at once."""
-    ids = hosts.text(4 * TRAINED)
-    both = hosts.logits(patch_model(hosts.llama(), "yarn+logn", factor=4), ids)
-    yarn = patch_model(hosts.llama(), "yarn", factor=4)
+    ids = models.text(4 * TRAINED)
+    both = models.logits(patch_model(models.llama(), "yarn+logn", factor=4), ids)
+    yarn = patch_model(models.llama(), "yarn", factor=4)
     frequencies = torch.tensor(yarn.model.posenc.frequencies(), dtype=torch.float64)
     scale = torch.tensor([max(1.0, math.log(i + 1) / math.log(TRAINED)) for i in range(4 * TRAINED)])
     temperature = (0.1 * math.log(4) + 1) ** 2
     text = replace(
         naive.causal(4 * TRAINED), frequencies=frequencies, row_scale=scale, logit_scale=temperature
     )  # fmt: skip
-    assert (both - naive.llama(hosts.llama(), ids, text)).abs().max() <= LIMIT
-    assert (both - hosts.logits(yarn, ids)).abs().max() > 100 * LIMIT  # control
+    assert (both - naive.llama(models.llama(), ids, text)).abs().max() <= LIMIT
+    assert (both - models.logits(yarn, ids)).abs().max() > 100 * LIMIT  # control
 
 
 def test_logn_needs_two_tokens() -> None:
     with pytest.raises(LengthContradiction, match="at least 2"):
-        LogN(hosts.geometry(trained=1))
+        LogN(models.geometry(trained=1))
 
 
 @pytest.mark.parametrize("length", [TRAINED, TRAINED + 9, 3 * TRAINED])
-def test_an_encoder_turns_by_the_length_of_its_text(length: int) -> None:
+def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
     """All rows of a text have its length: one rotation, whatever else is in the batch."""
-    base = 10_000.0 * (length / TRAINED) ** (hosts.HEAD_DIM / (hosts.HEAD_DIM - 2))
-    ids, free = hosts.text(length), naive.both_ways(length)
-    expected = naive.bert(hosts.bert(), ids, replace(free, frequencies=naive.rope(hosts.HEAD_DIM, base)))
-    patched = patch_model(hosts.bert(), "dynamic_ntk", factor=4)
-    assert (hosts.logits(patched, ids) - expected).abs().max() < LIMIT
-    batch = torch.cat((ids, hosts.text(7, seed=2)))[None]  # the same text, and pads behind it
+    base = 10_000.0 * (length / TRAINED) ** (models.HEAD_DIM / (models.HEAD_DIM - 2))
+    ids, free = models.text(length), naive.both_ways(length)
+    expected = naive.bert(models.bert(), ids, replace(free, frequencies=naive.rope(models.HEAD_DIM, base)))
+    patched = patch_model(models.bert(), "dynamic_ntk", factor=4)
+    assert (models.logits(patched, ids) - expected).abs().max() < LIMIT
+    batch = torch.cat((ids, models.text(7, seed=2)))[None]  # the same text, and pads behind it
     padded = patched(batch, attention_mask=torch.tensor([[1] * length + [0] * 7])).logits[0, :length].double()
     assert (padded - expected).abs().max() < LIMIT

@@ -1,4 +1,4 @@
-"""Positions of the caller's own, with gaps, read from a KV cache: against dense float64 attention."""
+"""Explicit `position_ids` with gaps, with a KV cache, against dense float64 attention."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from transformers import DynamicCache, StaticCache
 from hf_posenc import patch_model
 
 from . import naive
-from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, llama
+from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, llama
 
 LENGTH = 48
 SLOPES = torch.tensor([2.0 ** (-8 * (head + 1) / HEADS) for head in range(HEADS)], dtype=torch.float64)
 WINDOW = 20
 
 
-def with_gaps() -> Tensor:
+def positions_with_gaps() -> Tensor:
     """Positions ``[token]`` that rise, with gaps in the prefill and between decoding steps."""
     steps = torch.ones(LENGTH, dtype=torch.long)
     steps[0] = 0
@@ -58,15 +58,15 @@ CACHES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_cached_keys_stay_where_they_were(scheme: str, cache: Callable[[Any], Any]) -> None:
+def test_cached_keys_keep_their_positions(scheme: str, cache: Callable[[Any], Any]) -> None:
     define, options = SCHEMES[scheme]
-    host, positions = llama(), with_gaps()
+    unpatched, positions = llama(), positions_with_gaps()
     ids = torch.randint(3, VOCABULARY, (LENGTH,), generator=torch.Generator().manual_seed(0))
     order = naive.distances(LENGTH) >= 0
-    expected = naive.llama(host, ids, define(positions[:, None] - positions, order))
-    elsewhere = naive.llama(host, ids, define(naive.distances(LENGTH), order))
+    expected = naive.llama(unpatched, ids, define(positions[:, None] - positions, order))
+    elsewhere = naive.llama(unpatched, ids, define(naive.distances(LENGTH), order))
 
-    model, parts, start = patch_model(host, scheme, factor=4, **options), [], 0
+    model, parts, start = patch_model(unpatched, scheme, factor=4, **options), [], 0
     held = cache(model.config)
     with torch.no_grad():
         for size in (28, *[1] * 8, 5, 7):
@@ -79,7 +79,7 @@ def test_cached_keys_stay_where_they_were(scheme: str, cache: Callable[[Any], An
     assert (elsewhere - expected).abs().max() > 0.1  # control: the gaps show
 
 
-def test_shapes_of_the_test() -> None:
+def test_control_shapes() -> None:
     """Grouped heads, and a text past the trained length."""
     assert KV_HEADS < HEADS
     assert LENGTH > TRAINED

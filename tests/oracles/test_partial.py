@@ -1,4 +1,4 @@
-"""Rotating a part of each head: GPT-NeoX's way, transformers' ``proportional``, and the trap between the two."""
+"""Rotation of a part of each head: GPT-NeoX's way, transformers' ``proportional``, and their difference."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.proportional import Proportional
 from hf_posenc.schemes.rotary.rotary import RoPE
 
-from . import hosts
-from .hosts import HEAD_DIM, HEADS, TRAINED, VOCABULARY, WIDTH
+from . import models
+from .models import HEAD_DIM, HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import rope
 
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
@@ -40,13 +40,13 @@ def in_neox_order(fused: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def copied(host: GPT2LMHeadModel, fraction: float) -> GPTNeoXForCausalLM:
+def copied(gpt2: GPT2LMHeadModel, fraction: float) -> GPTNeoXForCausalLM:
     """A NeoX with a GPT-2's weights, its position table left out."""
     other = neox(fraction)
-    other.gpt_neox.embed_in.weight.copy_(host.transformer.wte.weight)
-    other.get_output_embeddings().weight.copy_(host.lm_head.weight)
-    other.gpt_neox.final_layer_norm.load_state_dict(host.transformer.ln_f.state_dict())
-    for ours, theirs in zip(host.transformer.h, other.gpt_neox.layers, strict=True):
+    other.gpt_neox.embed_in.weight.copy_(gpt2.transformer.wte.weight)
+    other.get_output_embeddings().weight.copy_(gpt2.lm_head.weight)
+    other.gpt_neox.final_layer_norm.load_state_dict(gpt2.transformer.ln_f.state_dict())
+    for ours, theirs in zip(gpt2.transformer.h, other.gpt_neox.layers, strict=True):
         theirs.input_layernorm.load_state_dict(ours.ln_1.state_dict())
         theirs.post_attention_layernorm.load_state_dict(ours.ln_2.state_dict())
         theirs.attention.query_key_value.weight.copy_(in_neox_order(ours.attn.c_attn.weight.T))
@@ -64,11 +64,11 @@ def copied(host: GPT2LMHeadModel, fraction: float) -> GPTNeoXForCausalLM:
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
 def test_gpt2_becomes_neox(fraction: float) -> None:
     """A whole GPT-NeoX with the weights of a patched GPT-2."""
-    ids = hosts.text(3 * TRAINED)
-    expected = hosts.logits(copied(hosts.gpt2(), fraction), ids)
-    patched = patch_model(hosts.gpt2(), "partial", fraction=fraction, factor=3)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
-    other = hosts.logits(copied(hosts.gpt2(), 0.75), ids)
+    ids = models.text(3 * TRAINED)
+    expected = models.logits(copied(models.gpt2(), fraction), ids)
+    patched = patch_model(models.gpt2(), "partial", fraction=fraction, factor=3)
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
+    other = models.logits(copied(models.gpt2(), 0.75), ids)
     assert (other - expected).abs().max() > 100 * LIMIT  # control: another fraction
 
 
@@ -77,7 +77,7 @@ def test_partial_equals_neox(fraction: float) -> None:
     q, positions = torch.randn(1, 2, 20, HEAD_DIM, generator=torch.Generator().manual_seed(0)), torch.arange(20)[None]
     cos, sin = GPTNeoXRotaryEmbedding(neox(fraction, 500.0).config)(q, positions)
     theirs, _ = apply_rotary_pos_emb(q, q, cos, sin)
-    rotation = Partial(hosts.geometry(), fraction=fraction, base=500.0).rotation()
+    rotation = Partial(models.geometry(), fraction=fraction, base=500.0).rotation()
     assert (rotate(q, rotation, table(rotation, positions)) - theirs).abs().max() < 1e-5  # their angles are float32
 
 
@@ -88,7 +88,7 @@ def test_interleaved_equals_gptj(rotary_dim: int) -> None:
     sin, cos = gptj.create_sinusoidal_positions(20, rotary_dim)[None].chunk(2, dim=-1)
     rotated = gptj.apply_rotary_pos_emb(q[..., :rotary_dim].transpose(1, 2), sin, cos).transpose(1, 2)
     theirs = torch.cat((rotated, q[..., rotary_dim:]), dim=-1)
-    geometry, positions = hosts.geometry(), torch.arange(20)[None]
+    geometry, positions = models.geometry(), torch.arange(20)[None]
     for scheme in (
         RoPE(geometry, rotary_dim=rotary_dim, layout="interleaved"),
         Partial(geometry, fraction=rotary_dim / HEAD_DIM, layout="interleaved"),
@@ -106,7 +106,7 @@ def test_proportional_equals_transformers(head_dim: int, p: float, factor: float
         rope_parameters={"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": p, "factor": factor},
     )  # fmt: skip
     theirs, attention_factor = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
-    geometry = hosts.geometry(head_dim=head_dim, target=round(factor * TRAINED), base=1e6)
+    geometry = models.geometry(head_dim=head_dim, target=round(factor * TRAINED), base=1e6)
     ours = torch.tensor(Proportional(geometry, p=p).frequencies(), dtype=torch.float64)
     assert torch.allclose(ours, theirs.double(), rtol=2e-6, atol=0)  # theirs are float32
     assert attention_factor == 1.0
@@ -114,17 +114,17 @@ def test_proportional_equals_transformers(head_dim: int, p: float, factor: float
 
 
 def test_whole_model_proportional_equals_transformers() -> None:
-    ids = hosts.text(2 * TRAINED)
+    ids = models.text(2 * TRAINED)
     scaling = {"rope_type": "proportional", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "factor": 2.0}
-    stock = hosts.llama(rope_parameters=scaling, max_position_embeddings=2 * TRAINED)
-    expected = hosts.logits(stock, ids)
-    assert (hosts.logits(patch_model(hosts.llama(), "p_rope", p=0.5, factor=2), ids) - expected).abs().max() <= LIMIT
-    assert (hosts.logits(patch_model(hosts.llama(), "p_rope", p=0.5), ids) - expected).abs().max() > 0.1  # control
+    stock = models.llama(rope_parameters=scaling, max_position_embeddings=2 * TRAINED)
+    expected = models.logits(stock, ids)
+    assert (models.logits(patch_model(models.llama(), "p_rope", p=0.5, factor=2), ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patch_model(models.llama(), "p_rope", p=0.5), ids) - expected).abs().max() > 0.1  # control
 
 
 def test_partial_is_not_proportional() -> None:
     """The trap of one name for both: as many pairs turn, but others, at other speeds, in other channels."""
-    partial, proportional = Partial(hosts.geometry(), fraction=0.5), Proportional(hosts.geometry(), p=0.5)
+    partial, proportional = Partial(models.geometry(), fraction=0.5), Proportional(models.geometry(), p=0.5)
     ours, full = partial.frequencies(), rope(HEAD_DIM).tolist()
     assert len(ours) == sum(w > 0 for w in proportional.frequencies()) == HEAD_DIM // 4
     assert ours == pytest.approx(rope(HEAD_DIM // 2).tolist())
@@ -139,22 +139,24 @@ def test_partial_is_not_proportional() -> None:
 
 def test_ends_of_the_ranges() -> None:
     """All of it is RoPE; none of it no positions at all."""
-    assert Partial(hosts.geometry(), fraction=1.0).frequencies() == pytest.approx(rope(HEAD_DIM).tolist())
-    assert Proportional(hosts.geometry(), p=1.0).frequencies() == pytest.approx(rope(HEAD_DIM).tolist())
-    ids = hosts.text(TRAINED)
-    still = hosts.logits(patch_model(hosts.llama(), "proportional", p=0.0), ids)
-    assert (still - hosts.logits(patch_model(hosts.llama(), "none"), ids)).abs().max() <= LIMIT
+    assert Partial(models.geometry(), fraction=1.0).frequencies() == pytest.approx(rope(HEAD_DIM).tolist())
+    assert Proportional(models.geometry(), p=1.0).frequencies() == pytest.approx(rope(HEAD_DIM).tolist())
+    ids = models.text(TRAINED)
+    still = models.logits(patch_model(models.llama(), "proportional", p=0.0), ids)
+    assert (still - models.logits(patch_model(models.llama(), "none"), ids)).abs().max() <= LIMIT
 
 
 def test_less_than_a_pair_is_refused() -> None:
     with pytest.raises(OptionOutOfRange, match=r"0\.1 of 16 channels is not a pair"):
-        Partial(hosts.geometry(), fraction=0.1)
+        Partial(models.geometry(), fraction=0.1)
 
 
 def test_abf_is_rope_of_another_base() -> None:
-    assert AdjustedBase(hosts.geometry(target=4 * TRAINED)).frequencies() == pytest.approx(rope(HEAD_DIM, 5e5).tolist())
-    ids = hosts.text(TRAINED)
-    stock = hosts.llama(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
-    expected = hosts.logits(stock, ids)
-    assert (hosts.logits(patch_model(hosts.llama(), "base_change"), ids) - expected).abs().max() <= LIMIT
-    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 0.1  # control
+    assert AdjustedBase(models.geometry(target=4 * TRAINED)).frequencies() == pytest.approx(
+        rope(HEAD_DIM, 5e5).tolist()
+    )
+    ids = models.text(TRAINED)
+    stock = models.llama(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
+    expected = models.logits(stock, ids)
+    assert (models.logits(patch_model(models.llama(), "base_change"), ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control

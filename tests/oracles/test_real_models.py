@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import patch_model
 
-from . import hosts, naive
+from . import models, naive
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TOK105, STORIES = "llama-babyllama-tok105", "llama-stories260K"
@@ -25,7 +25,7 @@ TRAINED = {TOK105: 256, STORIES: 512}
 NOVEL = "ENG18480_Thackeray.txt"
 SCORED, WINDOWS = 64, 12
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no development data beside the repository ({DATA.name})")
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no development data next to the repository ({DATA.name})")
 
 # What the native RoPE types of transformers 5.23 give: model, scheme, factor, multiple of the trained length, loss.
 NATIVE = [
@@ -96,7 +96,7 @@ def test_reproduces_the_native_types(model: str, scheme: str, factor: int, multi
 
 
 @pytest.mark.parametrize(("model", "multiple", "expected"), rows(UNSCALED, lambda r: (r[0], r[1])))
-def test_the_measure_itself(model: str, multiple: int, expected: float) -> None:
+def test_control_the_loss_tells_models_apart(model: str, multiple: int, expected: float) -> None:
     """Control: without a patch, the figures of plain transformers, which fail beyond the trained length."""
     assert loss(model, multiple) == pytest.approx(expected, abs=2e-3)
     assert loss(model, multiple, "rope", factor=multiple) == pytest.approx(expected, abs=2e-3)
@@ -111,19 +111,19 @@ def test_remaps_hold_the_loss(model: str, scheme: str, options: dict, multiple: 
 
 @pytest.mark.parametrize(("model", "length"), [(TOK105, 400), pytest.param(STORIES, 1024, marks=pytest.mark.full)])
 def test_rerope_equals_its_definition_on_trained_weights(model: str, length: int) -> None:
-    """Every logit past the trained length, against the dense float64 form; the host itself is far from it."""
+    """Every logit past the trained length, against the dense float64 form; the unpatched model is far from it."""
     llama = AutoModelForCausalLM.from_pretrained(DATA / model / "hf").eval()
     ids, text = novel(model)[8192 : 8192 + length], naive.causal(length)
     clipped = text.distance.clamp(max=TRAINED[model] // 2)
     rotated = replace(text, distance=clipped, frequencies=naive.rope(llama.config.head_dim))
     expected = naive.llama(llama, ids, rotated)
-    assert (hosts.logits(llama, ids) - expected).abs().max() > 1  # control
-    assert (hosts.logits(patch_model(llama, "rerope", factor=4), ids) - expected).abs().max() < 1e-3
+    assert (models.logits(llama, ids) - expected).abs().max() > 1  # control
+    assert (models.logits(patch_model(llama, "rerope", factor=4), ids) - expected).abs().max() < 1e-3
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("model", "multiple"), [(TOK105, 2), (TOK105, 4)])
-def test_dynamic_ntk_costs_nothing_inside_and_helps_outside(model: str, multiple: int) -> None:
+def test_dynamic_ntk_changes_nothing_within_the_trained_length_and_helps_beyond(model: str, multiple: int) -> None:
     inside = loss(model, 1, "dynamic_ntk", factor=multiple)
     assert inside == pytest.approx(loss(model, 1), abs=1e-5)
     assert loss(model, multiple, "dynamic_ntk", factor=multiple, granularity=64) < loss(model, multiple) - 0.5

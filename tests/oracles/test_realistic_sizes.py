@@ -27,7 +27,7 @@ from hf_posenc.schemes.rotary.longrope import LongRoPE
 from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn, slowed_between
 
-from . import hosts, naive
+from . import models, naive
 from .naive import rope
 
 EXACT = 1e-11  # two orders of the same float64 operations
@@ -81,7 +81,7 @@ def every_size(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def geometry(size: Size, **more: Any) -> Any:
-    return hosts.geometry(head_dim=size.dims, trained=size.trained, target=size.target, base=size.base, **more)
+    return models.geometry(head_dim=size.dims, trained=size.trained, target=size.target, base=size.base, **more)
 
 
 def ours(name: str, size: Size, **options: Any) -> Tensor:
@@ -244,7 +244,7 @@ def test_yarn_with_its_options(size: Size) -> None:
 
 
 @every_size
-def test_ramp_in_turns(size: Size) -> None:
+def test_ramp_in_rotations(size: Size) -> None:
     """The paper's own ramp, equations 17 and 18: γ falls linearly from 1 at α turns to 0 at β turns."""
     turns = size.trained * rope(size.dims, size.base) / (2 * math.pi)
     slowed = 1 - ((turns - 1) / 31).clamp(0, 1)
@@ -253,7 +253,7 @@ def test_ramp_in_turns(size: Size) -> None:
 
 
 @every_size
-def test_partial_turns_whole_pairs(size: Size) -> None:
+def test_partial_rotates_whole_pairs(size: Size) -> None:
     for share in (0.25, 0.3, 0.5, 1.0):
         dims = 2 * math.floor(share * size.dims / 2)
         rotation = Partial(geometry(size), fraction=share).rotation()
@@ -297,18 +297,18 @@ def test_yarn_temperature(factor: float) -> None:
     assert scheme_class("ntk_parts")(geometry(Size(128, 8192, 5e5, factor))).logit_scale() == 1.0
 
 
-PLACES = torch.tensor([0, 1, 2, 9, 4000, 8191, 8192, 50_000, 131_071, 131_072, 1_000_003, 4_194_303])
+POSITIONS = torch.tensor([0, 1, 2, 9, 4000, 8191, 8192, 50_000, 131_071, 131_072, 1_000_003, 4_194_303])
 
 
 def test_angles_far_out() -> None:
     """Cosines of the longest texts anybody asks for: a float32 angle is wrong by a tenth of a radian there."""
     size = RELEASED["llama 3.1, once more"]
     frequencies = NTKByParts(geometry(size)).frequencies()
-    cos, sin = cos_sin(Rotation(frequencies), PLACES[None])
-    angles = PLACES.double()[:, None] * by_parts(size)
+    cos, sin = cos_sin(Rotation(frequencies), POSITIONS[None])
+    angles = POSITIONS.double()[:, None] * by_parts(size)
     assert (cos[0].double() - angles.cos()).abs().max() < 1e-6
     assert (sin[0].double() - angles.sin()).abs().max() < 1e-6
-    rounded = (PLACES.float()[:, None] * by_parts(size).float()).double()
+    rounded = (POSITIONS.float()[:, None] * by_parts(size).float()).double()
     assert (rounded.cos() - angles.cos()).abs().max() > 1e-2  # control
 
 
@@ -317,17 +317,17 @@ def test_angles_far_out() -> None:
 def test_whole_model_with_tokens_far_apart(name: str, released: str) -> None:
     """A Llama of heads of 128 channels, its tokens spread over the whole target length, from the definition."""
     size = RELEASED[released]
-    places = torch.tensor([0, 1, 3, 700, 701, 5000, 131_071, 131_072, size.target - 300, size.target - 1])
+    positions = torch.tensor([0, 1, 3, 700, 701, 5000, 131_071, 131_072, size.target - 300, size.target - 1])
     shape = {"head_dim": size.dims, "num_attention_heads": 2, "num_key_value_heads": 1}
-    told = {"rope_type": "default", "rope_theta": size.base}
-    plain = hosts.llama(**shape, max_position_embeddings=size.trained, rope_parameters=told)
-    ids = hosts.text(len(places))
-    distance = places[:, None] - places[None, :]
+    parameters = {"rope_type": "default", "rope_theta": size.base}
+    plain = models.llama(**shape, max_position_embeddings=size.trained, rope_parameters=parameters)
+    ids = models.text(len(positions))
+    distance = positions[:, None] - positions[None, :]
     scale = (0.1 * math.log(size.factor) + 1) ** 2 if name == "yarn" else 1.0
     read = naive.Positions(distance >= 0, distance, FORMULAS[name](size), logit_scale=scale)
     expected = naive.llama(plain, ids, read)
     model = patch_model(plain, name, factor=size.factor)
-    given = {"position_ids": places[None], "attention_mask": torch.ones(1, len(places), dtype=torch.long)}
+    given = {"position_ids": positions[None], "attention_mask": torch.ones(1, len(positions), dtype=torch.long)}
     with torch.no_grad():
         found = model(ids[None], use_cache=False, **given).logits[0].double()
     assert (found - expected).abs().max() < 1e-4

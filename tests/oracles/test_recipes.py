@@ -1,4 +1,4 @@
-"""Recipes for training: where they put tokens."""
+"""Training recipes: the positions they draw."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hf_posenc.schemes.recipes.randpos import RandPos
 from hf_posenc.schemes.recipes.recipe import Recipe
 from hf_posenc.schemes.recipes.shape import CAPE, SHAPE
 
-from . import hosts
-from .hosts import TRAINED
+from . import models
+from .models import TRAINED
 
 TARGET = 8 * TRAINED
 DRAWS = 4000
-WIDE = hosts.geometry(target=TARGET)
+WIDE = models.geometry(target=TARGET)
 
 
 def in_steps(length: int = TRAINED, rows: int = 1) -> Tensor:
@@ -34,18 +34,18 @@ def moved(recipe: Recipe, positions: Tensor, *, training: bool = True, seed: int
 
 @pytest.mark.parametrize("recipe", [RandPos(WIDE), PoSE(WIDE), PoSE(WIDE, chunks=5), SHAPE(WIDE), CAPE(WIDE)], ids=repr)
 def test_order_range_and_seed(recipe: Recipe) -> None:
-    places = moved(recipe, in_steps(rows=DRAWS))
-    assert (places.diff() > 0).all()
-    assert torch.equal(places, moved(recipe, in_steps(rows=DRAWS)))
-    assert not torch.equal(places, moved(recipe, in_steps(rows=DRAWS), seed=1))
-    assert len(places.unique(dim=0)) > 0.9 * (TARGET - TRAINED)  # rows are drawn one by one
+    drawn = moved(recipe, in_steps(rows=DRAWS))
+    assert (drawn.diff() > 0).all()
+    assert torch.equal(drawn, moved(recipe, in_steps(rows=DRAWS)))
+    assert not torch.equal(drawn, moved(recipe, in_steps(rows=DRAWS), seed=1))
+    assert len(drawn.unique(dim=0)) > 0.9 * (TARGET - TRAINED)  # rows are drawn one by one
     if not isinstance(recipe, CAPE):
-        assert not places.is_floating_point()
-        assert (places.min(), places.max()) == (0, TARGET - 1)
+        assert not drawn.is_floating_point()
+        assert (drawn.min(), drawn.max()) == (0, TARGET - 1)
 
 
 @pytest.mark.parametrize("recipe", [PoSE(WIDE), SHAPE(WIDE), CAPE(WIDE)], ids=repr)
-def test_nothing_moves_outside_training(recipe: Recipe) -> None:
+def test_positions_are_unchanged_outside_training(recipe: Recipe) -> None:
     positions = in_steps()
     assert moved(recipe, positions, training=False) is positions
     assert recipe.unchanged_below == TARGET
@@ -53,31 +53,31 @@ def test_nothing_moves_outside_training(recipe: Recipe) -> None:
 
 def test_random_positions_are_a_draw_without_replacement() -> None:
     """The k-th of L sorted draws from N lies at (k + 1) (N + 1) / (L + 1) − 1 on average; any place is as likely."""
-    places = moved(RandPos(WIDE), in_steps(rows=DRAWS))
+    drawn = moved(RandPos(WIDE), in_steps(rows=DRAWS))
     expected = torch.arange(1, TRAINED + 1) * (TARGET + 1) / (TRAINED + 1) - 1
-    assert (places.double().mean(0) - expected).abs().max() < 2.5  # deviation of one draw ≤ 22, of the mean ≤ 0.35
-    chosen = places.flatten().bincount(minlength=TARGET) / DRAWS
+    assert (drawn.double().mean(0) - expected).abs().max() < 2.5  # deviation of one draw ≤ 22, of the mean ≤ 0.35
+    chosen = drawn.flatten().bincount(minlength=TARGET) / DRAWS
     assert (chosen - TRAINED / TARGET).abs().max() < 0.03  # six deviations of a share of 1/8 in 4000 draws
     whole = moved(RandPos(WIDE), in_steps(TARGET))
     assert torch.equal(whole, in_steps(TARGET))  # as many tokens as places: only one draw there is
 
 
 def test_random_positions_go_by_the_length_of_each_text() -> None:
-    """Padded rows draw for their real tokens; a short text beside a long one spreads as far as alone."""
+    """Padded rows draw for their real tokens; a short text in a batch with a long one spreads as far as alone."""
     short, long = torch.arange(4).clamp(max=1), torch.arange(4)
-    places = moved(RandPos(WIDE), torch.stack((short, long)).repeat(DRAWS, 1))
-    assert torch.equal(places[::2, 1], places[::2, 3])  # the pads stand where the last token stands
-    assert abs(places[::2, 1].double().mean() - (2 * (TARGET + 1) / 3 - 1)) < 5
-    assert abs(places[1::2, 1].double().mean() - (2 * (TARGET + 1) / 5 - 1)) < 5
+    drawn = moved(RandPos(WIDE), torch.stack((short, long)).repeat(DRAWS, 1))
+    assert torch.equal(drawn[::2, 1], drawn[::2, 3])  # the pads stand where the last token stands
+    assert abs(drawn[::2, 1].double().mean() - (2 * (TARGET + 1) / 3 - 1)) < 5
+    assert abs(drawn[1::2, 1].double().mean() - (2 * (TARGET + 1) / 5 - 1)) < 5
 
 
 def test_even_positions() -> None:
     even = RandPos(WIDE, test="even")
     rows = torch.stack((torch.arange(4), torch.tensor([0, 0, 1, 2])))
-    places = even.reposition(rows, training=False)
+    drawn = even.reposition(rows, training=False)
     last = TARGET - 1
-    assert places[0].tolist() == [0, last // 3, 2 * last // 3, last]
-    assert places[1, 1:].tolist() == [0, last // 2, last]
+    assert drawn[0].tolist() == [0, last // 3, 2 * last // 3, last]
+    assert drawn[1, 1:].tolist() == [0, last // 2, last]
     assert torch.equal(even.reposition(in_steps(TARGET), training=False), in_steps(TARGET))
     assert even.reposition(torch.zeros(1, 1, dtype=torch.long), training=False).tolist() == [[0]]
     assert not torch.equal(moved(even, in_steps()), even.reposition(in_steps(), training=False))
@@ -89,11 +89,11 @@ def test_even_positions() -> None:
 @pytest.mark.parametrize("length", [1, 2, 31, TRAINED])
 def test_chunks_as_released(length: int) -> None:
     """The first of two chunks ends by ⌈L / 2⌉, the second skips up to L' − L, both uniformly; inside, steps of one."""
-    places = moved(PoSE(WIDE), in_steps(length, DRAWS))
-    assert not places[:, 0].any()
-    jumps = places.diff() - 1
+    drawn = moved(PoSE(WIDE), in_steps(length, DRAWS))
+    assert not drawn[:, 0].any()
+    jumps = drawn.diff() - 1
     assert ((jumps > 0).sum(-1) <= 1).all()
-    skips = places[:, -1] - (length - 1)
+    skips = drawn[:, -1] - (length - 1)
     assert int(skips.max()) <= TARGET - length
     if length == TRAINED:
         assert abs(skips.double().mean() - (TARGET - length) / 2) < 5
@@ -101,12 +101,12 @@ def test_chunks_as_released(length: int) -> None:
         counts = cuts.bincount()
         assert (cuts.min(), cuts.max()) == (1, TRAINED // 2)
         assert counts[1:].min() > 0.6 * counts[1:].max()
-        assert torch.equal(moved(PoSE(hosts.geometry()), in_steps(length)), in_steps(length))  # nowhere to skip to
+        assert torch.equal(moved(PoSE(models.geometry()), in_steps(length)), in_steps(length))  # nowhere to skip to
 
 
-def test_many_chunks_move_on_only() -> None:
-    places = moved(PoSE(WIDE, chunks=4), in_steps(rows=DRAWS))
-    jumps = places.diff() - 1
+def test_chunks_keep_their_order() -> None:
+    drawn = moved(PoSE(WIDE, chunks=4), in_steps(rows=DRAWS))
+    jumps = drawn.diff() - 1
     assert (jumps >= 0).all()
     assert int((jumps > 0).sum(-1).max()) == 3
     for part in range(3):  # each cut in its own quarter
@@ -137,11 +137,11 @@ def test_cape_in_its_three_parts() -> None:
     stretch = moved(CAPE(WIDE, max_shift=0.0, jitter=0.0), in_steps(rows=DRAWS))[:, -1] / (TRAINED - 1)
     assert 0.09 < stretch.log().abs().max() <= 0.1 + 1e-5, "by default a tenth at most"
     with pytest.raises(OptionOutOfRange, match="'jitter'"):  # would change the order
-        patch_model(hosts.llama(), "cape", jitter=0.6)
+        patch_model(models.llama(), "cape", jitter=0.6)
 
 
-def test_padded_rows_train_as_they_would_alone() -> None:
+def test_padding_does_not_change_training_positions() -> None:
     """A row of a padded batch stands where its own draw puts it: within a chunk, in steps of one real token."""
-    places = moved(PoSE(WIDE), torch.tensor([[0, 0, 0, 1, 2, 3]] * DRAWS))[:, 2:]
-    assert (places[:, 0] == 0).all()
-    assert math.isclose(float((places[:, -1] - 3).double().mean()), (TARGET - 4) / 2, rel_tol=0.05)
+    drawn = moved(PoSE(WIDE), torch.tensor([[0, 0, 0, 1, 2, 3]] * DRAWS))[:, 2:]
+    assert (drawn[:, 0] == 0).all()
+    assert math.isclose(float((drawn[:, -1] - 3).double().mean()), (TARGET - 4) / 2, rel_tol=0.05)

@@ -1,4 +1,4 @@
-"""Recipes for training in whole models: embeddings, rotations and biases all hear where the tokens went."""
+"""Training recipes in whole models: embeddings, rotations and biases all use the drawn positions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.checks.training import enable_checkpointing
 from hf_posenc.errors import FractionalPosition, NeedsWholeText, SchemeNotDefined
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH
+from . import models, naive
+from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
 from .naive import Positions
 
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
@@ -23,21 +23,21 @@ TARGET = 8 * TRAINED
 IN_STEPS = torch.arange(TRAINED)[None]
 
 
-def rotated(text: Positions, places: Tensor) -> Positions:
-    return replace(text, distance=places[:, None] - places, frequencies=naive.rope(HEAD_DIM))
+def rotated(text: Positions, positions: Tensor) -> Positions:
+    return replace(text, distance=positions[:, None] - positions, frequencies=naive.rope(HEAD_DIM))
 
 
-def interpolated(text: Positions, places: Tensor) -> Positions:
-    return replace(rotated(text, places), frequencies=naive.rope(HEAD_DIM) * TRAINED / TARGET)
+def interpolated(text: Positions, positions: Tensor) -> Positions:
+    return replace(rotated(text, positions), frequencies=naive.rope(HEAD_DIM) * TRAINED / TARGET)
 
 
-def biased(text: Positions, places: Tensor) -> Positions:
+def biased(text: Positions, positions: Tensor) -> Positions:
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
-    return replace(text, bias=-slopes[:, None, None] * (places[:, None] - places).abs())
+    return replace(text, bias=-slopes[:, None, None] * (positions[:, None] - positions).abs())
 
 
-def coded(text: Positions, places: Tensor) -> Positions:
-    angles = places.double()[:, None] * naive.rope(WIDTH)
+def coded(text: Positions, positions: Tensor) -> Positions:
+    angles = positions.double()[:, None] * naive.rope(WIDTH)
     return replace(text, code=torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
 
 
@@ -59,14 +59,14 @@ WHOLE: list[tuple[str, str, Callable[[Positions, Tensor], Positions]]] = [
 @pytest.mark.parametrize(("name", "model", "does"), WHOLE, ids=[f"{name}-{model}" for name, model, _ in WHOLE])
 def test_whole_models_in_training(name: str, model: str, does: Callable[[Positions, Tensor], Positions]) -> None:
     """No mask is given: gaps between positions are not taken for packed documents."""
-    build, formula = hosts.HOSTS[model]
-    ids = hosts.text(TRAINED)
+    build, formula = models.MODELS[model]
+    ids = models.text(TRAINED)
     patched = patch_model(without_dropout(build()), name, factor=8).train()
     torch.manual_seed(4)
-    places = scheme_of(patched).reposition(IN_STEPS, training=True)[0]
+    positions = scheme_of(patched).reposition(IN_STEPS, training=True)[0]
     torch.manual_seed(4)
-    ours = hosts.logits(patched, ids)
-    assert (ours - formula(build(), ids, does(FREE[model](TRAINED), places))).abs().max() <= LIMIT
+    ours = models.logits(patched, ids)
+    assert (ours - formula(build(), ids, does(FREE[model](TRAINED), positions))).abs().max() <= LIMIT
     untouched = formula(build(), ids, does(FREE[model](TRAINED), IN_STEPS[0]))  # control
     assert (ours - untouched).abs().max() > 100 * LIMIT
 
@@ -74,69 +74,69 @@ def test_whole_models_in_training(name: str, model: str, does: Callable[[Positio
 @pytest.mark.parametrize("name", ["pose", "shape", "cape", "randpos"])
 def test_evaluation(name: str) -> None:
     """Only randomised positions stay random, as released; then a text cannot be continued."""
-    ids = hosts.text(TRAINED)
-    patched, host = patch_model(hosts.llama(), name, factor=8), hosts.llama()
+    ids = models.text(TRAINED)
+    patched, unpatched = patch_model(models.llama(), name, factor=8), models.llama()
     assert scheme_of(patched).needs_whole_text == (name == "randpos")
     start, kept = ids[None, :9], {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
     if name == "randpos":
         torch.manual_seed(0)
-        assert (hosts.logits(patched, ids) - hosts.logits(patched, ids)).abs().max() > 0.1
+        assert (models.logits(patched, ids) - models.logits(patched, ids)).abs().max() > 0.1
         with pytest.raises(NeedsWholeText, match="use_cache=False"):
             patched.generate(start, **kept)
         assert patched.generate(start, **kept, use_cache=False).shape == (1, 12)
     else:
         assert describe(patched).proof.verdict == "identity"
-        assert (hosts.logits(patched, ids) - hosts.logits(host, ids)).abs().max() <= LIMIT
-        assert torch.equal(patched.generate(start, **kept), host.generate(start, **kept))
+        assert (models.logits(patched, ids) - models.logits(unpatched, ids)).abs().max() <= LIMIT
+        assert torch.equal(patched.generate(start, **kept), unpatched.generate(start, **kept))
 
 
 def test_relative_positions_do_not_notice_a_shift() -> None:
     """What SHAPE teaches a model, rotation knows by itself; a code of the position does not."""
-    ids, gaps = hosts.text(TRAINED), {}
+    ids, inputs = models.text(TRAINED), {}
     for name in ("rope", "sinusoidal"):
-        patched = patch_model(hosts.llama(), f"{name}+shape", max_shift=500)
-        still = hosts.logits(patched, ids)
+        patched = patch_model(models.llama(), f"{name}+shape", max_shift=500)
+        still = models.logits(patched, ids)
         torch.manual_seed(0)
-        gaps[name] = float((hosts.logits(patched.train(), ids) - still).abs().max())
-    assert gaps["rope"] <= LIMIT
-    assert gaps["sinusoidal"] > 100 * LIMIT
+        inputs[name] = float((models.logits(patched.train(), ids) - still).abs().max())
+    assert inputs["rope"] <= LIMIT
+    assert inputs["sinusoidal"] > 100 * LIMIT
 
 
-def test_a_cached_text_is_not_continued_in_training() -> None:
-    patched = patch_model(hosts.llama(), "pose", factor=8).train()
-    cache = patched(hosts.text(9)[None], use_cache=True).past_key_values
+def test_continuing_a_cache_in_training_is_refused() -> None:
+    patched = patch_model(models.llama(), "pose", factor=8).train()
+    cache = patched(models.text(9)[None], use_cache=True).past_key_values
     with pytest.raises(NeedsWholeText, match="9 tokens are cached"):
-        patched(hosts.text(1)[None], past_key_values=cache)
+        patched(models.text(1)[None], past_key_values=cache)
 
 
-def test_tables_have_no_place_between_rows() -> None:
+def test_tables_refuse_fractional_positions() -> None:
     """CAPE's positions are fractional: tables and digits are refused, on codes of a function it trains."""
-    ids = hosts.text(TRAINED)[None]
+    ids = models.text(TRAINED)[None]
     for name in ("cape", "learned+cape"):
         with pytest.raises(SchemeNotDefined, match=r"between the rows of .*table.* \"rope\+cape\""):
-            patch_model(hosts.gpt2(), name)
-    patched = patch_model(hosts.gpt2(), "binary+cape")
+            patch_model(models.gpt2(), name)
+    patched = patch_model(models.gpt2(), "binary+cape")
     assert patched(ids).logits.isfinite().all()  # evaluation has whole positions
     with pytest.raises(FractionalPosition, match="function of position"):
         patched.train()(ids)
-    assert patch_model(hosts.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
+    assert patch_model(models.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
 
 
-def test_a_table_as_long_as_the_target_serves_every_place() -> None:
-    patched = patch_model(hosts.gpt2(), "learned+pose", factor=4, num_positions=4 * TRAINED).train()
-    assert all(hosts.logits(patched, hosts.text(TRAINED)).isfinite().all() for _ in range(20))
+def test_a_table_as_long_as_the_target_has_every_position() -> None:
+    patched = patch_model(models.gpt2(), "learned+pose", factor=4, num_positions=4 * TRAINED).train()
+    assert all(models.logits(patched, models.text(TRAINED)).isfinite().all() for _ in range(20))
 
 
 def test_checkpointing_draws_once() -> None:
     """Recomputed activations see the positions that were drawn, whichever way they are recomputed."""
     grads = []
     for mode in (None, False, True):
-        patched = patch_model(hosts.llama(), "randpos", factor=8).train()
+        patched = patch_model(models.llama(), "randpos", factor=8).train()
         if mode is not None:
             enable_checkpointing(patched, mode)
             patched.enable_input_require_grads()
         torch.manual_seed(5)
-        patched(hosts.text(TRAINED)[None], use_cache=False).logits.logsumexp(-1).sum().backward()
+        patched(models.text(TRAINED)[None], use_cache=False).logits.logsumexp(-1).sum().backward()
         grads.append(patched.model.layers[0].self_attn.q_proj.weight.grad)
     assert torch.allclose(grads[0], grads[1], atol=1e-4 * float(grads[0].abs().max()))
     assert torch.allclose(grads[0], grads[2], atol=1e-4 * float(grads[0].abs().max()))

@@ -19,8 +19,8 @@ from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.patching.state import describe
 from hf_posenc.schemes.base import Scheme
 
-from . import hosts
-from .hosts import HEADS, TRAINED
+from . import models
+from .models import HEADS, TRAINED
 
 FACTOR = 4
 LENGTH = 3 * TRAINED
@@ -58,8 +58,8 @@ class Same:
     factor: float = FACTOR
 
     def __str__(self) -> str:
-        told = ",".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.one}({told})={self.two}"
+        listed = ",".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.one}({listed})={self.two}"
 
 
 def alibi_slopes() -> list[float]:
@@ -110,7 +110,7 @@ def never_forgetting(fox: Any) -> None:
     nn.init.constant_(fox.gate.bias, 60.0 * fox.sign)
 
 
-ONES = [1.0] * (hosts.HEAD_DIM // 2)
+ONES = [1.0] * (models.HEAD_DIM // 2)
 CASES = [
     # slopes
     Same("kerple", "alibi", {"kind": "power", "eps": 1e-3}, adjust=to_alibi_by_power),
@@ -147,7 +147,7 @@ CASES = [
     Same("longrope", "rope", {"short_factor": ONES, "long_factor": ONES, "attention_factor": 1.0},
          unlike={"short_factor": ONES, "long_factor": [2.0] * 8, "attention_factor": 1.0}, models=DECODERS),
     Same("irope", "rope", {"global_scheme": "rope"}, unlike={"global_scheme": "none"}, models=DECODERS),
-    # remaps of a host that rotates
+    # remaps of a model that rotates
     Same("leaky_rerope", "rope", {"k": 1.0}, unlike={"k": 2.0}, models=ROTATING),
     Same("leaky_rerope", "rerope", {"k": 1e12}, unlike={"k": 16.0}, models=ROTATING),
     Same("self_extend", "rope", {"group": 1}, unlike={"group": 7, "window": 9}, models=ROTATING, length=TRAINED,
@@ -166,31 +166,31 @@ PAIRS = [pytest.param(case, model, id=f"{case}-{model}") for case in CASES for m
 
 def patched(model: str, scheme: str, options: dict[str, Any], factor: float) -> Any:
     """A patched model whose parameters have left their first values."""
-    build, _ = hosts.HOSTS[model]
+    build, _ = models.MODELS[model]
     one = patch_model(build(), scheme, factor=factor, **options)
     perturb_parameters(one)
     return one
 
 
 @pytest.mark.parametrize(("case", "model"), PAIRS)
-def test_one_is_the_other(case: Same, model: str) -> None:
-    ids = hosts.text(case.length)
+def test_special_cases_equal_other_schemes(case: Same, model: str) -> None:
+    ids = models.text(case.length)
     one = patched(model, case.one, case.options, case.factor)
-    two = hosts.logits(patched(model, case.two, case.other, case.factor), ids)
+    two = models.logits(patched(model, case.two, case.other, case.factor), ids)
     for scheme in [m for m in one.modules() if isinstance(m, Scheme)]:
         case.adjust(scheme)
-    assert (hosts.logits(one, ids) - two).abs().max() <= LIMIT
+    assert (models.logits(one, ids) - two).abs().max() <= LIMIT
     control = patched(model, case.one, case.options | case.unlike, case.factor)
-    assert (hosts.logits(control, ids) - two).abs().max() > 10 * LIMIT, describe(control)
+    assert (models.logits(control, ids) - two).abs().max() > 10 * LIMIT, describe(control)
 
 
 @pytest.mark.parametrize("model", ROTATING)
 def test_logn_and_llama4_start_where_their_lengths_do(model: str) -> None:
-    """Within the trained length, and below the floor, both are the host itself."""
-    build, _ = hosts.HOSTS[model]
-    stock = hosts.logits(build(), hosts.text(LENGTH))
-    temperature = hosts.logits(patch_model(build(), "llama4_temp", factor=FACTOR), hosts.text(LENGTH))
+    """Within the trained length, and below the floor, both are the unpatched model."""
+    build, _ = models.MODELS[model]
+    stock = models.logits(build(), models.text(LENGTH))
+    temperature = models.logits(patch_model(build(), "llama4_temp", factor=FACTOR), models.text(LENGTH))
     assert (temperature - stock).abs().max() <= LIMIT
-    logn = hosts.logits(patch_model(build(), "logn", factor=FACTOR), hosts.text(LENGTH))
+    logn = models.logits(patch_model(build(), "logn", factor=FACTOR), models.text(LENGTH))
     assert (logn - stock)[:TRAINED].abs().max() <= LIMIT
     assert (logn - stock)[TRAINED + 1 :].abs().max() > 10 * LIMIT

@@ -21,8 +21,8 @@ from hf_posenc.schemes.remap.rerope import LeakyReRoPE, ReRoPE
 from hf_posenc.schemes.remap.self_extend import SelfExtend
 from hf_posenc.schemes.remap.string import String
 
-from . import hosts, naive
-from .hosts import TRAINED
+from . import models, naive
+from .models import TRAINED
 
 
 def realised(scheme: Scheme, length: int, start: int = 0) -> Tensor:
@@ -45,12 +45,12 @@ def dense(length: int, distance_of) -> Tensor:
 
 
 def self_extend(trained: int, target: int, **options: object) -> SelfExtend:
-    return SelfExtend(hosts.geometry(trained=trained, target=target), **options)
+    return SelfExtend(models.geometry(trained=trained, target=target), **options)
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, TRAINED - 1])
 def test_rerope(window: int | None) -> None:
-    scheme = ReRoPE(hosts.geometry(target=4 * TRAINED), window=window)
+    scheme = ReRoPE(models.geometry(target=4 * TRAINED), window=window)
     w = TRAINED // 2 if window is None else window
     assert torch.equal(realised(scheme, 100), dense(100, lambda i, j: min(i - j, w)))
     shorter = dense(100, lambda i, j: min(i - j, w + 1))
@@ -73,7 +73,7 @@ def test_self_extend(trained: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("trained", "window", "group"), [(32, 16, 4), (64, 32, 16), (20, 6, 3), (256, 128, 8)])
-def test_self_extend_reaches_just_what_was_trained(trained: int, window: int, group: int) -> None:
+def test_self_extend_distances_stay_below_the_trained_length(trained: int, window: int, group: int) -> None:
     """At (L0 − W) G + W tokens the largest distance is L0 − 1, where G divides W."""
     longest = (trained - window) * group + window
     scheme = self_extend(trained, longest, window=window, group=group)
@@ -84,7 +84,7 @@ def test_self_extend_reaches_just_what_was_trained(trained: int, window: int, gr
     )  # control
 
 
-def test_self_extend_stays_close_to_an_even_squeeze() -> None:
+def test_self_extend_is_close_to_position_interpolation() -> None:
     """|Δ' − (W + (Δ − W) / G)| < 1, and Δ' of one Δ varies by at most 1."""
     window, group = 16, 4
     found = realised(self_extend(32, 80, window=window, group=group), 80)
@@ -102,25 +102,25 @@ def test_released_code_shifts_by_a_fraction() -> None:
 
 
 def test_group_one_is_rope() -> None:
-    ids = hosts.text(4 * TRAINED)
-    plain = hosts.logits(hosts.llama(), ids)
-    one = patch_model(hosts.llama(), "self_extend", window=5, group=1)
-    assert (hosts.logits(one, ids) - plain).abs().max() < 1e-4
-    two = patch_model(hosts.llama(), "self_extend", window=5, group=2)
-    assert (hosts.logits(two, ids) - plain).abs().max() > 0.1  # control
+    ids = models.text(4 * TRAINED)
+    plain = models.logits(models.llama(), ids)
+    one = patch_model(models.llama(), "self_extend", window=5, group=1)
+    assert (models.logits(one, ids) - plain).abs().max() < 1e-4
+    two = patch_model(models.llama(), "self_extend", window=5, group=2)
+    assert (models.logits(two, ids) - plain).abs().max() > 0.1  # control
 
 
 @pytest.mark.parametrize("scheme", ["rerope", "self_extend"])
-def test_texts_inside_the_window_are_untouched(scheme: str) -> None:
-    ids = hosts.text(4 * TRAINED)
-    patched = hosts.logits(patch_model(hosts.llama(), scheme, factor=4), ids)
-    plain = hosts.logits(hosts.llama(), ids)
+def test_texts_within_the_window_are_unchanged(scheme: str) -> None:
+    ids = models.text(4 * TRAINED)
+    patched = models.logits(patch_model(models.llama(), scheme, factor=4), ids)
+    plain = models.logits(models.llama(), ids)
     assert (patched - plain)[: TRAINED // 2].abs().max() < 1e-4
     assert (patched - plain)[TRAINED:].abs().max() > 0.1  # control
 
 
 @pytest.mark.parametrize(("factor", "group"), [(1, 1), (2, 3), (4, 7), (8, 15)])
-def test_default_group_is_the_smallest_that_reaches(factor: int, group: int) -> None:
+def test_default_group_is_the_smallest_feasible(factor: int, group: int) -> None:
     trained, target = 256, 256 * factor
     scheme = self_extend(trained, target)
     assert scheme.window == trained // 2
@@ -141,18 +141,18 @@ def test_infeasible_options_are_refused() -> None:
 def test_what_remaps_cannot_be_combined_with() -> None:
     for clash in ("dynamic_ntk+self_extend", "rerope+self_extend"):
         with pytest.raises(CannotCombine):
-            patch_model(hosts.llama(), clash, factor=2)
+            patch_model(models.llama(), clash, factor=2)
     for lonely in ("self_extend", "none+self_extend"):
         with pytest.raises(SchemeNotDefined, match=r"rope\+self_extend"):
-            patch_model(hosts.gpt2(), lonely)
+            patch_model(models.gpt2(), lonely)
     with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(hosts.bert(), "rope+self_extend")
+        patch_model(models.bert(), "rope+self_extend")
 
 
 @pytest.mark.parametrize(("window", "k"), [(None, 16.0), (5, 2.0), (16, 3.0)])
 def test_leaky_rerope(window: int | None, k: float) -> None:
     w = TRAINED // 2 if window is None else window
-    found = realised(LeakyReRoPE(hosts.geometry(target=4 * TRAINED), window=window, k=k), 100, start=10**6)
+    found = realised(LeakyReRoPE(models.geometry(target=4 * TRAINED), window=window, k=k), 100, start=10**6)
     expected = dense(100, lambda i, j: i - j if i - j < w else w + (i - j - w) / k)
     assert (found - expected).abs().max() < 1e-9  # thirds of a position at 10⁶ in float64
 
@@ -161,7 +161,7 @@ def test_leaky_rerope(window: int | None, k: float) -> None:
 def test_dual_chunk_attention(trained: int, start: int) -> None:
     """The three cases of the paper; exact to the neighbour chunk up to w + 1, never more than c, never 0 for a pair."""
     chunk, local = trained * 3 // 4, max(1, trained // 8)
-    scheme = DualChunkAttention(hosts.geometry(trained=trained, target=8 * trained))
+    scheme = DualChunkAttention(models.geometry(trained=trained, target=8 * trained))
     stride = chunk - local
     found = realised(scheme, 120, start)
 
@@ -182,14 +182,14 @@ def test_dual_chunk_attention(trained: int, start: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"shift": 14, "local": 5}])
 def test_string(options: dict[str, int]) -> None:
     shift, local = options.get("shift", TRAINED // 3), options.get("local", TRAINED // 16)
-    scheme = String(hosts.geometry(), **options)
+    scheme = String(models.geometry(), **options)
     found = realised(scheme, 100)
     assert torch.equal(found, dense(100, lambda i, j: i - j if i - j < shift else i - j - shift + local))
     assert realised(scheme, TRAINED + shift - local).max() == TRAINED - 1
 
 
 def test_string_has_the_papers_local_distance_from_2048_tokens_on() -> None:
-    assert [String(hosts.geometry(trained=n)).local for n in (512, 2048, 131_072)] == [32, 128, 128]
+    assert [String(models.geometry(trained=n)).local for n in (512, 2048, 131_072)] == [32, 128, 128]
 
 
 @pytest.mark.parametrize("options", [{}, {"n_global": 3, "n_local": 11}, {"n_global": 0}])
@@ -199,11 +199,11 @@ def test_lm_infinite(options: dict[str, int]) -> None:
     def defined(i: int, j: int) -> int:
         return i - j if i - j < local else local if j < first else -1
 
-    assert torch.equal(realised(LMInfinite(hosts.geometry(), **options), 100), dense(100, defined))
+    assert torch.equal(realised(LMInfinite(models.geometry(), **options), 100), dense(100, defined))
 
 
 @pytest.mark.parametrize("options", [{}, {"sinks": 2, "recent": 7}, {"sinks": 0, "recent": 9}])
-def test_sinks_stand_where_they_stand_in_the_cache(options: dict[str, int]) -> None:
+def test_sinks_keep_their_positions_in_the_cache(options: dict[str, int]) -> None:
     """Row by row: put what the cache holds in a list, and count positions in it."""
     sinks = options.get("sinks", 4)
     recent = options.get("recent", TRAINED - 4)
@@ -212,17 +212,17 @@ def test_sinks_stand_where_they_stand_in_the_cache(options: dict[str, int]) -> N
         held = [t for t in range(i + 1) if t < sinks or t > i - recent]
         return held.index(i) - held.index(j) if j in held else -1
 
-    found = realised(Sinks(hosts.geometry(), **options), 90)
+    found = realised(Sinks(models.geometry(), **options), 90)
     assert torch.equal(found, dense(90, defined))
     assert found.max() < sinks + recent
 
 
 @pytest.mark.parametrize(
     "scheme",
-    [Sinks(hosts.geometry(), sinks=3, recent=9), LMInfinite(hosts.geometry(), n_global=3, n_local=9)],
+    [Sinks(models.geometry(), sinks=3, recent=9), LMInfinite(models.geometry(), n_global=3, n_local=9)],
     ids=lambda scheme: scheme.record.name,
 )
-def test_what_a_cache_keeps_is_what_the_next_token_sees(scheme: Scheme) -> None:
+def test_evicted_keys_are_those_the_next_token_cannot_see(scheme: Scheme) -> None:
     """The oldest and the newest of the keys before it, counted pair by pair."""
     row = 90
     seen = (realised(scheme, row + 1)[row, :row] >= 0).nonzero()[:, 0].tolist()
@@ -231,9 +231,9 @@ def test_what_a_cache_keeps_is_what_the_next_token_sees(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk": 12, "local": 8}, {"chunk": 12, "local": 2}])
-def test_older_chunks_stand_as_far_as_the_last_row_of_the_next(options: dict[str, int]) -> None:
+def test_distance_to_older_chunks_is_constant(options: dict[str, int]) -> None:
     """Nothing is further away than what a row sees of the chunk before it, whatever the chunks overlap."""
-    scheme = DualChunkAttention(hosts.geometry(target=4 * TRAINED), **options)
+    scheme = DualChunkAttention(models.geometry(target=4 * TRAINED), **options)
     positions = torch.arange(4 * TRAINED)
     farthest = scheme.after_chunk(positions).max()
     assert torch.equal(scheme.at_end(positions), farthest.expand_as(positions))
@@ -243,89 +243,89 @@ def test_older_chunks_stand_as_far_as_the_last_row_of_the_next(options: dict[str
 @pytest.mark.parametrize("name", ["leaky_rerope", "dca", "string", "lm_infinite", "sinks"])
 def test_whole_models_equal_the_definition(name: str) -> None:
     """Logits at four times the trained length against the dense model on the distances above."""
-    ids = hosts.text(4 * TRAINED)
-    patched = patch_model(hosts.llama(), name, factor=4)
+    ids = models.text(4 * TRAINED)
+    patched = patch_model(models.llama(), name, factor=4)
     remap = next(part for part in scheme_of(patched).schemes if part.record.name == name)
     distance = realised(remap, len(ids))
     text = replace(
-        naive.causal(len(ids)), seen=distance >= 0, distance=distance, frequencies=naive.rope(hosts.HEAD_DIM)
+        naive.causal(len(ids)), seen=distance >= 0, distance=distance, frequencies=naive.rope(models.HEAD_DIM)
     )
-    expected = naive.llama(hosts.llama(), ids, text)
-    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
-    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 0.1  # control
+    expected = naive.llama(models.llama(), ids, text)
+    assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
+    assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control
 
 
 def test_limits_of_leaky_rerope() -> None:
     """k = 1 is RoPE, and k → ∞ is ReRoPE."""
-    ids = hosts.text(4 * TRAINED)
+    ids = models.text(4 * TRAINED)
     one, endless, clipped = (
-        hosts.logits(patch_model(hosts.llama(), *call, factor=4, **options), ids)
+        models.logits(patch_model(models.llama(), *call, factor=4, **options), ids)
         for call, options in ((["leaky_rerope"], {"k": 1.0}), (["leaky_rerope"], {"k": 1e9}), (["rerope"], {}))
     )
-    assert (one - hosts.logits(hosts.llama(), ids)).abs().max() < 1e-4
+    assert (one - models.logits(models.llama(), ids)).abs().max() < 1e-4
     assert (endless - clipped).abs().max() < 1e-4
     assert (one - clipped).abs().max() > 0.1  # control
 
 
 def test_distance_biases_follow_the_remap() -> None:
     """ALiBi under sinks: the bias counts positions inside the cache, as the rotation would."""
-    ids = hosts.text(4 * TRAINED)
-    sinks = Sinks(hosts.geometry(), sinks=3, recent=9)
+    ids = models.text(4 * TRAINED)
+    sinks = Sinks(models.geometry(), sinks=3, recent=9)
     distance = realised(sinks, len(ids))
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / hosts.HEADS) for h in range(hosts.HEADS)], dtype=torch.float64)
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / models.HEADS) for h in range(models.HEADS)], dtype=torch.float64)
     text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
-    for model, formula in ((hosts.llama, naive.llama), (hosts.gpt2, naive.gpt2)):
+    for model, formula in ((models.llama, naive.llama), (models.gpt2, naive.gpt2)):
         patched = patch_model(model(), "alibi+sinks", sinks=3, recent=9, factor=4)
-        assert (hosts.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
+        assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["dca", "string", "lm_infinite", "sinks", "xpos"])
 def test_where_they_are_not_defined(name: str) -> None:
     with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(hosts.bert(), name if name == "xpos" else f"rope+{name}")
+        patch_model(models.bert(), name if name == "xpos" else f"rope+{name}")
     if name != "xpos":
         with pytest.raises(SchemeNotDefined, match=rf"rope\+{name}"):
-            patch_model(hosts.gpt2(), name)
+            patch_model(models.gpt2(), name)
 
 
 @pytest.mark.parametrize(("name", "options"), [("rerope", {}), ("leaky_rerope", {"k": 3.0}), ("rerope", {"window": 5})])
 def test_encoders_clip_on_both_sides(name: str, options: dict[str, float]) -> None:
     """sign(Δ) · g(|Δ|), on a BERT that was given a rotation."""
-    ids, w = hosts.text(4 * TRAINED), options.get("window", TRAINED // 2)
+    ids, w = models.text(4 * TRAINED), options.get("window", TRAINED // 2)
     free = naive.both_ways(len(ids))
     size = free.distance.abs().double()
     beyond = w + (size - w) / options["k"] if "k" in options else torch.full_like(size, w)
     distance = free.distance.sign() * torch.where(size < w, size, beyond)
-    expected = naive.bert(hosts.bert(), ids, replace(free, distance=distance, frequencies=naive.rope(hosts.HEAD_DIM)))
-    patched = patch_model(hosts.bert(), f"rope+{name}", factor=4, **options)
-    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
-    one_sided = replace(free, distance=distance.abs(), frequencies=naive.rope(hosts.HEAD_DIM))  # control
-    assert (naive.bert(hosts.bert(), ids, one_sided) - expected).abs().max() > 0.1
+    expected = naive.bert(models.bert(), ids, replace(free, distance=distance, frequencies=naive.rope(models.HEAD_DIM)))
+    patched = patch_model(models.bert(), f"rope+{name}", factor=4, **options)
+    assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
+    one_sided = replace(free, distance=distance.abs(), frequencies=naive.rope(models.HEAD_DIM))  # control
+    assert (naive.bert(models.bert(), ids, one_sided) - expected).abs().max() > 0.1
 
 
 def test_a_bias_alone_may_be_remapped() -> None:
     """ALiBi under LM-Infinite, with nothing rotated: far tokens count as n_local away."""
-    ids = hosts.text(4 * TRAINED)
-    distance = realised(LMInfinite(hosts.geometry(), n_global=5, n_local=20), len(ids))
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / hosts.HEADS) for h in range(hosts.HEADS)], dtype=torch.float64)
+    ids = models.text(4 * TRAINED)
+    distance = realised(LMInfinite(models.geometry(), n_global=5, n_local=20), len(ids))
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / models.HEADS) for h in range(models.HEADS)], dtype=torch.float64)
     text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
-    for model, formula in ((hosts.llama, naive.llama), (hosts.gpt2, naive.gpt2)):
+    for model, formula in ((models.llama, naive.llama), (models.gpt2, naive.gpt2)):
         patched = patch_model(model(), "alibi+lm_infinite", n_global=5, n_local=20, factor=4)
-        assert (hosts.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
+        assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
-def test_a_window_may_keep_sinks_in_sight(model: str) -> None:
+def test_a_window_may_keep_sinks_visible(model: str) -> None:
     """Masks only: the first tokens stay at their true distance."""
-    build, formula = hosts.HOSTS[model]
-    ids = hosts.text(4 * TRAINED)
+    build, formula = models.MODELS[model]
+    ids = models.text(4 * TRAINED)
     free = (naive.both_ways if model == "bert" else naive.causal)(len(ids))
     near = free.distance.abs() < 9
     first = (torch.arange(len(ids)) < 3)[None, :] & (free.distance >= 9)
-    frequencies = naive.rope(hosts.HEAD_DIM)
+    frequencies = naive.rope(models.HEAD_DIM)
     expected = formula(build(), ids, replace(free, seen=free.seen & (near | first), frequencies=frequencies))
     patched = patch_model(build(), "rope+window", size=9, sinks=3, factor=4)
-    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
     alone = formula(build(), ids, replace(free, seen=free.seen & near, frequencies=frequencies))
     assert (alone - expected).abs().max() > 0.1  # control
 
@@ -333,7 +333,7 @@ def test_a_window_may_keep_sinks_in_sight(model: str) -> None:
 def test_only_one_may_choose_the_keys() -> None:
     for clash in ("window+sinks", "sinks+lm_infinite"):
         with pytest.raises(CannotCombine, match="Keep one of them"):
-            patch_model(hosts.llama(), clash)
+            patch_model(models.llama(), clash)
 
 
 @pytest.mark.parametrize(
@@ -342,20 +342,20 @@ def test_only_one_may_choose_the_keys() -> None:
 def test_string_shifts_by_less_than_the_trained_length(trained: int, shift: int, fits: bool) -> None:
     """Of a length of 2, whose default shift is 2 as well, there is nothing less."""
     if fits:
-        assert String(hosts.geometry(trained=trained), shift=shift, local=1).shift == shift
+        assert String(models.geometry(trained=trained), shift=shift, local=1).shift == shift
     else:
         with pytest.raises(OptionOutOfRange, match="shift"):
-            String(hosts.geometry(trained=trained), shift=shift, local=1)
+            String(models.geometry(trained=trained), shift=shift, local=1)
 
 
-def test_learned_sinks_take_their_share() -> None:
+def test_learned_sinks_enter_the_softmax() -> None:
     """A logit of 50 takes all of it: attention gives nothing, and both blocks pass their input on."""
-    ids = hosts.text(TRAINED)
-    patched, silent = patch_model(hosts.llama(), "sinks", learned_logit=True), hosts.llama()
+    ids = models.text(TRAINED)
+    patched, silent = patch_model(models.llama(), "sinks", learned_logit=True), models.llama()
     with torch.no_grad():
         for scheme in {id(part): part for part in patched.modules() if isinstance(part, Sinks)}.values():
             scheme.logits.fill_(50.0)
         for layer in silent.model.layers:
             layer.self_attn.o_proj.weight.zero_()
-    assert (hosts.logits(patched, ids) - hosts.logits(silent, ids)).abs().max() < 1e-4
-    assert (hosts.logits(hosts.llama(), ids) - hosts.logits(silent, ids)).abs().max() > 0.1  # control
+    assert (models.logits(patched, ids) - models.logits(silent, ids)).abs().max() < 1e-4
+    assert (models.logits(models.llama(), ids) - models.logits(silent, ids)).abs().max() > 0.1  # control

@@ -1,4 +1,4 @@
-"""RoPE against its block-diagonal matrix, its complex form, transformers' two layouts, and exact arithmetic far out."""
+"""RoPE against its block-diagonal matrix, its complex form, transformers' two layouts, and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hf_posenc.core.geometry import Layout, Rotation, geometric
 from hf_posenc.core.rotation.apply import cos_sin, rotate, table
 from hf_posenc.schemes.rotary.rotary import RoPE
 
-from . import hosts
+from . import models
 from .naive import as_complex
 
 DIMS = 16
@@ -63,7 +63,7 @@ def test_layouts_are_a_permutation_apart() -> None:
 def test_equals_llama_and_roformer() -> None:
     """The half layout is Llama's, the interleaved one RoFormer's."""
     q, k, positions = vectors(3), vectors(4), torch.arange(24)[None]
-    config = hosts.llama().config
+    config = models.llama().config
     cos, sin = LlamaRotaryEmbedding(config)(q, positions)
     for ours, theirs in zip((q, k), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
         assert (rotated(ours, positions, "half") - theirs).abs().max() < 1e-5  # their angles are float32
@@ -92,7 +92,7 @@ def test_rotation_keeps_lengths(position: int, layout: Layout) -> None:
     assert (moved.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max() < 1e-6
 
 
-def test_position_zero_and_channels_behind_the_rotated_ones_stay() -> None:
+def test_position_zero_and_unrotated_channels_are_unchanged() -> None:
     x = vectors(6)
     assert torch.equal(rotated(x, torch.zeros(1, 24, dtype=torch.long), "half"), x)
     part = rotated(x, torch.arange(24)[None], "half", dims=8)
@@ -121,6 +121,6 @@ def test_float32_angles_are_wrong_far_out() -> None:
 def test_low_precision_positions_would_collide() -> None:
     """Angles come from integer positions; a table of bfloat16 positions could not tell 256 from 257."""
     assert torch.tensor(257).bfloat16() == torch.tensor(256).bfloat16()  # control
-    rotation = RoPE(hosts.geometry()).rotation()
+    rotation = RoPE(models.geometry()).rotation()
     cos, _ = cos_sin(rotation, torch.tensor([[256, 257]]))
     assert (cos[0, 0] - cos[0, 1]).abs().max() > 0.1

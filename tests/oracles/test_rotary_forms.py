@@ -16,18 +16,14 @@ from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.geometry import Layout, Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.core.rotation.forms import (
-    pairs,
-    rotate_complex,
-    rotation_matrix,
-    weight_rows,
-)
+from hf_posenc.core.rotation.layouts import weight_rows
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.rotary import RoPE
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
+from . import models, naive
+from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import rope
+from .rotation_forms import pairs, rotate_complex, rotation_matrix
 
 LAYOUTS: list[Layout] = ["half", "interleaved"]
 ROTATIONS = [Rotation(geometric(10_000.0, dims), layout) for dims in (16, 10, 2) for layout in LAYOUTS]
@@ -39,31 +35,31 @@ def vectors(length: int = 24, seed: int = 0) -> Tensor:
     return torch.randn(1, 2, length, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def by_matrix(x: Tensor, rotation: Rotation, places: Tensor) -> Tensor:
+def by_matrix(x: Tensor, rotation: Rotation, positions: Tensor) -> Tensor:
     rotated = x.clone()
-    for p, place in enumerate(places):
-        rotated[..., p, : rotation.dims] = x[..., p, : rotation.dims] @ rotation_matrix(rotation, place).T
+    for p, position in enumerate(positions):
+        rotated[..., p, : rotation.dims] = x[..., p, : rotation.dims] @ rotation_matrix(rotation, position).T
     return rotated
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS, ids=lambda r: f"{r.layout}-{r.dims}")
 def test_forms_agree(rotation: Rotation) -> None:
     """Matrix, complex numbers, and the element-wise form that attention uses."""
-    x, places = vectors(), torch.arange(24) * 37
-    matrix = by_matrix(x, rotation, places)
-    assert (rotate_complex(x, rotation, places) - matrix).abs().max() < 1e-12
-    elementwise = rotate(x.float(), rotation, table(rotation, places[None]))
+    x, positions = vectors(), torch.arange(24) * 37
+    matrix = by_matrix(x, rotation, positions)
+    assert (rotate_complex(x, rotation, positions) - matrix).abs().max() < 1e-12
+    elementwise = rotate(x.float(), rotation, table(rotation, positions[None]))
     assert (elementwise - matrix).abs().max() < 2e-6  # float32 products of vectors of size 1
     assert (matrix - x).abs().max() > 0.5  # control
 
 
 @pytest.mark.parametrize("rotation", PLANE, ids=lambda r: r.layout)
 def test_forms_agree_in_two_dimensions(rotation: Rotation) -> None:
-    x, places = vectors(12), torch.stack((torch.arange(12) // 4, torch.arange(12) % 4), dim=-1)
-    matrix = by_matrix(x, rotation, places)
-    assert (rotate_complex(x, rotation, places) - matrix).abs().max() < 1e-12
-    assert (rotate(x.float(), rotation, table(rotation, places[None])) - matrix).abs().max() < 2e-6
-    swapped = by_matrix(x, rotation, places.flip(-1))  # control
+    x, positions = vectors(12), torch.stack((torch.arange(12) // 4, torch.arange(12) % 4), dim=-1)
+    matrix = by_matrix(x, rotation, positions)
+    assert (rotate_complex(x, rotation, positions) - matrix).abs().max() < 1e-12
+    assert (rotate(x.float(), rotation, table(rotation, positions[None])) - matrix).abs().max() < 2e-6
+    swapped = by_matrix(x, rotation, positions.flip(-1))  # control
     assert (swapped - matrix).abs().max() > 0.5
 
 
@@ -81,22 +77,22 @@ def test_the_matrix_is_block_diagonal_and_a_group() -> None:
 
 
 def test_forms_equal_llama_and_roformer() -> None:
-    q, k, places = vectors(), vectors(seed=1), torch.arange(24)
-    cos, sin = LlamaRotaryEmbedding(hosts.llama().config)(q.float(), places[None])
+    q, k, positions = vectors(), vectors(seed=1), torch.arange(24)
+    cos, sin = LlamaRotaryEmbedding(models.llama().config)(q.float(), positions[None])
     half = Rotation(geometric(10_000.0, HEAD_DIM))
     for ours, theirs in zip((q, k), apply_rotary_pos_emb(q.float(), k.float(), cos, sin), strict=True):
-        assert (rotate_complex(ours, half, places) - theirs).abs().max() < 1e-5  # their angles are float32
+        assert (rotate_complex(ours, half, positions) - theirs).abs().max() < 1e-5  # their angles are float32
     sinusoidal = RoFormerSinusoidalPositionalEmbedding(24, HEAD_DIM)
     sinusoidal.weight.data = sinusoidal.create_weight()
     rotated = RoFormerSelfAttention.apply_rotary_position_embeddings(
         sinusoidal.weight[None, None], q.float(), k.float()
     )
     for ours, theirs in zip((q, k), rotated, strict=True):
-        assert (rotate_complex(ours, replace(half, layout="interleaved"), places) - theirs).abs().max() < 1e-5
+        assert (rotate_complex(ours, replace(half, layout="interleaved"), positions) - theirs).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("dims", [16, 6])
-def test_rows_go_there_and_back(dims: int) -> None:
+def test_row_permutation_round_trip(dims: int) -> None:
     there = weight_rows("half", heads=3, head_dim=16, rotary_dim=dims)
     back = weight_rows("interleaved", heads=3, head_dim=16, rotary_dim=dims)
     assert torch.equal(there[back], torch.arange(48))
@@ -108,21 +104,21 @@ def test_rows_go_there_and_back(dims: int) -> None:
 
 def test_a_checkpoint_converts_to_the_other_layout() -> None:
     """Permuted rows of W_q and W_k and the other layout: the same model. The layout alone: another one."""
-    ids = hosts.text(TRAINED)
-    converted = hosts.llama()
+    ids = models.text(TRAINED)
+    converted = models.llama()
     for layer in converted.model.layers:
         own = layer.self_attn
         for projection, heads in ((own.q_proj, HEADS), (own.k_proj, KV_HEADS)):
             projection.weight.data = projection.weight.data[weight_rows("interleaved", heads=heads, head_dim=HEAD_DIM)]
-    stock = hosts.logits(hosts.llama(), ids)
-    assert (hosts.logits(patch_model(converted, "rope", layout="interleaved"), ids) - stock).abs().max() <= LIMIT
-    as_they_stand = hosts.logits(patch_model(hosts.llama(), "rope", layout="interleaved"), ids)
+    stock = models.logits(models.llama(), ids)
+    assert (models.logits(patch_model(converted, "rope", layout="interleaved"), ids) - stock).abs().max() <= LIMIT
+    as_they_stand = models.logits(patch_model(models.llama(), "rope", layout="interleaved"), ids)
     assert (as_they_stand - stock).abs().max() > 100 * LIMIT  # control
 
 
 def encoder(kind: type[Any], config: Any) -> Any:
     torch.manual_seed(0)
-    return hosts.sharpened(kind(config))
+    return models.sharpened(kind(config))
 
 
 @pytest.mark.parametrize("on_v", [False, True])
@@ -135,7 +131,7 @@ def test_bert_becomes_roformer(on_v: bool) -> None:
     missing, unused = roformer.load_state_dict(bert.state_dict(), strict=False)
     assert {name.split(".")[-1] for name in unused} <= {"weight", "bias", "position_ids"}
     assert all("embed_positions" in name for name in missing)
-    ids = hosts.text(TRAINED)[None]
+    ids = models.text(TRAINED)[None]
     patch_model(bert, "rope", layout="interleaved", on_v=on_v)
     with torch.no_grad():
         ours, theirs = bert(ids).last_hidden_state, roformer(ids).last_hidden_state
@@ -149,26 +145,26 @@ def test_bert_becomes_roformer(on_v: bool) -> None:
 
 
 def test_learned_frequencies_start_as_the_formula() -> None:
-    ids = hosts.text(TRAINED)
-    learned = patch_model(hosts.llama(), "rope", learn_freq=True)
-    assert torch.equal(hosts.logits(learned, ids), hosts.logits(patch_model(hosts.llama(), "rope"), ids))
+    ids = models.text(TRAINED)
+    learned = patch_model(models.llama(), "rope", learn_freq=True)
+    assert torch.equal(models.logits(learned, ids), models.logits(patch_model(models.llama(), "rope"), ids))
     learned.bfloat16()
     frequencies = scheme_of(learned).rotation().frequencies
     assert torch.equal(frequencies, torch.tensor(geometric(10_000.0, HEAD_DIM), dtype=torch.float64))
 
 
-def test_learned_frequencies_turn_the_model() -> None:
+def test_learned_frequencies_change_the_logits() -> None:
     """ω_m e^(δ_m), in the whole model against the formula, with gradients to every δ."""
-    ids = hosts.text(TRAINED)
-    learned = patch_model(hosts.llama(), "rope", learn_freq=True)
+    ids = models.text(TRAINED)
+    learned = patch_model(models.llama(), "rope", learn_freq=True)
     scheme = scheme_of(learned)
     assert isinstance(scheme, RoPE)
     assert scheme.correction is not None
     torch.nn.init.normal_(scheme.correction, std=0.3)
     scaled = rope(HEAD_DIM) * scheme.correction.detach().double().exp()
-    expected = naive.llama(hosts.llama(), ids, replace(naive.causal(TRAINED), frequencies=scaled))
-    assert (hosts.logits(learned, ids) - expected).abs().max() <= LIMIT
-    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
+    expected = naive.llama(models.llama(), ids, replace(naive.causal(TRAINED), frequencies=scaled))
+    assert (models.logits(learned, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(models.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
     learned(ids[None], labels=ids[None]).loss.backward()
     gradient = scheme.correction.grad
     assert gradient is not None
@@ -178,8 +174,8 @@ def test_learned_frequencies_turn_the_model() -> None:
 
 def test_gradient_of_a_learned_frequency() -> None:
     """Against the difference quotient of the loss in float64."""
-    ids = hosts.text(16)[None]
-    model = patch_model(hosts.llama().double(), "rope", learn_freq=True)
+    ids = models.text(16)[None]
+    model = patch_model(models.llama().double(), "rope", learn_freq=True)
     correction = scheme_of(model).correction
     assert correction is not None
     model(ids, labels=ids).loss.backward()
@@ -196,7 +192,7 @@ def test_gradient_of_a_learned_frequency() -> None:
 
 
 def test_rotary_dim_rotates_the_first_channels() -> None:
-    scheme = RoPE(hosts.geometry(), rotary_dim=6)
+    scheme = RoPE(models.geometry(), rotary_dim=6)
     assert scheme.rotation().frequencies == pytest.approx([10_000 ** (-2 * m / 6) for m in range(3)])
     x = vectors().float()
     rotated = rotate(x, scheme.rotation(), table(scheme.rotation(), torch.arange(24)[None]))
@@ -206,4 +202,4 @@ def test_rotary_dim_rotates_the_first_channels() -> None:
 @pytest.mark.parametrize("dims", [3, HEAD_DIM + 2])
 def test_odd_or_too_many_channels_are_refused(dims: int) -> None:
     with pytest.raises(OptionOutOfRange, match=f"got {dims}"):
-        RoPE(hosts.geometry(), rotary_dim=dims)
+        RoPE(models.geometry(), rotary_dim=dims)

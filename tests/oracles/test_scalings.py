@@ -24,8 +24,8 @@ from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts
 
-from . import hosts
-from .hosts import TRAINED
+from . import models
+from .models import TRAINED
 from .naive import rope
 
 NATIVE = {
@@ -52,7 +52,7 @@ def native(kind: str, head_dim: int, trained: int, base: float, factor: float, *
 
 
 def ours(name: str, head_dim: int, trained: int, base: float, factor: float, **options: Any) -> Rotary:
-    geometry = hosts.geometry(head_dim=head_dim, trained=trained, target=round(trained * factor), base=base)
+    geometry = models.geometry(head_dim=head_dim, trained=trained, target=round(trained * factor), base=base)
     scheme = scheme_class(name)(geometry, **options)
     assert isinstance(scheme, Rotary)
     return scheme
@@ -76,7 +76,7 @@ def test_equals_transformers(kind: str, shape: tuple[int, int, float], factor: f
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", ["rope", "abf", "proportional", "pi", "ntk", "ntk_parts", "yarn", "llama3"])
-def test_what_is_written_for_transformers_means_the_same_there(name: str, shape: tuple[int, int, float]) -> None:
+def test_exported_rope_parameters_mean_the_same_in_transformers(name: str, shape: tuple[int, int, float]) -> None:
     """An unpatched Llama of the exported `rope_parameters` turns and sharpens as the scheme does."""
     head_dim, trained, _ = shape
     scheme = ours(name, *shape, 4.0)
@@ -99,16 +99,16 @@ def test_yarn_options_equal_transformers(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", NATIVE)
 def test_whole_model_equals_transformers(kind: str) -> None:
     """A patched Llama, and the same weights under the native configuration."""
-    factor, ids = 4, hosts.text(4 * TRAINED)
+    factor, ids = 4, models.text(4 * TRAINED)
     scaling = NATIVE[kind] | {"factor": float(factor), "rope_theta": 10_000.0}
     if kind != "pi":
         scaling["original_max_position_embeddings"] = TRAINED
-    stock = hosts.llama(rope_parameters=scaling, max_position_embeddings=factor * TRAINED)
-    expected = hosts.logits(stock, ids)
-    assert (hosts.logits(patch_model(hosts.llama(), kind, factor=factor), ids) - expected).abs().max() < 1e-4
-    assert (hosts.logits(hosts.llama(), ids) - expected).abs().max() > 0.1  # control: unscaled
-    half = patch_model(hosts.llama(), kind, factor=factor / 2)
-    assert (hosts.logits(half, ids) - expected).abs().max() > 0.1  # control: another factor
+    stock = models.llama(rope_parameters=scaling, max_position_embeddings=factor * TRAINED)
+    expected = models.logits(stock, ids)
+    assert (models.logits(patch_model(models.llama(), kind, factor=factor), ids) - expected).abs().max() < 1e-4
+    assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control: unscaled
+    half = patch_model(models.llama(), kind, factor=factor / 2)
+    assert (models.logits(half, ids) - expected).abs().max() > 0.1  # control: another factor
 
 
 def test_yarn_published_example() -> None:
@@ -128,7 +128,7 @@ def test_two_ramps_of_yarn_differ() -> None:
     assert max(abs(t / c - 1) for c, t in zip(code, text, strict=True)) > 0.3
 
 
-def test_llama3_is_the_ramp_in_turns_with_narrow_bounds() -> None:
+def test_llama3_is_the_ramp_in_rotations_with_narrow_bounds() -> None:
     narrow = ours("ntk_parts", 64, 512, 10_000.0, 8.0, ramp="rotations", beta_fast=4.0, beta_slow=1.0)
     assert ours("llama3", 64, 512, 10_000.0, 8.0).frequencies() == pytest.approx(narrow.frequencies(), rel=1e-12)
 
@@ -136,7 +136,7 @@ def test_llama3_is_the_ramp_in_turns_with_narrow_bounds() -> None:
 @pytest.mark.parametrize("factor", [1.0, 2.0, 7.0, 32.0])
 @pytest.mark.parametrize("head_dim", [2, 4, 16, 128])
 def test_ntk_is_a_larger_base(head_dim: int, factor: float) -> None:
-    scaled = torch.tensor(NTK(hosts.geometry(head_dim=head_dim, trained=8, target=round(8 * factor))).frequencies())
+    scaled = torch.tensor(NTK(models.geometry(head_dim=head_dim, trained=8, target=round(8 * factor))).frequencies())
     assert scaled[0] == 1.0  # the fastest pair is not touched
     if head_dim == 2:  # nothing but the fastest pair
         return
@@ -145,24 +145,24 @@ def test_ntk_is_a_larger_base(head_dim: int, factor: float) -> None:
     assert scaled[-1] == pytest.approx(float(rope(head_dim)[-1]) / factor, rel=1e-6)  # the slowest by all of it
 
 
-def test_dynamic_ntk_over_stretches_with_its_multiplier() -> None:
+def test_dynamic_ntk_multiplier_stretches_the_slowest_pair() -> None:
     """f = 1 stretches the slowest pair by L / L0, f = 4 at L = 4 L0 by 13."""
     for multiplier, stretch in ((1.0, 4.0), (4.0, 13.0)):
-        scheme = DynamicNTK(hosts.geometry(), multiplier=multiplier)
+        scheme = DynamicNTK(models.geometry(), multiplier=multiplier)
         slowest = scheme.rotation_of(4 * TRAINED).frequencies[-1]
-        assert float(rope(hosts.HEAD_DIM)[-1]) / slowest == pytest.approx(stretch, rel=1e-9)
+        assert float(rope(models.HEAD_DIM)[-1]) / slowest == pytest.approx(stretch, rel=1e-9)
 
 
 @pytest.mark.parametrize("granularity", [1, 7, 64])
 def test_dynamic_lengths(granularity: int) -> None:
     """Never under the row's own length, never more than a step over it, the trained length up to it."""
-    scheme = DynamicNTK(hosts.geometry(), granularity=granularity)
+    scheme = DynamicNTK(models.geometry(), granularity=granularity)
     lengths = scheme.length_of(torch.arange(5 * TRAINED)).tolist()
     for position, length in enumerate(lengths):
         own = max(position + 1, TRAINED)
         assert own <= length < own + granularity
         assert (length - TRAINED) % granularity == 0
-    assert scheme.rotation_of(TRAINED).frequencies == hosts.geometry().rotary.rotation.frequencies
+    assert scheme.rotation_of(TRAINED).frequencies == models.geometry().rotary.rotation.frequencies
 
 
 @given(
@@ -188,7 +188,7 @@ def test_order(kind: str, head_dim: int, trained: int, factor: float, base: floa
 )
 def test_bounds_the_wrong_way_round_are_refused(scheme: type[Rotary], options: dict[str, float]) -> None:
     with pytest.raises(OptionOutOfRange, match="must be greater than"):
-        scheme(hosts.geometry(), **options)
+        scheme(models.geometry(), **options)
 
 
 def test_texts_packed_into_one_row_have_lengths_of_their_own() -> None:

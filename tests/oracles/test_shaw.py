@@ -19,8 +19,8 @@ from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.schemes.bias.rel_bias import RelativeBias
 from hf_posenc.schemes.content.shaw import Shaw
 
-from . import content, hosts, naive
-from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH
+from . import content, models, naive
+from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
 from .naive import Positions
 
 LENGTH = 3 * TRAINED
@@ -64,13 +64,13 @@ class Pairwise(Positions):
         return torch.einsum("hij,hijd->hid", weights, values).transpose(0, 1).flatten(1)
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize(
     "options", [{}, {"values": True}, {"key_query": True}, {"values": True, "key_query": True}], ids=str
 )
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), content.free(model, LENGTH)
     patched = patch_model(build(), "shaw", max_distance=FARTHEST, target_length=LENGTH, **options)
     schemes = [drawn(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, Shaw))]
     assert len(schemes) == 2
@@ -79,7 +79,7 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
         return formula(build(), ids, Pairwise(text.seen, distance, layers=iter(layers)))
 
     expected = logits(schemes, text.distance)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     assert (logits(schemes[::-1], text.distance) - expected).abs().max() > 100 * LIMIT  # control: one a layer
     if model == "bert":
         assert (logits(schemes, -text.distance) - expected).abs().max() > 100 * LIMIT  # control: the other sign
@@ -109,7 +109,7 @@ def test_attention_of_transformers(attention: type[nn.Module], config: type, kin
         nn.init.normal_(linear.weight, std=math.sqrt(3 / WIDTH))
     nn.init.normal_(theirs.distance_embedding.weight)
     bert = BertModel(BertConfig(hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=1,
-                                intermediate_size=8, vocab_size=hosts.VOCABULARY))  # fmt: skip
+                                intermediate_size=8, vocab_size=models.VOCABULARY))  # fmt: skip
     patched = patch_model(bert.eval(), "shaw", max_distance=FARTHEST)
     ours = patched.encoder.layer[0].attention.self
     for name, linear in (("query", theirs.linear_q), ("key", theirs.linear_k), ("value", theirs.linear_v)):
@@ -122,7 +122,7 @@ def test_attention_of_transformers(attention: type[nn.Module], config: type, kin
         mixed.append(out[0])
 
     ours.register_forward_hook(listen)
-    patched(hosts.text(60)[None])
+    patched(models.text(60)[None])
     expected = theirs(read[0])[0]
     assert (mixed[0] - expected).abs().max() <= 1e-5
     theirs.distance_embedding.weight.copy_(theirs.distance_embedding.weight.flip(0))  # control: the other sign
@@ -145,7 +145,7 @@ def random_pair(length: int) -> tuple[Tensor, Tensor]:
 def test_grouped_heads_and_blocks_of_rows() -> None:
     """Keys meet their table once a group, in any block of rows."""
     query, key = random_pair(40)
-    scheme = drawn(Shaw(hosts.geometry(), max_distance=6, key_query=True), 0)
+    scheme = drawn(Shaw(models.geometry(), max_distance=6, key_query=True), 0)
     whole = bias_of(scheme, query, key)
     pairs = vectors(scheme.of_key, naive.distances(40)).float()
     repeated = key.repeat_interleave(2, 1)
@@ -154,25 +154,25 @@ def test_grouped_heads_and_blocks_of_rows() -> None:
     assert (bias_of(scheme, query, key, rows=slice(10, 25)) - whole[:, :, 10:25]).abs().max() < 1e-6
 
 
-def test_far_out_nothing_changes() -> None:
+def test_distances_beyond_the_clip_are_equal() -> None:
     query, key = random_pair(20)
-    scheme = drawn(Shaw(hosts.geometry()), 0)
+    scheme = drawn(Shaw(models.geometry()), 0)
     assert torch.equal(bias_of(scheme, query, key, start=10**6), bias_of(scheme, query, key))
 
 
 def test_empty_tables_are_nope() -> None:
-    ids = hosts.text(LENGTH)
-    patched = patch_model(hosts.llama(), "shaw", values=True, target_length=LENGTH)
+    ids = models.text(LENGTH)
+    patched = patch_model(models.llama(), "shaw", values=True, target_length=LENGTH)
     for scheme in (m for m in patched.modules() if isinstance(m, Shaw)):
         for table in scheme.parameters():
             nn.init.zeros_(table)
-    free = patch_model(hosts.llama(), "none", target_length=LENGTH)
-    assert (hosts.logits(patched, ids) - hosts.logits(free, ids)).abs().max() <= LIMIT
+    free = patch_model(models.llama(), "none", target_length=LENGTH)
+    assert (models.logits(patched, ids) - models.logits(free, ids)).abs().max() <= LIMIT
 
 
 def test_one_vector_for_all_queries_is_a_relative_bias() -> None:
     """Reduction: q · A_c of a constant query is a number for each distance."""
-    shaw, table = drawn(Shaw(hosts.geometry(), max_distance=6), 0), RelativeBias(hosts.geometry(), max_distance=6)
+    shaw, table = drawn(Shaw(models.geometry(), max_distance=6), 0), RelativeBias(models.geometry(), max_distance=6)
     query = torch.ones(1, HEADS, 30, HEAD_DIM)
     with torch.no_grad():
         table.table.weight.copy_((shaw.of_key.weight.sum(-1, keepdim=True) / math.sqrt(HEAD_DIM)).expand(-1, HEADS))
@@ -183,8 +183,8 @@ def test_one_vector_for_all_queries_is_a_relative_bias() -> None:
 
 def test_options_and_fractions_are_refused() -> None:
     with pytest.raises(OptionOutOfRange, match="max_distance"):
-        patch_model(hosts.llama(), "shaw", max_distance=0)
+        patch_model(models.llama(), "shaw", max_distance=0)
     ctx = content.context(torch.tensor([[0.0, 0.5, 2.0]]), causal=True)
     query = torch.zeros(1, HEADS, 3, HEAD_DIM)
     with pytest.raises(CannotCombine, match="between whole positions"):
-        Shaw(hosts.geometry()).bias(ctx).of_block(content.block(ctx, query, query))
+        Shaw(models.geometry()).bias(ctx).of_block(content.block(ctx, query, query))

@@ -1,4 +1,4 @@
-"""Relative schemes do not know where a text begins; absolute ones do. Whole models, shifted by anything."""
+"""Relative schemes are invariant to a shift of all positions; absolute ones are not. Whole models, any shift."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 
-from . import hosts
+from . import models
 
 LENGTH = 24
 LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
@@ -30,7 +30,7 @@ RELATIVE = (
 )
 ABSOLUTE: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("sinusoidal", "integer", "binary", "learned_hier", "learned_interp", "randpos")},
-    "learned": {"num_positions": 4 * hosts.TRAINED},
+    "learned": {"num_positions": 4 * models.TRAINED},
     "norm01": {},  # its unit is the length of the text, which positions beyond it stretch
     "rope_nd": {},  # a shift moves the ends of the grid's rows
     "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
@@ -47,8 +47,8 @@ BLIND = {
 
 @lru_cache(maxsize=4)
 def patched(model: str, scheme: str) -> Any:
-    """A patched model; None where the scheme is not defined, or ends with the host's table."""
-    build, _ = hosts.HOSTS[model]
+    """A patched model; None where the scheme is not defined, or ends with the model's table."""
+    build, _ = models.MODELS[model]
     try:
         one = patch_model(build(), scheme, factor=4, **ABSOLUTE.get(scheme, {}))
     except (SchemeNotDefined, OptionOutOfRange):
@@ -60,50 +60,50 @@ def patched(model: str, scheme: str) -> Any:
 def read(model: Any, start: int) -> Tensor:
     """Logits of a text whose first token stands at ``start``."""
     with torch.no_grad():
-        return model(hosts.text(LENGTH)[None], position_ids=start + torch.arange(LENGTH)[None]).logits
+        return model(models.text(LENGTH)[None], position_ids=start + torch.arange(LENGTH)[None]).logits
 
 
 def pairs(names: Any) -> list[Any]:
-    return [pytest.param(model, name, id=f"{name}-{model}") for name in names for model in hosts.HOSTS]
+    return [pytest.param(model, name, id=f"{name}-{model}") for name in names for model in models.MODELS]
 
 
 @pytest.mark.parametrize(("model", "scheme"), pairs(RELATIVE))
 @settings(max_examples=4, deadline=None, derandomize=True)  # of each pair: some six hundred in all, whole models
 @given(start=some.integers(1, 7000))
-def test_relative_schemes_do_not_notice(model: str, scheme: str, start: int) -> None:
+def test_relative_schemes_are_shift_invariant(model: str, scheme: str, start: int) -> None:
     one = patched(model, scheme)
     if one is not None:
         assert (read(one, start) - read(one, 0)).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize(("model", "scheme"), pairs(ABSOLUTE))
-def test_absolute_schemes_notice(model: str, scheme: str) -> None:
+def test_absolute_schemes_are_not_shift_invariant(model: str, scheme: str) -> None:
     one = patched(model, scheme)
     if one is not None and (scheme, model) not in BLIND:
         assert (read(one, 17) - read(one, 0)).abs().max() > 10 * LIMIT
 
 
-def test_every_scheme_says_what_it_is() -> None:
+def test_every_scheme_is_classified() -> None:
     assert not set(RELATIVE) & set(ABSOLUTE)
     assert {record.name for record in list_schemes()} == {*RELATIVE, *ABSOLUTE}
 
 
 def test_fire_is_relative_up_to_its_threshold() -> None:
-    one = patch_model(hosts.llama(), "fire", tau=64.0, factor=4)
+    one = patch_model(models.llama(), "fire", tau=64.0, factor=4)
     assert (read(one, 64 - LENGTH) - read(one, 0)).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
 @settings(max_examples=3, deadline=None, derandomize=True)  # whole models, three readings each
 @given(start=some.integers(1, 7000), gap=some.integers(1, 500))
-def test_a_gap_is_noticed_by_distances_and_not_by_contents(scheme: str, start: int, gap: int) -> None:
+def test_a_gap_in_positions_changes_distances_and_not_content_terms(scheme: str, start: int, gap: int) -> None:
     """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""
     one = patched("llama", scheme)
-    ids, mask = hosts.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
-    places = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
+    ids, mask = models.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
+    positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
     with torch.no_grad():
         torn, moved = (
-            one(ids, attention_mask=mask, position_ids=places + by, use_cache=False).logits for by in (0, start)
+            one(ids, attention_mask=mask, position_ids=positions + by, use_cache=False).logits for by in (0, start)
         )
     assert (torn - moved).abs().max() <= LIMIT
     apart = (torn - read(one, 0)).abs().max()

@@ -16,7 +16,7 @@ from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
-from . import hosts
+from . import models
 
 DISTANCES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 # Normalised inner products at these distances, width 128.
@@ -25,7 +25,7 @@ LINEAR = [0.840, 0.452, -0.184, 0.128, -0.017, 0.031, 0.024, 0.006, 0.011]
 
 
 def codes(positions: list[int] | range, width: int = 128, **options: object) -> Tensor:
-    scheme = Sinusoidal(hosts.geometry(width=width), **options)  # type: ignore[arg-type]
+    scheme = Sinusoidal(models.geometry(width=width), **options)  # type: ignore[arg-type]
     return scheme.embed(torch.tensor([list(positions)]))[0].double()
 
 
@@ -40,7 +40,7 @@ def test_equals_roformer(width: int) -> None:
 @given(st.integers(0, 5000), st.integers(0, 5000), st.sampled_from(["geometric", "linear"]))
 def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
     """code(p + k) = M_k code(p), M_k of 2 × 2 turns that do not depend on p."""
-    scheme = Sinusoidal(hosts.geometry(width=64), schedule=schedule)
+    scheme = Sinusoidal(models.geometry(width=64), schedule=schedule)
     angles = shift * torch.tensor(scheme.frequencies, dtype=torch.float64)
     turns = torch.stack((angles.cos(), angles.sin(), -angles.sin(), angles.cos()), dim=-1).unflatten(-1, (2, 2))
     here, there = codes([position, position + shift], 64, schedule=schedule)
@@ -48,7 +48,7 @@ def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
     assert (moved - there).abs().max() < 1e-6
 
 
-def test_sines_alone_know_no_distance() -> None:
+def test_products_of_sines_alone_depend_on_the_position() -> None:
     """The defect of sin-only codes, in figures: norms grow from 0, and one distance has many products."""
     sines = codes(range(128), kind="sin")
     assert sines.square().sum(-1)[:3].tolist() == pytest.approx([0.0, 3.3, 7.7], abs=0.05)
@@ -83,7 +83,7 @@ def test_base_scale_and_reverse() -> None:
 
 
 @pytest.mark.parametrize("position", [10**5, 10**6])
-def test_far_out(position: int) -> None:
+def test_far_positions(position: int) -> None:
     code = codes([position], 64)[0]
     low = torch.tensor(position) * 10_000.0 ** (-torch.arange(0, 64, 2) / 64)  # control: float32 angles
     worst = 0.0
@@ -118,19 +118,19 @@ def test_custom_frequencies_must_fit() -> None:
     with pytest.raises(OptionOutOfRange, match="need each other"):
         codes([0], 64, frequencies=[1.0] * 32)
     with pytest.raises(OptionOutOfRange, match="'frequencies'"):
-        patch_model(hosts.llama(), "sinusoidal", schedule="custom", frequencies=[-1.0] * 32)
+        patch_model(models.llama(), "sinusoidal", schedule="custom", frequencies=[-1.0] * 32)
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_a_learned_scale_starts_small_and_learns(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(hosts.TRAINED)
+    build, _ = models.MODELS[model]
+    ids = models.text(models.TRAINED)
     patched = patch_model(build(), "sinusoidal", scale="learned")
     scale = scheme_of(patched).scale
     assert describe(patched).parameters_added == 1
     assert scale.item() == pytest.approx(64**-0.5)
     fixed = patch_model(build(), "sinusoidal", scale=64**-0.5)
-    assert (hosts.logits(patched, ids) - hosts.logits(fixed, ids)).abs().max() < 1e-5
+    assert (models.logits(patched, ids) - models.logits(fixed, ids)).abs().max() < 1e-5
     patched(ids[None]).logits.logsumexp(-1).sum().backward()
     assert scale.grad.isfinite()
     assert scale.grad != 0
@@ -146,6 +146,6 @@ def test_products_depend_on_the_distance_and_not_on_its_sign(position: int, dist
 
 
 @pytest.mark.parametrize(("schedule", "closest"), [("geometric", 1.95), ("linear", 0.84)])
-def test_how_near_two_positions_come(schedule: str, closest: float) -> None:
+def test_least_distance_of_two_codes(schedule: str, closest: float) -> None:
     """Figures for width 128: the smallest distance of two codes below 2048."""
     assert float(torch.pdist(codes(range(2048), schedule=schedule)).min()) == pytest.approx(closest, abs=5e-3)

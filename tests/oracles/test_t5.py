@@ -12,7 +12,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.t5 import T5Bias, thresholds
 
-from . import hosts
+from . import models
 
 SIZES = [(32, 128), (16, 40), (8, 9), (64, 512), (320, 800), (4, 1000), (32, 20)]
 CAUSAL = {0: 0, 8: 8, 16: 16, 32: 21, 64: 26, 127: 31, -1: 0, -50: 0}
@@ -20,7 +20,7 @@ BIDIRECTIONAL = {0: 0, 8: 8, 16: 10, 32: 12, 64: 14, 127: 15, -8: 24, -16: 26, -
 
 
 def scheme(causal: bool, buckets: int = 32, max_distance: int = 128) -> T5Bias:
-    return T5Bias(hosts.geometry(causal=causal), num_buckets=buckets, max_distance=max_distance)
+    return T5Bias(models.geometry(causal=causal), num_buckets=buckets, max_distance=max_distance)
 
 
 @pytest.mark.parametrize(("buckets", "max_distance"), SIZES)
@@ -81,7 +81,7 @@ def test_bias_is_a_lookup_with_a_gradient() -> None:
     bias = t5.bias(PositionContext(positions, positions, causal=True, contiguous=True))
     distance = positions[0, :, None] - positions[0]
     values = bias.of_distance(distance)
-    assert values.shape == (hosts.HEADS, 40, 40)
+    assert values.shape == (models.HEADS, 40, 40)
     assert values.dtype == torch.float32
     assert torch.equal(values[2, 30, 3], t5.table.weight[t5.bucket(torch.tensor(27)), 2])
     values.sum().backward()
@@ -90,9 +90,9 @@ def test_bias_is_a_lookup_with_a_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("causal", "buckets", "max_distance", "told"),
+    ("causal", "buckets", "max_distance", "message"),
     [(True, 7, 128, "multiple of 2"), (False, 6, 128, "multiple of 4"), (True, 32, 16, "greater than 16")],
 )
-def test_impossible_buckets_are_refused(causal: bool, buckets: int, max_distance: int, told: str) -> None:
-    with pytest.raises(OptionOutOfRange, match=told):
+def test_impossible_buckets_are_refused(causal: bool, buckets: int, max_distance: int, message: str) -> None:
+    with pytest.raises(OptionOutOfRange, match=message):
         scheme(causal, buckets, max_distance)

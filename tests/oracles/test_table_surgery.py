@@ -1,4 +1,4 @@
-"""Tables read beyond their end: Su's two digits, linear interpolation as torch has it, tiles."""
+"""Extended position tables: hierarchical decomposition, linear interpolation as in torch, tiling."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hf_posenc.schemes.absolute.learned_hier import LearnedHier
 from hf_posenc.schemes.absolute.learned_interp import LearnedInterp
 from hf_posenc.schemes.base import Scheme
 
-from . import hosts, naive
-from .hosts import TRAINED
+from . import models, naive
+from .models import TRAINED
 
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
 HOSTS_WITH_A_TABLE = ("gpt2", "bert")
@@ -24,7 +24,7 @@ FREE = {"gpt2": naive.causal, "bert": naive.both_ways}
 
 
 def own_table(model: Any) -> nn.Parameter:
-    """The host's own position table."""
+    """The model's own position table."""
     if hasattr(model, "transformer"):
         return model.transformer.wpe.weight
     return model.bert.embeddings.position_embeddings.weight
@@ -52,31 +52,31 @@ def read(scheme: Scheme, table: Tensor, length: int) -> Tensor:
 @pytest.mark.parametrize("rows", [2, 7, 32])
 @pytest.mark.parametrize("alpha", [0.1, 0.4, 0.75])
 def test_hierarchy_as_defined(rows: int, alpha: float) -> None:
-    scheme = LearnedHier(hosts.geometry(trained=rows, table=rows, base=None), alpha=alpha)
+    scheme = LearnedHier(models.geometry(trained=rows, table=rows, base=None), alpha=alpha)
     table = drawn(rows)
     codes = read(scheme, table, rows**2)
     assert (codes - two_digits(table, alpha)).abs().max() < 1e-12
     assert torch.equal(codes[:rows], table)
-    assert torch.pdist(codes).min() > 1e-3  # (a, b) is told from (b, a), and every position from every other
+    assert torch.pdist(codes).min() > 1e-3  # (a, b) differs from (b, a), and every position from every other
 
 
-def test_a_half_would_not_tell_digits_apart() -> None:
+def test_a_share_of_one_half_is_ambiguous() -> None:
     mixed = two_digits(drawn(7), 0.5)  # why it is refused
     assert (mixed[1 * 7 + 2] - mixed[2 * 7 + 1]).abs().max() < 1e-12
     with pytest.raises(OptionOutOfRange, match=r"alpha must not be 0\.5"):
-        LearnedHier(hosts.geometry(table=32), alpha=0.5)
+        LearnedHier(models.geometry(table=32), alpha=0.5)
     with pytest.raises(OptionOutOfRange, match="'alpha'"):
-        patch_model(hosts.gpt2(), "learned_hier", alpha=1.0)
+        patch_model(models.gpt2(), "learned_hier", alpha=1.0)
 
 
 def test_a_small_share_repeats_the_table() -> None:
-    scheme, table = LearnedHier(hosts.geometry(trained=7, table=7, base=None), alpha=1e-9), drawn(7)
+    scheme, table = LearnedHier(models.geometry(trained=7, table=7, base=None), alpha=1e-9), drawn(7)
     assert (read(scheme, table, 49) - table.repeat(7, 1)).abs().max() < 1e-7
 
 
 @pytest.mark.parametrize("length", [32, 33, 64, 100, 128])
 def test_interpolation_equals_torch(length: int) -> None:
-    scheme = LearnedInterp(hosts.geometry(target=length, table=TRAINED, base=None))
+    scheme = LearnedInterp(models.geometry(target=length, table=TRAINED, base=None))
     table = drawn(TRAINED)
     codes = read(scheme, table, length)
     assert (codes - stretched(table, length)).abs().max() < 1e-6
@@ -85,26 +85,26 @@ def test_interpolation_equals_torch(length: int) -> None:
     assert length == TRAINED or (codes - by_factor).abs().max() > 0.1
 
 
-def test_interpolation_keeps_its_rows_far_out() -> None:
+def test_interpolated_rows_are_exact_at_large_positions() -> None:
     """In whole numbers: float32 indices would read between rows at a million tokens."""
     length = 31 * 40_000 + 1
-    scheme = LearnedInterp(hosts.geometry(target=length, table=TRAINED, base=None))
+    scheme = LearnedInterp(models.geometry(target=length, table=TRAINED, base=None))
     assert torch.equal(scheme.read_table(drawn(TRAINED), torch.arange(TRAINED) * 40_000), drawn(TRAINED))
 
 
 def test_tiles_repeat_the_table() -> None:
-    scheme, table = LearnedInterp(hosts.geometry(table=TRAINED, base=None), mode="tile"), drawn(TRAINED)
+    scheme, table = LearnedInterp(models.geometry(table=TRAINED, base=None), mode="tile"), drawn(TRAINED)
     assert torch.equal(read(scheme, table, 3 * TRAINED), table.repeat(3, 1))
     assert scheme.longest is None
 
 
 def test_nearest_takes_the_nearest_and_refuses_ties() -> None:
-    scheme = LearnedInterp(hosts.geometry(target=100, table=TRAINED, base=None), mode="nearest")
-    places = torch.linspace(0, TRAINED - 1, 100, dtype=torch.float64)
-    nearest = (places[:, None] - torch.arange(TRAINED)).abs().argmin(-1)
+    scheme = LearnedInterp(models.geometry(target=100, table=TRAINED, base=None), mode="nearest")
+    positions = torch.linspace(0, TRAINED - 1, 100, dtype=torch.float64)
+    nearest = (positions[:, None] - torch.arange(TRAINED)).abs().argmin(-1)
     assert torch.equal(read(scheme, drawn(TRAINED), 100), drawn(TRAINED)[nearest])
     with pytest.raises(OptionOutOfRange, match="halfway between two of 32 rows"):  # 63 positions, every second between
-        LearnedInterp(hosts.geometry(target=63, table=TRAINED, base=None), mode="nearest")
+        LearnedInterp(models.geometry(target=63, table=TRAINED, base=None), mode="nearest")
 
 
 @pytest.mark.parametrize("rows", [2, 5, 8, 32])
@@ -112,7 +112,7 @@ def test_ties_are_found_where_there_are_some(rows: int) -> None:
     for length in range(rows, 4 * rows):
         halves = [2 * p * (rows - 1) % (2 * (length - 1)) == length - 1 for p in range(length)]
         try:
-            LearnedInterp(hosts.geometry(trained=rows, target=length, table=rows, base=None), mode="nearest")
+            LearnedInterp(models.geometry(trained=rows, target=length, table=rows, base=None), mode="nearest")
             refused = False
         except OptionOutOfRange:
             refused = True
@@ -130,27 +130,27 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
 @pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
 @pytest.mark.parametrize(("name", "options", "target"), CASES)
 def test_whole_models(name: str, options: dict[str, Any], target: int, model: str) -> None:
-    build, formula = hosts.HOSTS[model]
-    host, ids = build(), hosts.text(128)
-    table = own_table(host).detach().double()
+    build, formula = models.MODELS[model]
+    unpatched, ids = build(), models.text(128)
+    table = own_table(unpatched).detach().double()
     code = {
         "learned_hier": lambda: two_digits(table, options.get("alpha", 0.4)),
         "learned_interp": lambda: table.repeat(4, 1) if options else stretched(table, 128),
     }[name]()[:128]
     patched = patch_model(build(), name, target_length=target, **options)
-    expected = formula(host, ids, replace(FREE[model](128), code=code))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    expected = formula(unpatched, ids, replace(FREE[model](128), code=code))
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
 @pytest.mark.parametrize("name", ["learned_hier", "learned_interp"])
-def test_the_host_trains_its_own_table(name: str, model: str) -> None:
+def test_the_original_table_stays_trainable(name: str, model: str) -> None:
     """No copy: nothing is added or frozen, and a text beyond the table's end moves the table's rows."""
-    build, _ = hosts.HOSTS[model]
+    build, _ = models.MODELS[model]
     patched = patch_model(build(), name, factor=4)
     report = describe(patched)
     assert (report.parameters_added, report.parameters_frozen) == (0, 0)
-    logits = patched(hosts.text(4 * TRAINED)[None]).logits[0]
+    logits = patched(models.text(4 * TRAINED)[None]).logits[0]
     logits[2 * TRAINED :].logsumexp(-1).sum().backward()
     grad = own_table(patched).grad
     assert grad.isfinite().all()
@@ -159,34 +159,34 @@ def test_the_host_trains_its_own_table(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
 def test_a_hierarchy_leaves_short_texts_alone(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(TRAINED)
+    build, _ = models.MODELS[model]
+    ids = models.text(TRAINED)
     patched = patch_model(build(), "learned_hier", factor=4)
-    assert torch.equal(hosts.logits(patched, ids), hosts.logits(build(), ids))
-    assert describe(patched).proof.verdict == "identity"  # the host cannot be asked beyond its end
+    assert torch.equal(models.logits(patched, ids), models.logits(build(), ids))
+    assert describe(patched).proof.verdict == "identity"  # the unpatched model cannot be run beyond its end
     stretched_out = patch_model(build(), "learned_interp", factor=4)
-    assert (hosts.logits(stretched_out, ids) - hosts.logits(build(), ids)).abs().max() > 0.1
+    assert (models.logits(stretched_out, ids) - models.logits(build(), ids)).abs().max() > 0.1
     assert describe(stretched_out).proof.verdict == "moved"
 
 
 def test_only_trained_rows_count() -> None:
     """Of a table with room to spare, the rows that training saw are stretched."""
-    scheme = LearnedHier(hosts.geometry(trained=16, table=TRAINED, base=None))
+    scheme = LearnedHier(models.geometry(trained=16, table=TRAINED, base=None))
     assert (scheme.rows, scheme.longest) == (16, 256)
-    ends = LearnedInterp(hosts.geometry(trained=16, target=64, table=TRAINED, base=None))
+    ends = LearnedInterp(models.geometry(trained=16, target=64, table=TRAINED, base=None))
     assert torch.equal(read(ends, drawn(TRAINED), 64)[-1], drawn(TRAINED)[15])
 
 
 def test_ends_and_refusals() -> None:
     with pytest.raises(PositionOutOfTable, match="Position 128 is past the 128 positions of scheme 'learned_interp'"):
-        hosts.logits(patch_model(hosts.gpt2(), "learned_interp", factor=4), hosts.text(129))
-    assert hosts.logits(patch_model(hosts.gpt2(), "learned_interp", mode="tile"), hosts.text(129)).isfinite().all()
+        models.logits(patch_model(models.gpt2(), "learned_interp", factor=4), models.text(129))
+    assert models.logits(patch_model(models.gpt2(), "learned_interp", mode="tile"), models.text(129)).isfinite().all()
     with pytest.raises(OptionOutOfRange, match="ends after 1024 positions"):
-        patch_model(hosts.gpt2(), "learned_hier", target_length=1025)
-    long = patch_model(hosts.bert(), "learned_hier", target_length=1024)
-    assert hosts.logits(long, hosts.text(1024)).isfinite().all()
+        patch_model(models.gpt2(), "learned_hier", target_length=1025)
+    long = patch_model(models.bert(), "learned_hier", target_length=1024)
+    assert models.logits(long, models.text(1024)).isfinite().all()
     with pytest.raises(PositionOutOfTable, match="Position 1024 is past the 1024 positions of scheme 'learned_hier'"):
-        hosts.logits(long, hosts.text(1025))
+        models.logits(long, models.text(1025))
     for name in ("learned_hier", "learned_interp"):
         with pytest.raises(SchemeNotDefined, match="this model has none"):
-            patch_model(hosts.llama(), name)
+            patch_model(models.llama(), name)

@@ -27,8 +27,8 @@ from hf_posenc.schemes.attention_scale.llama4_temp import Llama4Temperature
 from hf_posenc.schemes.attention_scale.logn import LogN
 from hf_posenc.schemes.attention_scale.ssmax import SSMax
 
-from . import hosts, naive
-from .hosts import HEADS, TRAINED
+from . import models, naive
+from .models import HEADS, TRAINED
 from .naive import Positions
 
 LENGTH = 3 * TRAINED
@@ -67,15 +67,15 @@ def factors(scheme: SSMax, keys: Tensor) -> Tensor:
     return scheme.s.detach().double()[:, None] * keys.double().log() + shift
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("options", [{}, {"bias": 0.3}], ids=str)
-@pytest.mark.parametrize("beside", ["none", "rope", "alibi"])
-def test_ssmax_in_whole_models(beside: str, options: dict[str, Any], model: str) -> None:
+@pytest.mark.parametrize("other", ["none", "rope", "alibi"])
+def test_ssmax_in_whole_models(other: str, options: dict[str, Any], model: str) -> None:
     """The whole logit is scaled, ALiBi's part of it too."""
-    build, formula = hosts.HOSTS[model]
-    ids = hosts.text(LENGTH)
+    build, formula = models.MODELS[model]
+    ids = models.text(LENGTH)
     free = (naive.both_ways if model == "bert" else naive.causal)(LENGTH)
-    patched = patch_model(build(), f"{beside}+ssmax", target_length=LENGTH, **options)
+    patched = patch_model(build(), f"{other}+ssmax", target_length=LENGTH, **options)
     schemes = [m for m in patched.modules() if isinstance(m, SSMax)]
     assert len(schemes) == 2
     torch.manual_seed(5)
@@ -83,8 +83,8 @@ def test_ssmax_in_whole_models(beside: str, options: dict[str, Any], model: str)
         torch.nn.init.normal_(weight, mean=0.4, std=0.2)
     keys = torch.full((LENGTH,), LENGTH) if model == "bert" else torch.arange(1, LENGTH + 1)
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)[:, None, None]
-    bias = -slopes * free.distance.abs() if beside == "alibi" else 0.0
-    frequencies = naive.rope(hosts.HEAD_DIM) if beside == "rope" else None
+    bias = -slopes * free.distance.abs() if other == "alibi" else 0.0
+    frequencies = naive.rope(models.HEAD_DIM) if other == "rope" else None
 
     def logits(layers: list[Tensor], subtract: bool = False) -> Tensor:
         text = Sharpened(
@@ -94,7 +94,7 @@ def test_ssmax_in_whole_models(beside: str, options: dict[str, Any], model: str)
 
     per_layer = [factors(scheme, keys) for scheme in schemes]
     expected = logits(per_layer)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     assert (logits(per_layer[::-1]) - expected).abs().max() > 100 * LIMIT  # control: each layer has its own
     ones = [torch.ones_like(f) for f in per_layer]
     assert (logits(per_layer, subtract=True) - logits(ones)).abs().max() < 1e-9  # the trap: a no-op
@@ -105,32 +105,32 @@ def test_ssmax_starts_as_published() -> None:
     positions = torch.arange(100)[None]
     expected = 0.43 * torch.arange(1, 101).log()
     for options, shift in (({}, 0.0), ({"learned": False}, 0.0), ({"bias": 0.2}, 0.2), ({"bias": 0.0}, 0.0)):
-        scheme = SSMax(hosts.geometry(), **options)
+        scheme = SSMax(models.geometry(), **options)
         scale = scheme.row_scale(context(positions)).detach()
         assert torch.allclose(scale.expand(1, HEADS, 100), (expected + shift).expand(1, HEADS, 100), atol=1e-6)
-    assert not list(SSMax(hosts.geometry(), learned=False).parameters())
-    assert len(list(SSMax(hosts.geometry(), bias=0.0).parameters())) == 2
+    assert not list(SSMax(models.geometry(), learned=False).parameters())
+    assert len(list(SSMax(models.geometry(), bias=0.0).parameters())) == 2
 
 
 def test_ssmax_of_an_encoder_counts_the_real_tokens() -> None:
     real = torch.ones(2, 70, dtype=torch.bool)
     real[0, 40:] = False
     positions = (real.cumsum(-1) - 1).clamp(min=0)
-    scale = SSMax(hosts.geometry(causal=False), s_init=1.0).row_scale(context(positions, causal=False, real=real))
+    scale = SSMax(models.geometry(causal=False), s_init=1.0).row_scale(context(positions, causal=False, real=real))
     assert torch.allclose(scale.detach().exp(), torch.tensor([40.0, 70.0])[:, None, None].expand(2, HEADS, 70))
 
 
 def test_temperatures_in_bfloat16_are_float32() -> None:
     """bfloat16 has 3 digits: the millionth token's logarithm would be that of another."""
     positions = torch.tensor([[999_999]])
-    for scheme in (SSMax(hosts.geometry(), s_init=1.0), LogN(hosts.geometry()), Llama4Temperature(hosts.geometry())):
+    for scheme in (SSMax(models.geometry(), s_init=1.0), LogN(models.geometry()), Llama4Temperature(models.geometry())):
         scheme.to(torch.bfloat16)
         ctx = context(positions)
         scale = scheme.row_scale(ctx) if isinstance(scheme, SSMax) else scheme.query_scale(ctx)
         assert scale.dtype == torch.float32
         assert scale.isfinite().all()
     assert (
-        abs(float(SSMax(hosts.geometry(), s_init=1.0).row_scale(context(positions))[0, 0, 0].detach()) - math.log(1e6))
+        abs(float(SSMax(models.geometry(), s_init=1.0).row_scale(context(positions))[0, 0, 0].detach()) - math.log(1e6))
         < 1e-5
     )
 
@@ -140,16 +140,16 @@ PINS = [(0, 1.0), (8190, 1.0), (8191, 1.0693), (16382, 1.0693), (16383, 1.1099),
 
 @pytest.mark.parametrize(("position", "expected"), PINS)
 def test_llama4_pins(position: int, expected: float) -> None:
-    scheme, positions = Llama4Temperature(hosts.geometry()), torch.tensor([[position]])
+    scheme, positions = Llama4Temperature(models.geometry()), torch.tensor([[position]])
     assert abs(float(scheme.query_scale(context(positions))) - expected) < 5e-5
     assert (position >= scheme.unchanged_below) == (expected > 1)
-    later = Llama4Temperature(hosts.geometry(), offset=0)  # Ministral 3
+    later = Llama4Temperature(models.geometry(), offset=0)  # Ministral 3
     assert float(later.query_scale(context(positions + 1))) == float(scheme.query_scale(context(positions)))
 
 
 def test_llama4_without_scale_is_the_identity() -> None:
     positions = torch.arange(100)[None]
-    scheme = Llama4Temperature(hosts.geometry(), scale=0.0, floor=1)
+    scheme = Llama4Temperature(models.geometry(), scale=0.0, floor=1)
     assert torch.equal(scheme.query_scale(context(positions)), torch.ones(1, 100))
 
 
@@ -175,7 +175,7 @@ def test_a_whole_llama4_without_rope() -> None:
         **SHAPE, intermediate_size_mlp=48, moe_layers=[], no_rope_layers=[0, 0], use_qk_norm=False,
         attn_temperature_tuning=True, floor_scale=10, attn_scale=0.5,
     )  # fmt: skip
-    theirs = hosts.sharpened(Llama4ForCausalLM(config))
+    theirs = models.sharpened(Llama4ForCausalLM(config))
     ids = torch.randint(0, 60, (1, 90), generator=torch.Generator().manual_seed(1))
     expected = theirs(ids).logits
 
@@ -194,7 +194,7 @@ def test_a_whole_ministral3() -> None:
     torch.manual_seed(0)
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "llama_4_scaling_beta": 0.5,
             "original_max_position_embeddings": 10}  # fmt: skip
-    theirs = hosts.sharpened(Ministral3ForCausalLM(Ministral3Config(**SHAPE, rope_parameters=rope)))
+    theirs = models.sharpened(Ministral3ForCausalLM(Ministral3Config(**SHAPE, rope_parameters=rope)))
     ids = torch.randint(0, 60, (1, 90), generator=torch.Generator().manual_seed(1))
     expected = theirs(ids).logits
 
@@ -209,8 +209,8 @@ def test_a_whole_ministral3() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(hosts.bert(), "llama4_temp")
+        patch_model(models.bert(), "llama4_temp")
     for scheme, options in (("ssmax", {"s_init": 0.0}), ("llama4_temp", {"floor": 0}), ("llama4_temp", {"offset": 2}),
                             ("llama4_temp", {"scale": -0.1})):  # fmt: skip
         with pytest.raises(OptionOutOfRange):
-            patch_model(hosts.llama(), scheme, **options)
+            patch_model(models.llama(), scheme, **options)

@@ -18,8 +18,8 @@ from hf_posenc.core.terms import BlockBias
 from hf_posenc.errors import OutsideModel
 from hf_posenc.schemes.content.transformer_xl import TransformerXL
 
-from . import content, hosts, naive
-from .hosts import HEAD_DIM, HEADS, WIDTH
+from . import content, models, naive
+from .models import HEAD_DIM, HEADS, WIDTH
 
 LENGTH = 40
 ROUNDING = 2e-5  # logits of deviation 3 in float32
@@ -34,7 +34,7 @@ def drawn(scheme: TransformerXL, seed: int = 3) -> TransformerXL:
 
 
 def scheme(causal: bool, **options: Any) -> TransformerXL:
-    return drawn(TransformerXL(hosts.geometry(causal=causal), **options))
+    return drawn(TransformerXL(models.geometry(causal=causal), **options))
 
 
 def queries_and_keys(queries: int, keys: int, kv_heads: int = HEADS, batch: int = 1) -> tuple[Tensor, Tensor]:
@@ -53,8 +53,8 @@ def definition(one: TransformerXL, distance: Tensor, query: Tensor, key: Tensor,
     if one.clamp_len > 0:
         distance = distance.clamp(-one.clamp_len, one.clamp_len)
     angles = distance.double()[..., None] * naive.rope(WIDTH)
-    waves = torch.cat((angles.sin(), angles.cos()), dim=-1)
-    codes = (waves @ one.project[layer].weight.double().T).unflatten(-1, (HEADS, HEAD_DIM)).detach()
+    encodings = torch.cat((angles.sin(), angles.cos()), dim=-1)
+    codes = (encodings @ one.project[layer].weight.double().T).unflatten(-1, (HEADS, HEAD_DIM)).detach()
     u, v = one.u.detach().double()[:, None], one.v.detach().double()[:, None]
     of_content = (u * key.double()).sum(-1)[..., None, :]
     of_distance = torch.einsum("...hid,ijhd->...hij", query.double() + v, codes)
@@ -88,8 +88,8 @@ def test_equals_xlnet(causal: bool, clamp_len: int, queries: int, keys: int) -> 
     ours = (block.scores + bias_of(one, ctx, query, key)).masked_fill(~block.seen, -math.inf).softmax(-1)
     model, layer = xlnet(one)
     with torch.no_grad():
-        waves = model.relative_positional_encoding(queries, keys, bsz=1)
-        codes = torch.einsum("ibh,hnd->ibnd", waves, layer.r)
+        encodings = model.relative_positional_encoding(queries, keys, bsz=1)
+        codes = torch.einsum("ibh,hnd->ibnd", encodings, layer.r)
         hidden = (~block.seen).float()[0].permute(1, 2, 0)[..., None]  # [query, key, batch, 1 head]
         first = [x.permute(2, 0, 1, 3) for x in (query, key, key)]
         _, weights = layer.rel_attn_core(*first, codes, attn_mask=hidden, output_attentions=True)
@@ -101,7 +101,7 @@ def test_equals_xlnet(causal: bool, clamp_len: int, queries: int, keys: int) -> 
     assert (others.permute(2, 3, 0, 1) - ours).abs().max() > 0.05
 
 
-PLACES = {
+POSITIONS = {
     "in a row": torch.arange(LENGTH)[None],
     "of padded texts": torch.stack((torch.arange(LENGTH), (torch.arange(LENGTH) - 9).clamp(min=0))),
     "far apart": torch.arange(LENGTH)[None] * 1000,
@@ -109,16 +109,20 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("positions_kind", POSITIONS)
 @pytest.mark.parametrize("clamp_len", [-1, 7])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("rows", [slice(None), slice(30, 33)], ids=["all rows", "three rows"])
-def test_every_way_equals_the_definition(places: str, clamp_len: int, causal: bool, rows: slice) -> None:
+def test_every_computation_equals_the_definition(
+    positions_kind: str, clamp_len: int, causal: bool, rows: slice
+) -> None:
     """Gathered from a table or multiplied out, of as many rows as there are, with shared key heads."""
-    one, positions = scheme(causal, clamp_len=clamp_len), PLACES[places]
+    one, positions = scheme(causal, clamp_len=clamp_len), POSITIONS[positions_kind]
     query, key = queries_and_keys(LENGTH, LENGTH, kv_heads=2, batch=len(positions))
-    ctx = content.context(positions, causal=causal, contiguous=places == "in a row")
-    assert (one.reach(ctx) is None) == (places == "between whole numbers" or (places == "far apart" and clamp_len < 0))
+    ctx = content.context(positions, causal=causal, contiguous=positions_kind == "in a row")
+    assert (one.reach(ctx) is None) == (
+        positions_kind == "between whole numbers" or (positions_kind == "far apart" and clamp_len < 0)
+    )
     block = content.block(ctx, query, key, rows)
     expected = torch.stack(
         [
@@ -126,11 +130,11 @@ def test_every_way_equals_the_definition(places: str, clamp_len: int, causal: bo
             for p, q, k in zip(positions, query, key, strict=True)
         ]
     )
-    gap = (bias_of(one, ctx, query, key, rows) - expected).masked_fill(~block.seen, 0.0)
-    assert gap.abs().max() < ROUNDING
+    deviation = (bias_of(one, ctx, query, key, rows) - expected).masked_fill(~block.seen, 0.0)
+    assert deviation.abs().max() < ROUNDING
 
 
-def test_few_rows_fold_the_projection_into_the_query() -> None:
+def test_short_queries_fold_the_projection_into_the_query() -> None:
     """A decoding step costs no projection of every distance: the result is that of the last row of a whole call."""
     one = scheme(causal=True)
     query, key = queries_and_keys(LENGTH, LENGTH)
@@ -140,7 +144,7 @@ def test_few_rows_fold_the_projection_into_the_query() -> None:
     assert (bias_of(one, step, query[:, :, -1:], key) - whole).abs().max() < ROUNDING
 
 
-def test_u_and_v_are_not_each_other() -> None:
+def test_u_and_v_are_not_interchangeable() -> None:
     """Control: with u and v exchanged the bias is another."""
     one = scheme(causal=False)
     query, key = queries_and_keys(LENGTH, LENGTH)
@@ -150,7 +154,7 @@ def test_u_and_v_are_not_each_other() -> None:
     assert (bias_of(one, ctx, query, key) - before).abs().max() > 0.1
 
 
-def test_far_out_the_codes_keep_their_digits() -> None:
+def test_codes_keep_precision_at_large_positions() -> None:
     """Around 10⁶ tokens the codes are those of the same distances at the start: angles are of the distance."""
     one = scheme(causal=True)
     query, key = queries_and_keys(LENGTH, LENGTH)
@@ -165,12 +169,12 @@ def test_far_out_the_codes_keep_their_digits() -> None:
     assert (multiplied - gathered).tril().abs().max() < ROUNDING
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("options", [{}, {"clamp_len": 20}, {"share_uv": True}], ids=str)
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
-    length = 3 * hosts.TRAINED
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(length), content.free(model, length)
+    length = 3 * models.TRAINED
+    build, formula = models.MODELS[model]
+    ids, text = models.text(length), content.free(model, length)
     patched = patch_model(build(), "transformer_xl", factor=3, **options)
     schemes = [drawn(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, TransformerXL))]
     assert scheme_of(patched) is schemes[0]
@@ -179,12 +183,12 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
     assert len(schemes) == (1 if options.get("share_uv") else 2)
     layers = [partial(definition, one, text.distance, layer=number) for one, number in pairs]
     expected = formula(build(), ids, content.with_layers(text, layers))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= 1e-4
+    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
     exchanged = formula(build(), ids, content.with_layers(text, layers[::-1]))  # control: each layer has a W_R
     assert (exchanged - expected).abs().max() > 1e-2
 
 
-def test_outside_a_model_shared_vectors_have_no_projection() -> None:
+def test_use_outside_a_model_refuses_shared_vectors() -> None:
     one, ctx = scheme(causal=True, share_uv=True), content.context(torch.arange(LENGTH)[None], causal=True)
     with pytest.raises(OutsideModel, match="W_R of a layer"):
         bias_of(one, ctx, *queries_and_keys(LENGTH, LENGTH))

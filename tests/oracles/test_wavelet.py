@@ -13,8 +13,8 @@ from hf_posenc import patch_model, scheme_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.wavelet import Wavelet
 
-from . import content, hosts, naive
-from .hosts import HEAD_DIM, HEADS, TRAINED
+from . import content, models, naive
+from .models import HEAD_DIM, HEADS, TRAINED
 
 LENGTH = 3 * TRAINED
 LIMIT = 1e-4
@@ -38,11 +38,11 @@ def vectors(distance: Tensor, options: dict[str, Any]) -> Tensor:
     return torch.stack([wave(distance, a, b) for b in shifts for a in scales], dim=-1)
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_whole_models(model: str, options: dict[str, Any]) -> None:
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), content.free(model, LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), content.free(model, LENGTH)
 
     def logits(distance: Tensor) -> Tensor:
         p = vectors(distance, options)
@@ -52,7 +52,7 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
     expected = logits(text.distance)
     patched = patch_model(build(), "wavelet", target_length=LENGTH, **options)
     assert not list(scheme_of(patched).parameters())
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     assert (logits(text.distance + 1) - expected).abs().max() > 100 * LIMIT  # control
     if model == "bert":
         assert (logits(-text.distance) - expected).abs().max() > 100 * LIMIT  # control: the other sign
@@ -60,9 +60,9 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_beyond_reach_a_wavelet_is_nothing(causal: bool, contiguous: bool) -> None:
+def test_wavelets_are_zero_beyond_their_support(causal: bool, contiguous: bool) -> None:
     """The table ends where float32 has only zeros, wherever the text stands."""
-    scheme = Wavelet(hosts.geometry(causal=causal), scales=[1.0, 2.0], shifts=[float(b) for b in range(8)])
+    scheme = Wavelet(models.geometry(causal=causal), scales=[1.0, 2.0], shifts=[float(b) for b in range(8)])
     assert scheme.reach == 37
     positions = torch.arange(10**6 - 150, 10**6)[None]
     ctx = content.context(positions, causal=causal, contiguous=contiguous)
@@ -77,7 +77,7 @@ def test_beyond_reach_a_wavelet_is_nothing(causal: bool, contiguous: bool) -> No
 
 @pytest.mark.parametrize("head_dim", [2, 6, 12, 64, 128])
 def test_every_channel_has_a_wavelet_of_its_own(head_dim: int) -> None:
-    wavelets = Wavelet(hosts.geometry(head_dim=head_dim)).wavelets
+    wavelets = Wavelet(models.geometry(head_dim=head_dim)).wavelets
     assert len(set(wavelets)) == len(wavelets) == head_dim
     assert {a for a, _ in wavelets} == {2.0**n for n in range(min(8, head_dim))}
 
@@ -92,4 +92,4 @@ def test_every_channel_has_a_wavelet_of_its_own(head_dim: int) -> None:
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionOutOfRange, match=message):
-        Wavelet(hosts.geometry(), **options)
+        Wavelet(models.geometry(), **options)

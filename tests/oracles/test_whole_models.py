@@ -15,8 +15,8 @@ from transformers import LlamaConfig
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.schemes.bias.t5 import T5Bias
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, HEADS, TRAINED, WIDTH
+from . import models, naive
+from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
 from .naive import Positions, rope
 
 FACTOR = 4
@@ -117,11 +117,11 @@ PAIRS = [pytest.param(case, model, id=f"{case}-{model}") for case in CASES for m
 
 @pytest.mark.parametrize(("case", "model"), PAIRS)
 def test_equals_the_definition(case: Case, model: str) -> None:
-    build, formula = hosts.HOSTS[model]
-    host, ids = build(), hosts.text(LENGTH)
+    build, formula = models.MODELS[model]
+    unpatched, ids = build(), models.text(LENGTH)
     text = FREE[model](LENGTH)
-    expected = formula(host, ids, case.does(text))
-    patched = hosts.logits(patch_model(build(), case.scheme, factor=FACTOR, **case.options), ids)
+    expected = formula(unpatched, ids, case.does(text))
+    patched = models.logits(patch_model(build(), case.scheme, factor=FACTOR, **case.options), ids)
     assert (patched - expected).abs().max() <= LIMIT
 
 
@@ -129,19 +129,20 @@ def test_equals_the_definition(case: Case, model: str) -> None:
 def test_the_definition_tells_schemes_apart(case: Case) -> None:
     """Control: neighbouring definitions are far away in these models, so equality above means something."""
     model = case.models[0]
-    build, formula = hosts.HOSTS[model]
-    host, ids, text = build(), hosts.text(LENGTH), FREE[model](LENGTH)
-    own = formula(host, ids, case.does(text))
+    build, formula = models.MODELS[model]
+    unpatched, ids, text = build(), models.text(LENGTH), FREE[model](LENGTH)
+    own = formula(unpatched, ids, case.does(text))
     others = [text, rotating(rope(HEAD_DIM))(text), rotating(rope(HEAD_DIM) / 3)(text)]
-    gaps = [float((formula(host, ids, other) - own).abs().max()) for other in others]
-    assert sum(gap > 100 * LIMIT for gap in gaps) >= 2, gaps  # one of them may be the scheme itself
+    deviations = [float((formula(unpatched, ids, other) - own).abs().max()) for other in others]
+    # One of them may be the scheme itself.
+    assert sum(deviation > 100 * LIMIT for deviation in deviations) >= 2, deviations
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_scores_are_sharp(model: str) -> None:
     """The models' promise: scores of deviation about 3, logits about 1."""
-    build, formula = hosts.HOSTS[model]
-    host, seen = build(), []
+    build, formula = models.MODELS[model]
+    unpatched, seen = build(), []
 
     class Watching(Positions):
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -150,18 +151,18 @@ def test_scores_are_sharp(model: str) -> None:
             return super().mix(query, key, value)
 
     free = naive.causal(TRAINED)
-    output = formula(host, hosts.text(TRAINED), Watching(free.seen, free.distance))
+    output = formula(unpatched, models.text(TRAINED), Watching(free.seen, free.distance))
     assert 1.5 <= float(torch.stack(seen).mean()) <= 6
     assert 0.4 <= output.std() <= 3
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_t5(model: str) -> None:
     """The bias read off transformers' own buckets, in all layers."""
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), FREE[model](LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), FREE[model](LENGTH)
     patched = patch_model(build(), "t5", num_buckets=16, max_distance=40, factor=FACTOR)
     scheme = scheme_of(patched)
     assert isinstance(scheme, T5Bias)
@@ -169,66 +170,66 @@ def test_t5(model: str) -> None:
     bucket = T5Attention._relative_position_bucket(-text.distance, model == "bert", 16, 40)
     bias = scheme.table.weight.detach().double()[bucket].permute(2, 0, 1)
     expected = formula(build(), ids, replace(text, bias=bias))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     mirrored = formula(build(), ids, replace(text, bias=bias.mT))  # control: the other sign of distance
     assert (mirrored - expected).abs().max() > 100 * LIMIT
 
 
-@pytest.mark.parametrize("model", hosts.HOSTS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_learned_table(model: str) -> None:
     """A table of the scheme's own, added to the embeddings."""
-    build, formula = hosts.HOSTS[model]
-    ids, text = hosts.text(LENGTH), FREE[model](LENGTH)
+    build, formula = models.MODELS[model]
+    ids, text = models.text(LENGTH), FREE[model](LENGTH)
     patched = patch_model(build(), "learned", num_positions=LENGTH, std=1.0, factor=FACTOR)
     table = scheme_of(patched).table.weight.detach().double()
     assert table.shape == (LENGTH, WIDTH)
     assert 0.9 < table.std() < 1.1
     expected = formula(build(), ids, replace(text, code=table))
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_a_kept_table_is_the_host_itself(model: str) -> None:
-    build, _ = hosts.HOSTS[model]
-    ids = hosts.text(TRAINED)
-    assert torch.equal(hosts.logits(patch_model(build(), "learned"), ids), hosts.logits(build(), ids))
+def test_a_kept_table_is_the_unpatched_model(model: str) -> None:
+    build, _ = models.MODELS[model]
+    ids = models.text(TRAINED)
+    assert torch.equal(models.logits(patch_model(build(), "learned"), ids), models.logits(build(), ids))
 
 
-def test_stock_dynamic_ntk_is_another_function() -> None:
+def test_control_stock_dynamic_ntk_differs() -> None:
     """Control: one length for the whole call, as transformers has it, misses the definition that ours meets."""
-    ids = hosts.text(LENGTH)
+    ids = models.text(LENGTH)
     scaled = {"rope_type": "dynamic", "factor": 1.0, "rope_theta": 10_000.0}
-    stock = hosts.llama(rope_parameters=scaled)
+    stock = models.llama(rope_parameters=scaled)
     assert isinstance(stock.config, LlamaConfig)
-    expected = naive.llama(hosts.llama(), ids, by_row()(naive.causal(LENGTH)))
-    assert (hosts.logits(stock, ids) - expected).abs().max() > 1000 * LIMIT
+    expected = naive.llama(models.llama(), ids, by_row()(naive.causal(LENGTH)))
+    assert (models.logits(stock, ids) - expected).abs().max() > 1000 * LIMIT
 
 
 @pytest.mark.parametrize(("layers", "free"), [({"3::4": "none"}, {3}), ({0: "none", "2:": "none"}, {0, 2, 3})])
 def test_schemes_of_single_layers(layers: dict, free: set[int]) -> None:
     """Hybrid models: some layers rotate, others have no positions."""
-    ids, text, layer = hosts.text(LENGTH), naive.causal(LENGTH), iter(range(4))
+    ids, text, layer = models.text(LENGTH), naive.causal(LENGTH), iter(range(4))
 
     class Alternating(Positions):
         def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             here = text if next(layer) in free else rotating(rope(HEAD_DIM) / FACTOR)(text)
             return here.mix(query, key, value)
 
-    expected = naive.llama(hosts.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
-    patched = patch_model(hosts.llama(num_hidden_layers=4), "pi", factor=FACTOR, layers=layers)
-    assert (hosts.logits(patched, ids) - expected).abs().max() <= LIMIT
-    everywhere = patch_model(hosts.llama(num_hidden_layers=4), "pi", factor=FACTOR)  # control
-    assert (hosts.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT
+    expected = naive.llama(models.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
+    patched = patch_model(models.llama(num_hidden_layers=4), "pi", factor=FACTOR, layers=layers)
+    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
+    everywhere = patch_model(models.llama(num_hidden_layers=4), "pi", factor=FACTOR)  # control
+    assert (models.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT
 
 
 @pytest.mark.parametrize("name", ["ntk_parts", "yarn", "llama3"])
 @pytest.mark.parametrize("model", ["gpt2", "bert"])
 def test_scalings_replace_a_table(model: str, name: str) -> None:
-    """Frequencies as transformers has them (see `test_scalings`), on hosts that never rotated."""
-    build, formula = hosts.HOSTS[model]
-    ids = hosts.text(LENGTH)
+    """Frequencies as transformers has them (see `test_scalings`), on models that never rotated."""
+    build, formula = models.MODELS[model]
+    ids = models.text(LENGTH)
     patched = patch_model(build(), name, factor=FACTOR)
     scheme = scheme_of(patched)
     frequencies = torch.tensor(scheme.rotation().frequencies, dtype=torch.float64)
     text = replace(FREE[model](LENGTH), frequencies=frequencies, logit_scale=scheme.logit_scale())
-    assert (hosts.logits(patched, ids) - formula(build(), ids, text)).abs().max() <= LIMIT
+    assert (models.logits(patched, ids) - formula(build(), ids, text)).abs().max() <= LIMIT

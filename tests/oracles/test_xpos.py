@@ -12,8 +12,8 @@ from torch import Tensor
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.schemes.rotary.xpos import XPos
 
-from . import hosts, naive
-from .hosts import HEAD_DIM, TRAINED
+from . import models, naive
+from .models import HEAD_DIM, TRAINED
 from .naive import Positions
 
 
@@ -35,8 +35,10 @@ class Fading(Positions):
         key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
         distance = self.distance.clamp(min=0).double()[..., None]
         size = fading(self.gamma) ** (distance / self.scale_base)
-        turn = torch.polar(size, distance * naive.rope(HEAD_DIM))
-        products = torch.einsum("him,hjm,ijm->hij", naive.as_complex(query), naive.as_complex(key).conj(), turn).real
+        rotation = torch.polar(size, distance * naive.rope(HEAD_DIM))
+        products = torch.einsum(
+            "him,hjm,ijm->hij", naive.as_complex(query), naive.as_complex(key).conj(), rotation
+        ).real
         weights = (products / math.sqrt(HEAD_DIM)).masked_fill(~self.seen, -math.inf).softmax(-1)
         return (weights @ value).transpose(0, 1).flatten(1)
 
@@ -45,26 +47,26 @@ class Fading(Positions):
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
 def test_whole_models(model: str, scale_base: float) -> None:
     """With B = 2 a text of 128 tokens spans many chunks: the factors of its ends are e^±80 apart."""
-    build, formula = hosts.HOSTS[model]
-    ids, free = hosts.text(4 * TRAINED), naive.causal(4 * TRAINED)
+    build, formula = models.MODELS[model]
+    ids, free = models.text(4 * TRAINED), naive.causal(4 * TRAINED)
     patched = patch_model(build(), "xpos", scale_base=scale_base, factor=4)
     expected = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base))
-    assert (hosts.logits(patched, ids) - expected).abs().max() < 1e-4
+    assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
     slower = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base, gamma=0.8))
     assert (slower - expected).abs().max() > 1e-3  # control
 
 
 def test_no_decay_is_rope() -> None:
-    ids = hosts.text(4 * TRAINED)
-    endless = patch_model(hosts.gpt2(), "xpos", scale_base=1e9, factor=4)
-    rope = patch_model(hosts.gpt2(), "rope", factor=4)
-    assert (hosts.logits(endless, ids) - hosts.logits(rope, ids)).abs().max() < 1e-4
+    ids = models.text(4 * TRAINED)
+    endless = patch_model(models.gpt2(), "xpos", scale_base=1e9, factor=4)
+    rope = patch_model(models.gpt2(), "rope", factor=4)
+    assert (models.logits(endless, ids) - models.logits(rope, ids)).abs().max() < 1e-4
 
 
 def test_gradients_across_chunks() -> None:
     """Training over many chunks: the same gradients as from one table of factors, in float64."""
-    ids = hosts.text(2 * TRAINED)[None]
-    patched = patch_model(hosts.llama(), "xpos", scale_base=4.0, factor=2)
+    ids = models.text(2 * TRAINED)[None]
+    patched = patch_model(models.llama(), "xpos", scale_base=4.0, factor=2)
     assert scheme_of(patched).chunk < TRAINED
     patched(ids).logits.square().mean().backward()
     by_engine = patched.model.layers[0].self_attn.k_proj.weight.grad.clone()
@@ -75,12 +77,12 @@ def test_gradients_across_chunks() -> None:
     assert (by_engine - reference).abs().max() < 1e-5 * reference.abs().max()
 
 
-def test_factors_stay_small_for_ever() -> None:
+def test_factors_stay_bounded() -> None:
     """A key at a million is scaled as one of the first chunk is."""
-    scheme = XPos(hosts.geometry(trained=2048))
+    scheme = XPos(models.geometry(trained=2048))
     positions = torch.tensor([[0, 10**6, 10**6 + scheme.chunk - 1]])
-    ages = scheme.key_age(positions)
-    assert int(ages.max()) < scheme.chunk
+    decay_steps = scheme.key_decay_steps(positions)
+    assert int(decay_steps.max()) < scheme.chunk
     assert scheme.decay[0] * scheme.chunk <= 5.0
     assert scheme.decay[0] == pytest.approx(-math.log(0.4 / 1.4) / 512)
 
@@ -88,6 +90,6 @@ def test_factors_stay_small_for_ever() -> None:
 @pytest.mark.parametrize("head_dim", [8, 64, 128])
 def test_the_published_factors(head_dim: int) -> None:
     """ζ as rotary-embedding-torch has it: (arange(0, d, 2) + 0.4 d) / (1.4 d)."""
-    scheme = XPos(hosts.geometry(head_dim=head_dim))
+    scheme = XPos(models.geometry(head_dim=head_dim))
     published = (torch.arange(0, head_dim, 2, dtype=torch.float64) + 0.4 * head_dim) / (1.4 * head_dim)
     assert torch.allclose(torch.tensor(scheme.decay, dtype=torch.float64), -published.log() / 512, rtol=1e-12, atol=0)

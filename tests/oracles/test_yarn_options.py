@@ -1,4 +1,4 @@
-"""YaRN's other temperature, and the by-parts blend that came before it."""
+"""YaRN with ``mscale``, and the by-parts blend that preceded it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.ntk_parts_v1 import NTKByPartsV1
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn
 
-from . import hosts
-from .hosts import TRAINED
+from . import models
+from .models import TRAINED
 from .naive import rope
 
 
@@ -25,18 +25,18 @@ def test_mscale_equals_transformers(mscale: float, mscale_all_dim: float) -> Non
     scaling |= {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
     config = LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=scaling, max_position_embeddings=4096)
     _, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
-    geometry = hosts.geometry(head_dim=64, trained=512, target=4096)
+    geometry = models.geometry(head_dim=64, trained=512, target=4096)
     ours = Yarn(geometry, mscale=mscale, mscale_all_dim=mscale_all_dim).logit_scale()
     assert ours == pytest.approx(attention_factor**2, rel=1e-9)
 
 
 def test_whole_model_with_mscale_equals_transformers() -> None:
-    ids, options = hosts.text(4 * TRAINED), {"mscale": 1.5, "mscale_all_dim": 0.5}
+    ids, options = models.text(4 * TRAINED), {"mscale": 1.5, "mscale_all_dim": 0.5}
     scaling = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": TRAINED}
-    stock = hosts.llama(rope_parameters=scaling | options, max_position_embeddings=4 * TRAINED)
-    expected = hosts.logits(stock, ids)
-    assert (hosts.logits(patch_model(hosts.llama(), "yarn", factor=4, **options), ids) - expected).abs().max() < 1e-4
-    plain = hosts.logits(patch_model(hosts.llama(), "yarn", factor=4), ids)
+    stock = models.llama(rope_parameters=scaling | options, max_position_embeddings=4 * TRAINED)
+    expected = models.logits(stock, ids)
+    assert (models.logits(patch_model(models.llama(), "yarn", factor=4, **options), ids) - expected).abs().max() < 1e-4
+    plain = models.logits(patch_model(models.llama(), "yarn", factor=4), ids)
     assert (plain - expected).abs().max() > 1e-2  # control
 
 
@@ -47,7 +47,7 @@ def test_whole_model_with_mscale_equals_transformers() -> None:
 )
 def test_half_a_temperature_or_two_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(OptionOutOfRange, match="mscale"):
-        Yarn(hosts.geometry(), **options)
+        Yarn(models.geometry(), **options)
 
 
 def released(dim: int, trained: int, base: float, scale: float) -> torch.Tensor:
@@ -66,7 +66,7 @@ def released(dim: int, trained: int, base: float, scale: float) -> torch.Tensor:
 @pytest.mark.parametrize("scale", [1.0, 2.0, 8.0])
 @pytest.mark.parametrize(("dim", "trained", "base"), [(128, 2048, 10_000.0), (64, 512, 10_000.0), (16, 256, 500.0)])
 def test_first_release_of_by_parts(dim: int, trained: int, base: float, scale: float) -> None:
-    geometry = hosts.geometry(head_dim=dim, trained=trained, target=round(trained * scale), base=base)
+    geometry = models.geometry(head_dim=dim, trained=trained, target=round(trained * scale), base=base)
     ours = torch.tensor(NTKByPartsV1(geometry).frequencies(), dtype=torch.float64)
     assert torch.allclose(ours, released(dim, trained, base, scale), rtol=1e-9)
     if scale > 1:  # control: the second release is another blend

@@ -1,4 +1,4 @@
-"""Calls of any shape and dtype: RoPE on a Llama reads what the unpatched model reads, or says in words why not."""
+"""Calls of any shape and dtype: RoPE on a Llama equals the unpatched model, or is refused."""
 
 from __future__ import annotations
 

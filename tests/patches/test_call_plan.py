@@ -1,4 +1,4 @@
-"""Layers of one forward pass share a plan: few Python calls a layer, and the same results as layers on their own."""
+"""Layers of one forward pass share a plan: few Python calls per layer, and the results of separate plans."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
 
 
 def patched(model: str, scheme: str) -> Any:
-    host = MODELS[model]()
+    unpatched = MODELS[model]()
     name = f"rope+{scheme}" if model == "gpt2" and scheme in REMAPS else scheme  # a remap needs a rotation
-    return patch_model(host, name, **OPTIONS[scheme])
+    return patch_model(unpatched, name, **OPTIONS[scheme])
 
 
 class Counter:

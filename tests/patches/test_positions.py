@@ -1,4 +1,4 @@
-"""What layers share of a forward pass is given back with it, without waiting for the garbage collector."""
+"""State shared by the layers of a forward pass is freed with it, without waiting for the garbage collector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def calls() -> list[object]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
-def test_nothing_of_a_call_is_left(scheme: str) -> None:
+def test_no_state_remains_after_a_call(scheme: str) -> None:
     config = LlamaConfig(
         hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, vocab_size=16,
         max_position_embeddings=32,

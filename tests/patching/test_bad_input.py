@@ -25,7 +25,7 @@ def patching(scheme: Any, **options: Any) -> Callable[[nn.Module], object]:
     return lambda model: hf_posenc.patch_model(model, scheme, **options)
 
 
-# name: (host, error type, what the message says, what is done)
+# name: (model, error type, what the message says, what is done)
 BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
     "misspelt scheme": ("llama", errors.UnknownScheme, "Did you mean 'yarn'", patching("yarm")),
     "empty scheme": ("llama", errors.UnknownScheme, "''", patching("")),
@@ -129,7 +129,7 @@ def test_long_request_on_a_learned_table(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
 @pytest.mark.parametrize("width", [3, 9])
-def test_mask_of_another_width(name: str, width: int) -> None:
+def test_mask_of_wrong_width(name: str, width: int) -> None:
     model = hf_posenc.patch_model(tiny_model(name), "alibi", factor=2)
     with pytest.raises(errors.MaskMismatch, match=f"{width} wide for 6 tokens") as caught:
         forward(model, random_tokens(model, 6), attention_mask=torch.ones(1, width, dtype=torch.long))
@@ -147,7 +147,7 @@ def test_foreign_forward() -> None:
     assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-def test_backend_that_cannot_carry_a_bias() -> None:
+def test_backend_without_support_for_a_bias() -> None:
     model = hf_posenc.patch_model(tiny_model("llama"), "alibi", factor=2)
     model.base_model.config._attn_implementation = "flash_attention_2"
     for layer in model.model.layers:
@@ -158,7 +158,7 @@ def test_backend_that_cannot_carry_a_bias() -> None:
     assert TWO_SENTENCES.match(str(caught.value))
 
 
-def test_host_that_is_scaled_already() -> None:
+def test_model_that_is_scaled_already() -> None:
     model = tiny_model("llama")
     model.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
     before = snapshot(model, random_tokens(model, TRAINED_LENGTH))

@@ -1,4 +1,4 @@
-"""The proof of effect: moved, identity, deferred; and what it refuses is tested in the contract's controls."""
+"""The proof of effect: moved, identity, deferred."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
-def test_bias_moves(name: str) -> None:
+def test_a_bias_changes_the_logits(name: str) -> None:
     proof = describe(patch_model(tiny_model(name), "alibi", factor=4)).proof
     assert proof.verdict == "moved"
     assert math.isfinite(proof.change)
@@ -23,7 +23,7 @@ def test_bias_moves(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "scheme"), [("llama", "rope"), ("llama", "yarn"), ("gpt2", "learned"), ("bert", "learned")]
 )
-def test_the_hosts_own_scheme_is_an_identity(name: str, scheme: str) -> None:
+def test_the_models_own_scheme_is_an_identity(name: str, scheme: str) -> None:
     proof = describe(patch_model(tiny_model(name), scheme)).proof
     assert proof.verdict == "identity"
     assert proof.change < 1e-4
@@ -37,7 +37,7 @@ def test_freshly_initialised_model_shows_a_faint_scheme() -> None:
     assert describe(patch_model(model, "pi", factor=1.1)).proof.verdict == "moved"
 
 
-def test_weights_that_are_not_there_defer_the_proof() -> None:
+def test_meta_weights_defer_the_proof() -> None:
     with torch.device("meta"):
         model = LlamaForCausalLM(tiny_model("llama").config)
     report = describe(patch_model(model, "yarn", factor=4))

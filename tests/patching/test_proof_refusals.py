@@ -1,4 +1,4 @@
-"""What the proof of effect refuses: a patch that does nothing, one that does what it must not, and no false alarm.
+"""The proof of effect refuses patches without effect or with a wrong one, and raises no false alarm.
 
 Each is tried on a small model and on one of a real model's length: at position 10⁵ the model's own float32 angles are
 off by hundredths of a radian, which must neither pass for an effect nor be taken for a fault.
@@ -102,8 +102,8 @@ def test_positions_a_tenth_off(model: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     def off(*args: Any, **options: Any) -> Any:
         ctx = plain(*args, **options)
-        places = ctx.query_positions + ctx.query_positions % 2
-        return replace(ctx, query_positions=places, key_positions=places, first=None, contiguous=False)
+        positions = ctx.query_positions + ctx.query_positions % 2
+        return replace(ctx, query_positions=positions, key_positions=positions, first=None, contiguous=False)
 
     monkeypatch.setattr(call_plan, "context_of", off)
     refused(model, "rope", "it equals the model's own")
@@ -116,7 +116,7 @@ def test_an_effect_on_near_tokens_that_were_promised_to_stay(model: Any, monkeyp
 
 
 @pytest.mark.parametrize("scheme", ["rope", "yarn"])
-def test_numbers_that_are_none(model: Any, scheme: str) -> None:
+def test_non_finite_outputs(model: Any, scheme: str) -> None:
     model.model.layers[0].self_attn.v_proj.weight.data[0, 0] = 3e38
     model.model.layers[0].self_attn.o_proj.weight.data[:] *= 1e6
     refused(model, scheme, "not finite", factor=4)

@@ -1,4 +1,4 @@
-"""Any life: patch, use, train, cast, copy, save, load, adapt, unpatch, in whatever order somebody comes upon.
+"""Random sequences of operations: patch, use, train, cast, copy, save, load, adapt, unpatch.
 
 After every step: the model reads a text at once as it reads it in cached pieces, another model reads what it always
 read, and no module or class that all models share has changed. Unpatched, everything is as it was before.
@@ -46,7 +46,7 @@ SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("alibi", {"layers": {"::2": "t5"}}),
 )  # fmt: skip
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-LENGTH = TRAINED_LENGTH - 4  # that every host can read, patched or not
+LENGTH = TRAINED_LENGTH - 4  # within the table of every model, patched or not
 
 
 class Life(RuleBasedStateMachine):
@@ -203,12 +203,12 @@ USUAL = settings(deadline=None, derandomize=True, suppress_health_check=list(Hea
 BRIEF = settings(USUAL, stateful_step_count=10, phases=UNSHRUNK)
 
 
-def test_a_few_lives() -> None:
+def test_random_sequences_of_operations() -> None:
     run_state_machine_as_test(Life, settings=settings(BRIEF, max_examples=30))
 
 
 @pytest.mark.full
-def test_five_hundred_lives() -> None:
+def test_five_hundred_sequences_of_operations() -> None:
     run_state_machine_as_test(Life, settings=settings(USUAL, max_examples=500, stateful_step_count=30))
 
 
@@ -227,6 +227,6 @@ class Forgetful(Life):
             )
 
 
-def test_a_bad_life_is_noticed() -> None:
+def test_control_a_wrong_state_is_noticed() -> None:
     with pytest.raises(AssertionError, match="attributes of"):
         run_state_machine_as_test(Forgetful, settings=settings(BRIEF, max_examples=60))

@@ -1,4 +1,4 @@
-"""One evaluation a distance instead of one a pair: the same values, the same gradients, and no more work."""
+"""Evaluating a bias once per distance instead of once per pair: equal values and gradients, no more work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hf_posenc.schemes.bias.distances import per_distance
 
 
 @pytest.mark.parametrize("low", [0, -7])
-def test_once_a_distance_is_the_same_as_once_a_pair(low: int) -> None:
+def test_evaluating_each_distance_once_equals_each_pair(low: int) -> None:
     weight = torch.randn(3, requires_grad=True)
 
     def function(distance: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Options at the edge of their range, and other ways to write them, mean what the documentation says."""
+"""Options at the edge of their range and in other notations mean what the documentation says."""
 
 from __future__ import annotations
 

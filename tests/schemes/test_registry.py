@@ -50,7 +50,7 @@ def test_shipped_records_are_what_the_decorators_say() -> None:
 
 
 @pytest.mark.parametrize("name", ISSUE_2)
-def test_promised_schemes_exist(name: str) -> None:
+def test_required_schemes_exist(name: str) -> None:
     record = scheme_record(name)
     assert record.name == name
     assert issubclass(scheme_class(name), Scheme)

@@ -1,4 +1,4 @@
-"""From what a user writes to a scheme."""
+"""Parsing of scheme specifications."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_option_that_two_parts_take_needs_an_owner() -> None:
 
 
 @pytest.mark.parametrize("spec", ["yarn++logn", "+", ["yarn", 3], {"yarn": {}}, ("yarn", "logn", "t6")], ids=repr)
-def test_what_is_no_scheme(spec: object) -> None:
+def test_invalid_scheme_entries(spec: object) -> None:
     with pytest.raises(UnknownScheme):
         plan(spec)  # type: ignore[arg-type]
 
@@ -76,13 +76,13 @@ def test_unknown_option_lists_the_known_ones() -> None:
         plan("ntk_parts", {"fator": 8})
 
 
-def test_remap_stands_on_the_hosts_rotation() -> None:
+def test_remap_uses_the_models_rotation() -> None:
     scheme = build(plan("rerope"), geometry(rotary=ROTARY), "llama")
     assert type(scheme.schemes[0]) is HostRotation
     assert scheme.rotation() == ROTARY.rotation
 
 
-def test_rotation_replaces_the_hosts() -> None:
+def test_rotation_replaces_the_models() -> None:
     scheme = build(plan("rope", {"base": 7.0}), geometry(rotary=ROTARY), "llama")
     assert scheme.schemes == [scheme]
     assert scheme.rotation() == Rotation((1.0, 7.0**-0.5))
@@ -110,7 +110,7 @@ def test_layer_numbers_stay_within(count: int, number: int) -> None:
 
 
 @pytest.mark.parametrize("key", ["x", "1:2:3:4", "1.5", "1-2"])
-def test_layer_key_that_is_none(key: str) -> None:
+def test_invalid_layer_key(key: str) -> None:
     with pytest.raises(OptionOutOfRange, match="layer number or a slice"):
         layer_numbers(key, 4)
 

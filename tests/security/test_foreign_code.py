@@ -1,4 +1,4 @@
-"""A file cannot make transformers fetch code: what names a kernel of the Hub is refused, unless the caller names it."""
+"""A file cannot make transformers fetch code: names of Hub kernels are refused, unless the caller gives them."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def auto() -> Iterator[None]:
     hf_posenc.disable_auto()
 
 
-def written(folder: Path, place: Path, **entries: Any) -> Path:
+def written(folder: Path, folder_of_file: Path, **entries: Any) -> Path:
     """A copy of a checkpoint with more in its configuration."""
     for file in folder.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    content = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    (place / "config.json").write_text(json.dumps(content | entries), encoding="utf-8")
-    return place
+        (folder_of_file / file.name).write_bytes(file.read_bytes())
+    content = json.loads((folder_of_file / "config.json").read_text(encoding="utf-8"))
+    (folder_of_file / "config.json").write_text(json.dumps(content | entries), encoding="utf-8")
+    return folder_of_file
 
 
 ENTRIES = [
@@ -87,7 +87,7 @@ def test_refused_by_auto(cls: Any, folders: dict[str, Path], tmp_path: Path, fet
 
 
 @pytest.mark.parametrize("kind", ["plain", "patched"])
-def test_what_the_caller_names(kind: str, folders: dict[str, Path], tmp_path: Path, fetched: list) -> None:
+def test_trust_given_by_the_caller(kind: str, folders: dict[str, Path], tmp_path: Path, fetched: list) -> None:
     """Control: the same name as a keyword reaches transformers; and an ordinary one in the file is taken."""
     folder = written(folders[kind], tmp_path, attn_implementation="eager")
     assert hf_posenc.from_pretrained(folder).config._attn_implementation == "eager"
@@ -110,7 +110,7 @@ def test_pickled_weights_under_auto(folders: dict[str, Path], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cls", [AutoModelForCausalLM, LlamaForCausalLM])
-def test_without_us(cls: Any, folders: dict[str, Path]) -> None:
+def test_without_the_package(cls: Any, folders: dict[str, Path]) -> None:
     """transformers alone refuses the checkpoint, and what it says names the function that loads it."""
     with pytest.raises(Exception, match=r"hf_posenc\.from_pretrained"):
         cls.from_pretrained(folders["patched"])

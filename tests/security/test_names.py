@@ -1,4 +1,4 @@
-"""Names that become names of files stay inside their folder, whatever is in them."""
+"""Names that become file names stay inside their folder, whatever they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No network unless asked: every command on what ships with the package, where each attempt is counted and refused."""
+"""No network access unless asked for: every command with the bundled models; each attempt is counted and refused."""
 
 from __future__ import annotations
 

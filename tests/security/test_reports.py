@@ -1,4 +1,4 @@
-"""Hostile names in reports, tables and on the terminal are shown, and do nothing."""
+"""Hostile names in reports, tables and on the terminal are shown and have no effect."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Elements(HTMLParser):
         self.seen.append((tag, attrs))
 
 
-def test_there_are_forty() -> None:
+def test_forty_reports() -> None:
     assert len(set(PAYLOADS)) >= 40
 
 

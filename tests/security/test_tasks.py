@@ -1,4 +1,4 @@
-"""Task files are code: from outside the packages they are refused until somebody says that they are trusted."""
+"""Task files are code: files from outside the package are refused unless the caller trusts them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TEMPLATE = "task: evil\ndataset_path: json\ndoc_to_text: \"{{ ''.__class__.__mro
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Task files, and the code that one of them names."""
-    place = tmp_path / "tasks"
-    place.mkdir()
-    (place / "evil.yaml").write_text(FUNCTION, encoding="utf-8")
-    (place / "jinja.yaml").write_text(TEMPLATE, encoding="utf-8")
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "evil.yaml").write_text(FUNCTION, encoding="utf-8")
+    (tasks / "jinja.yaml").write_text(TEMPLATE, encoding="utf-8")
     code = f"open({str(tmp_path / 'marker')!r}, 'w')\ndef run(doc): return ''\n"
-    (place / "evil.py").write_text(code, encoding="utf-8")
-    return place
+    (tasks / "evil.py").write_text(code, encoding="utf-8")
+    return tasks
 
 
 @pytest.mark.parametrize("command", ["eval", "compare"])

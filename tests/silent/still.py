@@ -1,4 +1,4 @@
-"""The two halves of an entry: the silence of others, and what we do about it."""
+"""Entries of the list of silent failures: what transformers does silently, and what we do instead."""
 
 from __future__ import annotations
 

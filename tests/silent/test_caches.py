@@ -1,4 +1,4 @@
-"""Answers of transformers that depend on how a text was read, or on who was read with it; ours do not."""
+"""Outputs of transformers that silently depend on the cache or the batch; ours do not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_dynamic_frequencies_and_the_cache() -> None:
     assert deviation(stepwise(model), logits_of(model)[:, -1]) < CLOSE
 
 
-def test_dynamic_frequencies_and_what_was_read_before() -> None:
+def test_dynamic_frequencies_and_earlier_forward_passes() -> None:
     """A model that has read a long text turns a shorter one, still beyond its own length, by the long one's angles."""
     shorter = TEXT[:, : 2 * TRAINED]
     with silent("transformers", "dynamic NTK remembers the longest text"):
@@ -69,7 +69,7 @@ def test_dynamic_frequencies_and_what_was_read_before() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["dynamic_ntk", "longrope"])
-def test_a_short_row_beside_a_long_one(scheme: str) -> None:
+def test_a_short_and_a_long_row_in_one_batch(scheme: str) -> None:
     """The batch's longest row decides over the frequencies of all."""
     rope = {"dynamic_ntk": DYNAMIC, "longrope": LONGROPE}[scheme]
     short = TEXT[:, : TRAINED - 4]
@@ -84,7 +84,7 @@ def test_a_short_row_beside_a_long_one(scheme: str) -> None:
         own = {"rope_parameters": {**rope, "rope_theta": 10000.0}}
         return llama(**own) if scheme == "dynamic_ntk" else scaled(**rope)
 
-    with silent("transformers", f"{rope['rope_type']} gives a row other frequencies beside a longer one"):
+    with silent("transformers", f"{rope['rope_type']} gives a row other frequencies in a batch with a longer one"):
         assert deviation(first(stock()), logits_of(stock(), short)) > APART
     model = patch_model(llama(), scheme, **OURS[scheme])
     assert deviation(first(model), logits_of(model, short)) < CLOSE
@@ -103,7 +103,7 @@ def test_padding_on_the_left_moves_a_table() -> None:
         assert deviation(logits_of(model, padded, attention_mask=mask)[:, 4:], logits_of(model, short)) < CLOSE
 
 
-def test_a_bias_that_nobody_reads() -> None:
+def test_an_ignored_bias() -> None:
     """Keywords an attention function does not know are dropped; whoever passes a bias so changes nothing."""
     with silent("transformers", "attention drops a position_bias it is given"):
         model = llama(attn_implementation="eager")

@@ -1,4 +1,4 @@
-"""Options that transformers takes without a word, and that we refuse before anything happens."""
+"""Options that transformers accepts silently, and that we refuse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("entry", ACCEPTED.values(), ids=list(ACCEPTED))
-def test_taken_there_and_refused_here(entry: tuple) -> None:
+def test_accepted_by_transformers_and_refused_here(entry: tuple) -> None:
     rope, scheme, options = entry
     with silent("transformers", f"rope_parameters={rope} build a model that answers"):
         assert logits_of(scaled(**rope)).shape == (1, 4 * TRAINED, 64)
@@ -43,7 +43,7 @@ def test_taken_there_and_refused_here(entry: tuple) -> None:
     assert torch.equal(logits_of(model), before)
 
 
-def test_a_factor_that_is_no_number_makes_numbers_that_are_none() -> None:
+def test_a_nan_factor_gives_nan() -> None:
     with silent("transformers", "factor=nan gives logits that are nan, and no error"):
         assert logits_of(scaled(**YARN, factor=float("nan"))).isnan().any()
 
@@ -76,7 +76,7 @@ def test_an_option_set_too_late_has_no_effect() -> None:
     assert deviation(logits_of(model), before) > APART
 
 
-def test_frequencies_lose_their_digits() -> None:
+def test_frequencies_lose_precision() -> None:
     """``model.to(bfloat16)`` rounds the buffer; at a far position the rotation is another one."""
     config = llama(max_position_embeddings=32768).config
     exact = LlamaRotaryEmbedding(config).inv_freq
@@ -89,7 +89,7 @@ def test_frequencies_lose_their_digits() -> None:
     assert max(abs(a - b) * 32768 for a, b in zip(kept, whole, strict=True)) < 1e-9
 
 
-def test_a_mask_of_another_width() -> None:
+def test_mask_of_wrong_width() -> None:
     narrow = torch.ones(1, TRAINED, dtype=torch.long)
     with silent("transformers", "a mask that is wider than the text is cut"):
         assert logits_of(llama(), attention_mask=torch.ones(1, 6 * TRAINED, dtype=torch.long)).isfinite().all()
@@ -108,7 +108,7 @@ def test_positions_between_whole_numbers() -> None:
             logits_of(patch_model(llama(), scheme, factor=4), position_ids=halves)
 
 
-def test_text_that_no_scheme_was_asked_for() -> None:
+def test_beyond_the_trained_length_without_a_scheme() -> None:
     """Beyond the trained length a Llama answers as if nothing were the matter; patched, the report says how far."""
     from hf_posenc import describe
 

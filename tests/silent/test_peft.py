@@ -1,4 +1,4 @@
-"""PEFT adapters that load where they do not belong, or that are not whole."""
+"""PEFT adapters that load on a wrong base, or incompletely."""
 
 from __future__ import annotations
 

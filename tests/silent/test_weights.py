@@ -1,4 +1,4 @@
-"""Weights that are not what they should be."""
+"""Damaged, missing or stale weights that load silently."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_old_file_wins_over_new_shards(tmp_path: Path) -> None:
 
 
 def test_a_save_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration is written first: interrupted, it stands beside the weights of an earlier save."""
+    """The configuration is written first: interrupted, it lies next to the weights of an earlier save."""
     import transformers.modeling_utils
 
     def full(*args: object, **kwargs: object) -> None:

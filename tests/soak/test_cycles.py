@@ -1,4 +1,4 @@
-"""Thousands of patches in one process leave nothing behind: no memory, no objects, no work."""
+"""Thousands of patches in one process leak no memory, no objects and no work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text without end under sinks: the cache stays as long as its window, the time of a token what it was."""
+"""Endless decoding under sinks: the cache keeps its size, and a token its time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decode(tokens: int) -> tuple[list[float], list[int], int]:
 
 @pytest.mark.parametrize("tokens", [SHORT, pytest.param(1_000_000, marks=pytest.mark.full)])
 def test_decoding_stays_flat(tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Memory of each tenth of the tokens; their times are told, not judged."""
+    """Memory of each tenth of the tokens; their times are printed, not asserted."""
     seconds, memory, kept = decode(tokens)
     summary = "\n".join(
         f"tenth {number}: {1e6 * each:6.0f} µs a token, {used >> 10:,} KiB"

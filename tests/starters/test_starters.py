@@ -1,4 +1,4 @@
-"""The starters: small enough to ship, and trained well enough that extending them means something."""
+"""The bundled starter models: small, and trained well enough for extrapolation to be measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEGABYTES = 6
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_starter_is_small_and_says_how_it_was_made(name: str) -> None:
+def test_a_starter_is_small_and_documents_its_training(name: str) -> None:
     folder = starter_path(name)
     assert (folder / "model.safetensors").stat().st_size <= MEGABYTES * 1e6
     assert not list(folder.glob("*.bin"))
@@ -31,13 +31,13 @@ def test_a_starter_is_small_and_says_how_it_was_made(name: str) -> None:
     assert len(tokenizer) == model.config.vocab_size
 
 
-def test_no_module_is_both_trained_on_and_measured_on() -> None:
+def test_training_and_test_modules_are_disjoint() -> None:
     assert not set(TRAINING) & set(HELD_OUT)
     assert all(module_text(name) for name in HELD_OUT)
 
 
 @torch.no_grad()
-def test_the_llama_knows_its_text_and_loses_it_beyond_its_length() -> None:
+def test_the_llama_loss_rises_beyond_the_trained_length() -> None:
     """Figures on this interpreter's own text; `examples/measure_starters.py` measures them on more of it."""
     model, tokenizer = load_starter("llama")
     ids = torch.tensor(tokenizer(module_text("statistics")).input_ids[: 12 * 2 * TRAINED]).view(12, 2 * TRAINED)
@@ -55,7 +55,7 @@ def loss_of_last(model: torch.nn.Module, ids: torch.Tensor, last: int = 64) -> f
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_a_pass_key_is_found_at_every_depth(name: str) -> None:
+def test_the_passkey_is_found_at_every_depth(name: str) -> None:
     model, tokenizer = load_starter(name)
     rng = random.Random(5)
     found = []
@@ -84,7 +84,7 @@ def test_bert_recalls_masked_tokens_of_held_out_text() -> None:
 
 
 @torch.no_grad()
-def test_bert_reads_a_masked_digit_off_the_pass_key_before() -> None:
+def test_bert_recalls_a_masked_digit_of_the_passkey() -> None:
     """One digit masked at a time. Chance is a tenth."""
     model, tokenizer = load_starter("bert")
     rng = random.Random(6)
@@ -92,8 +92,8 @@ def test_bert_reads_a_masked_digit_off_the_pass_key_before() -> None:
     for trial in range(20):
         drill = passkey.passkey(TRAINED, trial / 19, passkey.draw_key(rng), lambda text: len(tokenizer(text).input_ids))
         ids = torch.tensor(tokenizer(drill.prompt + drill.answer).input_ids)
-        places = torch.arange(len(ids) - 6, len(ids) - 1)  # the five digits, before the closing <sep>
+        digits = torch.arange(len(ids) - 6, len(ids) - 1)  # the five digits, before the closing <sep>
         rows = ids.repeat(5, 1)
-        rows[torch.arange(5), places] = tokenizer.mask_token_id
-        right += int((model(rows).logits[torch.arange(5), places].argmax(-1) == ids[places]).sum())
+        rows[torch.arange(5), digits] = tokenizer.mask_token_id
+        right += int((model(rows).logits[torch.arange(5), digits].argmax(-1) == ids[digits]).sum())
     assert right >= 60, right  # of 100

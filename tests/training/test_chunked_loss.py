@@ -1,4 +1,4 @@
-"""The loss in chunks: equal to the whole one in value and gradients, and small."""
+"""The loss in chunks equals the whole one in value and gradients, with less memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Context parallelism: what a process asks of the ring for its part of a text is what a whole text asks there.
+"""Context parallelism: a process computes for its part of a text what the whole text needs there.
 
 torch's ring needs GPUs. So one pass over the whole text notes every call of attention, and a pass over each part stands
 in for one process: it must call attention with its own rows of the same queries, keys and values, and gets its own rows
@@ -28,7 +28,7 @@ PARTS = [  # as torch deals them out to two processes: the first with the last, 
     torch.cat((torch.arange(QUARTER), torch.arange(3 * QUARTER, LENGTH))),
     torch.arange(QUARTER, 3 * QUARTER),
 ]
-CARRIED = {
+SUPPORTED = {
     "abf", "binary", "drope", "integer", "irope", "learned", "llama3", "llama4_temp", "logn", "mrope", "none", "ntk",
     "ntk_parts", "ntk_parts_v1", "partial", "pi", "proportional", "rope", "rope_nd", "sinusoidal", "ssmax", "xpos",
     "yarn", "yarn+logn",
@@ -110,7 +110,7 @@ def test_a_scheme_is_computed_in_parts_or_refuses(scheme: str) -> None:
         model = patched(scheme)
     except PosEncError:
         pytest.skip("not a scheme for Llamas")
-    if scheme not in CARRIED:
+    if scheme not in SUPPORTED:
         with pytest.raises(BackendCannotCarry, match="whole texts"):
             in_parts(model, ids)
         return
@@ -119,7 +119,7 @@ def test_a_scheme_is_computed_in_parts_or_refuses(scheme: str) -> None:
     assert max(deviation.abs().max().item() for deviation in deviations) < 1e-5  # float32, sums in another order
 
 
-def test_positions_that_a_part_cannot_know_would_be_noticed() -> None:
+def test_control_wrong_positions_of_a_part_are_noticed() -> None:
     """Parts that each count from 0."""
     model, ids = patched("yarn"), torch.randint(3, 32, (1, LENGTH))
 
@@ -140,7 +140,7 @@ def test_torch_context_parallel_is_recognised(scheme: str) -> None:
     model, ids, positions = patched(scheme), torch.randint(3, 32, (1, LENGTH)), torch.arange(LENGTH)[None].clone()
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        error = NotImplementedError if scheme in CARRIED else BackendCannotCarry
+        error = NotImplementedError if scheme in SUPPORTED else BackendCannotCarry
         parts = context_parallel(init_device_mesh("cpu", (1,)), buffers=[ids, positions], buffer_seq_dims=[1, 1])
         with parts, pytest.raises(error):
             model(ids, position_ids=positions)

@@ -1,4 +1,4 @@
-"""Fine-tuning: what is trained and what is not, and that a killed run ends where an undisturbed one does."""
+"""Fine-tuning: which parameters are trained, and that a killed run ends like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_an_incomplete_checkpoint_is_passed_over(killed, tokenizer) -> None:
     assert shares[0] == pytest.approx(3 / 6)
 
 
-def test_checkpoints_carry_the_scheme(killed) -> None:
+def test_checkpoints_hold_the_scheme(killed) -> None:
     saved = json.loads((killed / "checkpoint-4" / "position_scheme.json").read_text())
     assert saved["scheme"] == [{"name": "t5", "options": {}}]
 
@@ -245,7 +245,7 @@ def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> 
         ({"method": "prefix", "length": 62, "packing": "separate"}, "virtual tokens"),
     ],
 )
-def test_settings_that_cannot_be(more, words, tokenizer) -> None:
+def test_invalid_settings(more, words, tokenizer) -> None:
     with pytest.raises(TrainingImpossible, match=words):
         run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, **more)
 
@@ -333,7 +333,7 @@ def test_rows_of_ones_own(tokenizer) -> None:
     assert tuned.curve[-1].loss < tuned.curve[0].loss / 2
 
 
-def test_lengths_that_cannot_be(tokenizer) -> None:
+def test_invalid_lengths(tokenizer) -> None:
     model = patch_model(llama(), "yarn", factor=FACTOR)
     with pytest.raises(LengthContradiction, match="reaches 64"):
         tune(model, tokenizer, length=TARGET + 1)

@@ -1,4 +1,4 @@
-"""``kill -9``: nothing is lost but the steps since the last checkpoint, wherever in a run or in a save it strikes."""
+"""``kill -9`` loses only the steps since the last checkpoint, at any point of a run or a save."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
 TEXTS = [" ".join(f"w{(i * i + j) % 28}" for i in range(150)) for j in range(2)]  # fewer rows than steps: two epochs
 
 
-def host(family):
+def tiny_model(family):
     torch.manual_seed(0)
     if family == "bert":  # its masks and its dropout are drawn at random
         return BertForMaskedLM(BertConfig(
@@ -76,7 +76,7 @@ class Steps(TrainerCallback):
 
 
 def train(family, folder, resume=False, stop=None):
-    """Weights and curve in ``folder``, losses as they come beside it."""
+    """Weights and curve in ``folder``, losses as they are logged next to it."""
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
@@ -85,7 +85,7 @@ def train(family, folder, resume=False, stop=None):
     settings = Training(length=64, steps=STEPS, learning_rate=1e-2, rank=2, save_every=EVERY)
     torch.manual_seed(0)
     finetune(
-        patch_model(host(family), "t5", factor=4), tokenizer, TEXTS, settings, output=folder, resume=resume,
+        patch_model(tiny_model(family), "t5", factor=4), tokenizer, TEXTS, settings, output=folder, resume=resume,
         callbacks=[Steps(folder.with_suffix(".steps"), stop)],
     )
 
@@ -132,7 +132,7 @@ def compare(folder, whole, file):
     """How far the adapters in two folders are apart, in weights and in what a model on them says; or what refuses."""
     try:
         said = [
-            load_peft_adapter(host("llama"), each, patch="apply").eval()(torch.arange(4, 30)[None]).logits
+            load_peft_adapter(tiny_model("llama"), each, patch="apply").eval()(torch.arange(4, 30)[None]).logits
             for each in (folder, whole)
         ]
     except (PeftAdapterMismatch, OSError, ValueError) as error:

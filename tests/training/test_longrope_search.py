@@ -1,4 +1,4 @@
-"""The search for LongRoPE's factors: better than one stretch for all, never a step back, stopped and gone on with."""
+"""The search for LongRoPE's factors beats one uniform factor, never gets worse, and resumes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def texts(tokenizer: Any, module: str, count: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def loss_beyond(model: Any, rows: Tensor) -> float:
-    """Nats a token at positions past the trained length, from the logits of whole texts."""
+    """Cross-entropy loss (nats/token) at positions past the trained length, from the logits of whole texts."""
     logits = model(rows).logits[:, TRAINED:-1].flatten(0, 1)
     return float(torch.nn.functional.cross_entropy(logits, rows[:, TRAINED + 1 :].flatten()))
 

@@ -1,4 +1,4 @@
-"""Several processes train to the weights of one that reads all their rows; and the configurations to launch them with.
+"""Several processes train to the weights of one process with all their rows; launch configurations.
 
 The processes are the CPU's and meet over gloo. accelerate shards parameters among accelerators only: for FSDP2 the
 program tells it that these are some. DeepSpeed shards on CPUs as well, where it is installed.
@@ -165,7 +165,7 @@ def alone(program: Path, one: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def saved(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights in a finished folder, the scheme's own included where they lie beside an adapter."""
+    """The weights in a finished folder, those of the scheme included where they are saved next to an adapter."""
     files = sorted((folder / "result").glob("*.safetensors"))
     assert files
     return {name: value for file in files for name, value in load_file(file).items()}
@@ -257,8 +257,8 @@ def test_a_configuration_is_one_of_accelerate(name: str) -> None:
     assert loaded.distributed_type == kinds[name]
     assert loaded.num_processes == 2
     options = vars(launch_command_parser().parse_args(["program.py"]))
-    for said in yaml.safe_load(file.read_text(encoding="utf-8")).values():
-        assert not isinstance(said, dict) or said.keys() <= options.keys()
+    for settings in yaml.safe_load(file.read_text(encoding="utf-8")).values():
+        assert not isinstance(settings, dict) or settings.keys() <= options.keys()
     if kinds[name] == "FSDP":
         assert loaded.fsdp_config["fsdp_version"] == 2
         assert loaded.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"

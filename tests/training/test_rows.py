@@ -1,4 +1,4 @@
-"""Rows, masks, schedules and curves by hand: each small enough to be counted on paper."""
+"""Rows, masks, schedules and curves, small enough to be checked by hand."""
 
 from __future__ import annotations
 

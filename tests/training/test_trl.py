@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer on patched models: its loss is theirs, packed conversations stay apart, adapters keep the scheme."""
+"""TRL's SFTTrainer on patched models: equal losses, separate packed conversations, adapters with the scheme."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_loss_is_that_of_conversations_read_alone(
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "t5"])
-def test_an_adapter_of_trl_carries_the_scheme(scheme: str, example: ModuleType, tmp_path: Path) -> None:
+def test_an_adapter_of_trl_holds_the_scheme(scheme: str, example: ModuleType, tmp_path: Path) -> None:
     trainer = trainer_of(example, scheme, tmp_path, gradient_checkpointing=True)
     trainer.train()
     trainer.save_model(str(tmp_path))

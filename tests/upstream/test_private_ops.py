@@ -1,4 +1,4 @@
-"""Private operators can be switched off: whole models then say the same, by public ways."""
+"""Without private operators whole models compute the same by public routes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
     flash_cpu.available.cache_clear()
 
 
-def logits_and_gradients(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
+def logits_and_gradients(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits of a text, and gradients of its loss."""
     torch.manual_seed(0)  # what a scheme has to learn starts at random
-    with pair.patched() as model:
-        ids = torch.randint(3, 90, (2, pair.clip_length(72, model)), generator=torch.Generator().manual_seed(0))
+    with case.patched() as model:
+        ids = torch.randint(3, 90, (2, case.clip_length(72, model)), generator=torch.Generator().manual_seed(0))
         logits = model(ids).logits
         logits.float().log_softmax(-1).square().mean().backward()
         return logits.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -43,12 +43,12 @@ def logits_and_gradients(pair: Case) -> tuple[Tensor, dict[str, Tensor]]:
 
 @pytest.mark.parametrize(("kind", "scheme"), PAIRS, ids=lambda name: name)
 def test_equal_without_them(kind: str, scheme: str, switched_off: pytest.MonkeyPatch) -> None:
-    pair = longest_case(kind, scheme)
-    with_it, gradients = logits_and_gradients(pair)
+    case = longest_case(kind, scheme)
+    with_it, gradients = logits_and_gradients(case)
     switched_off.setenv("HF_POSENC_NO_PRIVATE_OPS", "1")
     flash_cpu.available.cache_clear()
     assert not flash_cpu.available()
-    without, others = logits_and_gradients(pair)
+    without, others = logits_and_gradients(case)
     assert (with_it - without).abs().max() <= LIMIT * max(1.0, with_it.abs().max().item())
     assert gradients.keys() == others.keys()
     largest = max(gradient.abs().max().item() for gradient in gradients.values())
@@ -56,7 +56,7 @@ def test_equal_without_them(kind: str, scheme: str, switched_off: pytest.MonkeyP
         assert (gradient - others[name]).abs().max() <= 1e-4 * largest, name
 
 
-def test_they_are_used_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_private_operators_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: otherwise the tests above compare the public way with itself."""
     if not flash_cpu.available():
         pytest.skip("this torch has no such operator")

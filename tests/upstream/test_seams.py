@@ -1,4 +1,4 @@
-"""Where this package leans on others: each test reads what is there now and says in words what is different.
+"""Upstream code this package depends on: each test inspects it and describes what changed.
 
 Older releases look otherwise here and there; what matters of them is asked by the contract, which runs on them, too.
 """
@@ -90,7 +90,7 @@ SEAMS = [
     Seam(
         "BertSelfAttention.forward", lambda: BertSelfAttention.forward,
         ("hidden_states", "attention_mask", "past_key_values"), "patches/bert.py",
-        (("EncoderDecoderCache", "a decoder's cache holds the other text's keys beside its own"),),
+        (("EncoderDecoderCache", "a decoder's cache holds the keys of the other text as well"),),
     ),
     Seam("Cache.get_mask_sizes", lambda: cache_utils.Cache.get_mask_sizes, ("query_length", "layer_idx"),
          "patches/positions.py"),
@@ -125,7 +125,7 @@ def test_transformers(seam: Seam) -> None:
     assert seam.difference() == ""
 
 
-def test_a_change_is_said_in_words() -> None:
+def test_a_change_is_described() -> None:
     """Control."""
 
     def forward(hidden, cache=None):

@@ -1,4 +1,4 @@
-"""What we work around. Each test says how it should be; when one passes, upstream is mended: drop the workaround."""
+"""Bugs we work around, as expected failures: when one passes, upstream is fixed and the workaround can go."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_frequencies_in_bfloat16() -> None:
 
 
 @bug("the callback End in hf_posenc.training.resume")
-def test_a_run_that_is_done_takes_no_step_more(tmp_path) -> None:
+def test_a_finished_run_takes_no_further_step(tmp_path) -> None:
     """Resumed from its last checkpoint, `Trainer` takes one step beyond ``max_steps``."""
     pytest.importorskip("accelerate")
     from transformers import Trainer, TrainingArguments

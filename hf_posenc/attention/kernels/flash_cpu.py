@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from hf_posenc.core.grouped_heads import repeated
+
 forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
@@ -86,9 +88,3 @@ def gradient(
     if groups > 1:
         dk, dv = (t.unflatten(1, (-1, groups)).sum(2) for t in (dk, dv))
     return dq, dk, dv
-
-
-def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values with a head for every head of the queries."""
-    groups = query.shape[1] // key.shape[1]
-    return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))

@@ -18,6 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from hf_posenc.core.grouped_heads import repeated
 from hf_posenc.core.tracing import is_traced
 
 aten = torch.ops.aten
@@ -97,7 +98,7 @@ def attend(
             q, k, v, None, None, rows, keys, 0.0, causal, False, scale=scale, **_reach(window)
         )
         return out.transpose(1, 2), lse
-    q, k, v = (x.transpose(1, 2) for x in (query, *one_for_each(query, key, value)))
+    q, k, v = (x.transpose(1, 2) for x in (query, *repeated(query, key, value)))
     out, lse, *_ = efficient_forward(  # type: ignore[misc]
         q, k, v, None, None, None, None, None, 0.0, FROM_TOP_LEFT if causal else 0, True,
         scale=scale, **_size(window),
@@ -129,7 +130,7 @@ def gradient(
             scale=scale, **_reach(window),
         )  # fmt: skip
         return tuple(x.transpose(1, 2) for x in found)  # type: ignore[return-value]
-    g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *one_for_each(query, key, value), out))
+    g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *repeated(query, key, value), out))
     whole = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # padding rows have weight 0
     none = torch.zeros((), dtype=torch.long, device=query.device)
     dq, dk, dv, _ = efficient_backward(  # type: ignore[misc]
@@ -138,14 +139,6 @@ def gradient(
     )  # fmt: skip
     dk, dv = (x.transpose(1, 2).unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
     return dq.transpose(1, 2), dk, dv
-
-
-def one_for_each(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values with a head for every query head."""
-    groups = query.shape[1] // key.shape[1]
-    if groups == 1:
-        return key, value
-    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
 
 
 def _reach(window: int | None) -> dict[str, int]:
@@ -181,7 +174,7 @@ def _formula(
     """Output, log-sum-exp and the three gradients, float64."""
     with torch.enable_grad():
         leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        query, key, value = leaves[0], *one_for_each(*leaves)
+        query, key, value = leaves[0], *repeated(*leaves)
         distance = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
         hidden = (distance < 0) & causal
         if window is not None:

@@ -79,12 +79,12 @@ def of_block_mask(mask: BlockMask) -> Tiles:
     return Tiles(partial | full, full)
 
 
-def block_mask(tiles: Tiles, pair: object, lengths: tuple[int, int], size: tuple[int, int] = SIZE) -> BlockMask:
+def block_mask(tiles: Tiles, visible: object, lengths: tuple[int, int], size: tuple[int, int] = SIZE) -> BlockMask:
     """Make the block mask of flex attention.
 
     Args:
         tiles: which to visit.
-        pair: ``(batch, head, query index, key index)`` to whether a pair is visible; called in tiles not full.
+        visible: ``(batch, head, query index, key index)`` to whether a pair is visible; called in tiles not full.
         lengths: of queries and keys.
         size: rows and keys of a tile.
     """
@@ -93,7 +93,7 @@ def block_mask(tiles: Tiles, pair: object, lengths: tuple[int, int], size: tuple
         if length % step:  # positions past the end are masked
             every.select(axis, -1).fill_(False)
     partial, full = (ordered(chosen) for chosen in (tiles.some & ~every, every))
-    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=pair, seq_lengths=lengths)  # type: ignore[arg-type]
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=visible, seq_lengths=lengths)  # type: ignore[arg-type]
 
 
 def ends(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:

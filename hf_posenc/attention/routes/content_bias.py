@@ -53,14 +53,14 @@ def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor
     if causal:
         visible = visible.tril_(seen.stop - n)
     query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, seen]
-    read = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
-    scores = products(query, keys) * call.scaling if read else query.new_empty(0)
+    reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
+    scores = products(query, keys) * call.scaling if reads_scores else query.new_empty(0)
     block = Block(query, keys, scores, call.scaling, rows, here, there, visible)
     indices = slice(call.first_row + rows.start, call.first_row + rows.stop)
     bias = biased(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:
         bias = bias * call.terms.logit_scale
-    elif read and len(call.terms.bias) == 1:
+    elif reads_scores and len(call.terms.bias) == 1:
         bias = bias.clone()
     if causal and n > 1:  # only the last square has later keys
         bias[..., -n:].masked_fill_(~visible[..., -n:], -torch.inf)

@@ -40,7 +40,7 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     if call.ctx.device.type == "mps":
         frequencies = frequencies.float()
     bias = BlockBias(partial(rotation_bias, rows.rotation_of(1), frequencies), reads_scores=False)
-    return replace(call, terms=replace(call.terms, rows=None, bias=(bias, *call.terms.bias)), reread=None)
+    return replace(call, terms=replace(call.terms, rows=None, bias=(bias, *call.terms.bias)), rotated_keys=None)
 
 
 def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tensor:

@@ -136,8 +136,8 @@ def _region(call: AttentionCall, number: int, mask: Mask, *, with_lse: bool = Fa
         ) from error
     if not with_lse:
         return result
-    out, beside = result
-    return out, getattr(beside, "lse", beside)
+    out, log_sum_exp = result
+    return out, getattr(log_sum_exp, "lse", log_sum_exp)
 
 
 def kernel(family: tuple[Hashable, ...]) -> Any:
@@ -182,7 +182,7 @@ def score_of(call: AttentionCall, region: Region) -> Score | None:
     ahead = number(call.first_row, device)
     table: Any = None
     if of_distance:
-        here, there, reach = places(call, region)
+        here, there, reach = region_positions(call, region)
         distances = torch.arange(-reach, reach + 1, device=device)
         table = sum(b.of_distance(distances).float() for b in of_distance) * logit_scale
         middle = number(reach, device)
@@ -204,7 +204,7 @@ def number(value: int, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=torch.long, device=device)
 
 
-def places(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
+def region_positions(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
     """Positions of queries and keys of a region, ``[batch, query]`` and ``[batch, key]``, and largest distance."""
     batch = call.values.shape[0]
     here = region.query_at(call.ctx.query_positions).expand(batch, -1)
@@ -244,22 +244,22 @@ def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMa
     size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else flex_block_mask.SIZE
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
     held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
-    by_place = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
+    by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
     first = number(call.first_row, device)
     if isinstance(mask, BlockMask):
         held.append(flex_block_mask.of_block_mask(mask))
     elif mask is not None:
         mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
         held.append(flex_block_mask.of_tensor(mask, size))
-    elif by_place:
+    elif by_index:
         rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
         held.append(flex_block_mask.of_band(Band(0, None), (rows + first)[None], columns[None], size))
     batch = call.values.shape[0]
     here, there = query.expand(batch, -1), key.expand(batch, -1)
     seen = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else looked_up(mask, batch))
 
-    def pair(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        inside = q + first >= kv if by_place else q >= 0
+    def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        inside = q + first >= kv if by_index else q >= 0
         for band in bands:
             inside = inside & band.holds(here[b, q], there[b, kv])
         return inside if seen is None else inside & seen(b, h, q, kv)
@@ -267,7 +267,7 @@ def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMa
     both = held[0]
     for one in held[1:]:
         both = both & one
-    return flex_block_mask.block_mask(both, pair, (call.query_length, call.key_length), size)
+    return flex_block_mask.block_mask(both, visible, (call.query_length, call.key_length), size)
 
 
 def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -335,7 +335,7 @@ def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
 
     with torch.set_grad_enabled(bool(leaves)):
         ours, theirs = mixed(attend_under_tensor), mixed(dense_blocks.attend_by_blocks)
-    gaps = [
+    deviations = [
         float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
     ]
-    return max(math.inf if math.isnan(gap) else gap for gap in gaps)
+    return max(math.inf if math.isnan(each) else each for each in deviations)

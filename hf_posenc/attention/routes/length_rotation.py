@@ -69,7 +69,7 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Compute runs of equal length as rectangles and squares, in the kernel."""
     scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
-    if call.reread is not None and call.query_length == 1 and not torch.is_grad_enabled():
+    if call.rotated_keys is not None and call.query_length == 1 and not torch.is_grad_enabled():
         row = rotated_call(call, *parts[0])
         return flash_cpu.attend(
             row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
@@ -120,7 +120,7 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
     def keys_in(columns: slice) -> Tensor:
         return rotate(call.keys[0][:, :, columns], rotation, table(rotation, there[:, columns]))
 
-    keys = keys_in(slice(None)) if call.reread is None else call.reread(length, there[:, 0], keys_in)
+    keys = keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, there[:, 0], keys_in)
     return replace(
         call,
         queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
@@ -152,5 +152,5 @@ def sample(call: AttentionCall, b: int) -> AttentionCall:
             call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)
         ),
         mask=None if call.mask is None else pick(call.mask),
-        reread=None,
+        rotated_keys=None,
     )

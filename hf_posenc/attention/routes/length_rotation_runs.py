@@ -49,12 +49,12 @@ class Runs:
             own = slice(self.ahead + rows.start, self.ahead + rows.stop)
             rotation = self.rotations.rotation_of(length)
             seen = own.stop if self.causal else self.keys
-            turn = steady_table(rotation, self.first, seen)
+            cos_sin = steady_table(rotation, self.first, seen)
             if not self.causal or rows.stop - rows.start == 1:
                 pieces: tuple[tuple[slice, bool], ...] = ((slice(0, seen), False),)
             else:
                 pieces = ((slice(0, own.start), False), (own, True))[own.start == 0 :]
-            yield Run(rows, seen, rotation, (turn[0][:, :, own], turn[1][:, :, own]), turn, pieces)
+            yield Run(rows, seen, rotation, (cos_sin[0][:, :, own], cos_sin[1][:, :, own]), cos_sin, pieces)
 
 
 @dataclass(frozen=True)

@@ -171,15 +171,15 @@ class Edge:
 
     def mask(self, rows: slice, low: int, high: int) -> Tensor:
         """0 where a key is visible; float32, as the kernel adds it."""
-        place = (rows.stop - rows.start, low - rows.start, high - rows.start)
-        if place not in self.masks:
+        position = (rows.stop - rows.start, low - rows.start, high - rows.start)
+        if position not in self.masks:
             i = torch.arange(rows.stop - rows.start, device=self.device)[:, None]
             j = torch.arange(low - rows.start, high - rows.start, device=self.device)
             hidden = ~self.band.holds(i, j)
-            self.masks[place] = torch.zeros(hidden.shape, device=self.device).masked_fill(
+            self.masks[position] = torch.zeros(hidden.shape, device=self.device).masked_fill(
                 hidden, torch.finfo(torch.float32).min
             )[None, None]
-        return self.masks[place]
+        return self.masks[position]
 
 
 def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
@@ -241,12 +241,12 @@ def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
 
 def keys_of_row(band: Band, start: int, row: int) -> slice:
     """The slice of keys visible in a region to one query, at index ``row``."""
-    low, high, place = 0, row + 1, start + row
-    if (band.rows_from is not None and place < band.rows_from) or (
-        band.rows_until is not None and place >= band.rows_until
+    low, high, position = 0, row + 1, start + row
+    if (band.rows_from is not None and position < band.rows_from) or (
+        band.rows_until is not None and position >= band.rows_until
     ):
         return slice(0, 0)
-    chunk = place // band.chunk
+    chunk = position // band.chunk
     if band.farthest is not None:
         low = max(low, (chunk - band.farthest + 1) * band.chunk - start)
     if band.nearest is not None:

@@ -55,10 +55,10 @@ def runs(call: AttentionCall) -> list[Run] | None:
         return None
     # The mask is kept with the result, so that its id cannot be reused.
     key = ("padding", id(mask), call.query_length, call.key_length)
-    return call.ctx.once(key, lambda: (mask, _read(call, mask)))[1]
+    return call.ctx.once(key, lambda: (mask, _runs_of_mask(call, mask)))[1]
 
 
-def _read(call: AttentionCall, mask: Tensor) -> list[Run] | None:
+def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[Run] | None:
     if mask.dtype != torch.bool:
         lowest = torch.finfo(mask.dtype).min
         if not bool(((mask == 0) | (mask <= lowest)).all()):
@@ -142,7 +142,7 @@ def sample(call: AttentionCall, samples: slice, run: Run) -> AttentionCall:
             first=int(here[0, 0]) if len(here) == 1 else None,
         ),
         mask=None,
-        reread=None,
+        rotated_keys=None,
     )
 
 

@@ -96,16 +96,16 @@ def bench(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-    place = device_of(device)
+    measured_on = device_of(device)
     target = load(model, shape, kind, trained_length or max(16, int(max(chosen, default=1) / (factor or 8))), dtype)
     cells: list[Cell] = []
-    about = about_run(context, place, model if shape is None else f"{kind} {shape}", str(target.dtype), threads)
+    about = about_run(context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads)
     threads_before = torch.get_num_threads()
     try:
         with output.progress() as progress:
             for cell in run(
                 target, ",".join(schemes), chosen, cases=cases, against=words_of([against]), factor=factor,
-                rounds=rounds, batch=batch, device=place, threads=threads, progress=progress,
+                rounds=rounds, batch=batch, device=measured_on, threads=threads, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:

@@ -86,16 +86,16 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
 def superseded_files(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:
     """Files of an earlier result in ``folder`` that belong to it and that no file of the new one replaces."""
     found = []
-    for place in {file.parent for file in coming}:
-        names = {file.name for file in coming if file.parent == place}
+    for subfolder in {file.parent for file in coming}:
+        names = {file.name for file in coming if file.parent == subfolder}
         weights = {weight_file_of(name) for name in names} - {None}
-        for old in (folder / place).iterdir() if (folder / place).is_dir() else ():
+        for old in (folder / subfolder).iterdir() if (folder / subfolder).is_dir() else ():
             if (
                 old.name not in names
                 and old.is_file()
                 and (old.name in companions or weight_file_of(old.name) in weights)
             ):
-                found.append(place / old.name)
+                found.append(subfolder / old.name)
     return found
 
 

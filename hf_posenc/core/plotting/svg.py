@@ -29,7 +29,7 @@ SETTINGS: Any = {
 TAG = re.compile(r"<[^>]*>")
 PART_NAME = re.compile(r' id="(?!m[0-9a-f]{10}"|p[0-9a-f]{10}")[^"]*"')
 LETTERS = re.compile(r"font-family: [^;\"]*;? ?")
-NO_TURN = re.compile(r' transform="rotate\(-0 [^"]*"')
+NO_ROTATION = re.compile(r' transform="rotate\(-0 [^"]*"')
 DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
@@ -60,7 +60,7 @@ def svg_of(figure: Any, described: str) -> str:
 def shorten_tag(tag: str) -> str:
     """Shorten one tag: drop ids and fonts, round numbers, replace the placeholder colour."""
     tag = LETTERS.sub("", PART_NAME.sub("", tag)).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
-    return NO_TURN.sub("", DIGITS.sub(r"\1", tag))
+    return NO_ROTATION.sub("", DIGITS.sub(r"\1", tag))
 
 
 def remove_bare_groups(text: str) -> str:

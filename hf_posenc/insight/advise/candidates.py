@@ -75,9 +75,9 @@ class Trial:
     def lengths(self, scheme: str) -> dict[str, Any]:
         """Length arguments of `patch_model`; the trained length only where the configuration has another."""
         target_model = self.target_model
-        length = target_model.reach if keeps_host(scheme) and target_model.block is None else target_model.trained
+        length = target_model.reach if keeps_positions(scheme) and target_model.block is None else target_model.trained
         recorded = target_model.adapter.trained_length(target_model.config) if target_model.adapter else None
-        needed = length != recorded or (target_model.scaling is not None and not keeps_host(scheme))
+        needed = length != recorded or (target_model.scaling is not None and not keeps_positions(scheme))
         lengths = {"target_length": self.target}
         return {"trained_length": length, **lengths} if needed and length is not None else lengths
 
@@ -90,11 +90,11 @@ class Trial:
 def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
     """Return the candidates that fit, best first, and why the others do not."""
     geometry = trial.target_model.geometry
-    host = "table" if geometry.table is not None else "rotation"
+    kind = "table" if geometry.table is not None else "rotation"
     found: list[Recommendation] = []
     refused: dict[str, str] = {}
     for shown in claims:
-        if shown.host != host or not (geometry.causal or shown.encoders):
+        if shown.kind != kind or not (geometry.causal or shown.encoders):
             continue
         try:
             found.append(trial.recommendation(shown))
@@ -110,7 +110,7 @@ def rank(one: Recommendation, target: int) -> tuple[bool, bool, bool, float]:
     return one.kept < target, one.beyond, one.shown_factor is None, farthest
 
 
-def keeps_host(scheme: str) -> bool:
+def keeps_positions(scheme: str) -> bool:
     """Whether a scheme, or a composition, works on top of the model's own positions."""
     return not any(scheme_class(part).replaces_host for part in scheme.split("+"))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Host = Literal["rotation", "table"]
+PositionKind = Literal["rotation", "table"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Shown:
 
     Attributes:
         scheme: name or composition.
-        host: the kind of model it applies to.
+        kind: what its model keeps positions in.
         factor: target over trained length it reached; None where no figure is published.
         claim: in words.
         source: arXiv id or address.
@@ -26,7 +26,7 @@ class Shown:
     """
 
     scheme: str
-    host: Host
+    kind: PositionKind
     factor: float | None
     claim: str
     source: str

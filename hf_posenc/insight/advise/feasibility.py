@@ -35,13 +35,13 @@ def _about_memory(advice: Advice) -> Iterator[str]:
     memory, largest = advice.memory, advice.memory.largest
     if largest is None:
         return
-    room, place = largest
+    room, device = largest
     both = memory.weights + memory.cache
     if both > room:
         less = any(one.kept < advice.target_length for one in advice.recommendations)
         yield (
-            f"Weights and the full cache of one text take {size(both)}; this machine has {size(room)} of {place}."
-            + (" Schemes that forget keep less." if less else "")
+            f"Weights and the full cache of one text take {size(both)}; this machine has {size(room)} of {device}."
+            + (" Schemes with eviction keep less." if less else "")
         )
 
 

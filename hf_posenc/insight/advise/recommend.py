@@ -9,7 +9,7 @@ from hf_posenc.insight.advise.candidates import (
     Trial,
     choose,
     defined_here,
-    keeps_host,
+    keeps_positions,
 )
 from hf_posenc.insight.advise.evidence import (
     WITH_TRAINING,
@@ -79,4 +79,4 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
 
 def untrained(target_model: TargetModel) -> list[Shown]:
     """Claims for zero-shot use: a scaling that the weights were tuned under cannot be replaced."""
-    return [shown for shown in ZERO_SHOT if target_model.scaling is None or keeps_host(shown.scheme)]
+    return [shown for shown in ZERO_SHOT if target_model.scaling is None or keeps_positions(shown.scheme)]

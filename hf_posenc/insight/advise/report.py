@@ -116,7 +116,7 @@ class Advice:
     def _cost(self, one: Recommendation) -> str:
         if not self.memory.cache:
             return ""
-        kept = "" if one.kept == self.target_length else f", forgets all but {one.kept:,} tokens"
+        kept = "" if one.kept == self.target_length else f", evicts all but {one.kept:,} tokens"
         return f"cache {size(one.cache)}{kept}"
 
     def _try(self) -> list[str]:

@@ -32,7 +32,7 @@ def table(cells: Sequence[Cell], case: str) -> tuple[list[str], list[list[str]]]
 def line(cell: Cell, roles: Sequence[str]) -> list[str]:
     """A cell as a line of its table."""
     ours = cell.models.get(PATCHED)
-    found = [cell.scheme, f"{cell.length:,}", *own(cell)]
+    found = [cell.scheme, f"{cell.length:,}", *time_columns(cell)]
     found.append(NONE if ours is None or ours.memory is None else f"{ours.memory / MIB:.1f}")
     for role in roles:
         memory = cell.memory_ratio(role)
@@ -42,7 +42,7 @@ def line(cell: Cell, roles: Sequence[str]) -> list[str]:
     return found
 
 
-def own(cell: Cell) -> list[str]:
+def time_columns(cell: Cell) -> list[str]:
     """Time of a call in the median round, and tokens a second."""
     ours = cell.models.get(PATCHED)
     if ours is None or not ours.times:
@@ -58,13 +58,13 @@ def spread(found: Ratio | None) -> str:
 
 def remarks(cells: Sequence[Cell]) -> list[str]:
     """Notes that explain dashes, each once."""
-    said = []
+    notes = []
     for cell in cells:
         where = f"{cell.scheme}, {cell.case}, {cell.length:,} tokens"
         if cell.why_not:
-            said.append(f"{where}: {cell.state}: {cell.why_not}")
-        said += [f"{where}: no {role}: {found.why_not}" for role, found in cell.models.items() if found.why_not]
-    return said
+            notes.append(f"{where}: {cell.state}: {cell.why_not}")
+        notes += [f"{where}: no {role}: {found.why_not}" for role, found in cell.models.items() if found.why_not]
+    return notes
 
 
 def to_dict(cells: Sequence[Cell], about: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ scheme has the position table and projections of that model; a checkpoint's own 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -30,7 +31,7 @@ from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.build import build
+from hf_posenc.schemes.build import build as build_scheme
 from hf_posenc.schemes.spec import SchemeSpec, of_layer, parts_of_spec, plan
 
 Kind = Literal["llama", "gpt2", "bert"]
@@ -47,7 +48,18 @@ class Unpatched(Scheme):
     replaces_host = False
 
 
-class Source(Protocol):
+@dataclass(frozen=True)
+class Variant:
+    """The arguments of `Source.target`."""
+
+    scheme: SchemeSpec | None
+    options: Mapping[str, Any]
+    label: str | None
+    layer: int
+    lengths: Mapping[str, Any]
+
+
+class Source(ABC):
     """Where schemes can be built while a plot is computed."""
 
     def target(
@@ -59,19 +71,27 @@ class Source(Protocol):
         layer: int = 0,
         **lengths: Any,
     ) -> AbstractContextManager[Target]:
-        """Build a scheme as in `hf_posenc.patch_model`; None stands for the unpatched model.
+        """Build a scheme as in `hf_posenc.patch_model`.
 
         Args:
-            scheme: scheme to build.
+            scheme: scheme to build; None stands for the unpatched model, or for the scheme of a patched one.
             options: of the scheme.
             label: name in plots.
             layer: layer whose scheme is built.
             **lengths: ``factor``, ``target_length``, ``trained_length``; the same as for `hf_posenc.patch_model`.
+
+        Raises:
+            PosEncError: the scheme, an option or a length is refused.
         """
+        return self.build(Variant(scheme, options or {}, label, layer, lengths))
+
+    @abstractmethod
+    def build(self, variant: Variant) -> AbstractContextManager[Target]:
+        """Build a variant; see `target`."""
 
 
 @dataclass(frozen=True)
-class Shapes:
+class Shapes(Source):
     """Shapes of a model without weights: rotary decoder (llama), decoder or encoder with a table (gpt2, bert).
 
     Attributes:
@@ -103,66 +123,43 @@ class Shapes:
         )  # fmt: skip
 
     @contextmanager
-    def target(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        label: str | None = None,
-        layer: int = 0,
-        **lengths: Any,
-    ) -> Iterator[Target]:
-        """Build a scheme with its initial parameters; see `Source.target`.
-
-        Raises:
-            PosEncError: the scheme, an option or a length is refused.
-        """
-        chosen = plan(Unpatched if scheme is None else scheme, options)
-        found = resolve_lengths(configured=self.trained_length, **lengths)
-        kind = self.kind or first_kind(scheme)
+    def build(self, variant: Variant) -> Iterator[Target]:
+        """Build a scheme with its initial parameters; see `Source.target`."""
+        chosen = plan(Unpatched if variant.scheme is None else variant.scheme, variant.options)
+        found = resolve_lengths(configured=self.trained_length, **variant.lengths)
+        kind = self.kind or first_kind(variant.scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
-        check_layer(layer, geometry.layers)
+        check_layer(variant.layer, geometry.layers)
         with torch.no_grad(), seeded():
-            built = build(of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
+            built = build_scheme(of_layer(chosen, variant.layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
-            yield Target(label or chosen.name, built, table, layer=layer)
+            yield Target(variant.label or chosen.name, built, table, layer=variant.layer)
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Source):
     """A live model, patched while a plot is computed and restored afterwards."""
 
     model: nn.Module = field(repr=False)
 
     @contextmanager
-    def target(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        label: str | None = None,
-        layer: int = 0,
-        **lengths: Any,
-    ) -> Iterator[Target]:
-        """Patch a scheme into a layer of the model; None stands for the model's present scheme, or its own positions.
-
-        Raises:
-            PosEncError: the scheme, an option or a length is refused.
-        """
-        own = scheme is None and is_patched(self.model)
+    def build(self, variant: Variant) -> Iterator[Target]:
+        """Patch a scheme into a layer of the model; None stands for its present scheme, or its own positions."""
+        own = variant.scheme is None and is_patched(self.model)
         if not own:
+            scheme = Unpatched if variant.scheme is None else variant.scheme
             with seeded():
-                patch_model(self.model, Unpatched if scheme is None else scheme, **lengths, **(options or {}))
+                patch_model(self.model, scheme, **variant.lengths, **variant.options)
         try:
             base, _ = base_model_of(self.model)
             attentions: list[Any] = base.__dict__[ATTENTIONS]
-            check_layer(layer, len(attentions))
-            attention = attentions[layer]
+            check_layer(variant.layer, len(attentions))
+            attention = attentions[variant.layer]
             table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
-            name = label or attention.scheme.extra_repr()
+            name = variant.label or attention.scheme.extra_repr()
             with torch.no_grad(), seeded():
-                yield Target(name, attention.scheme, table, LayerProjections(attention), layer)
+                yield Target(name, attention.scheme, table, LayerProjections(attention), variant.layer)
         finally:
             if not own:
                 unpatch_model(self.model)

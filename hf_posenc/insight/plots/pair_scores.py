@@ -141,7 +141,7 @@ def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates
     )
     queries, keys, values = rotated(scheme, q, k, torch.zeros_like(k), ctx)
     extra = scheme.extra_key_channels(ctx)
-    ctx = ctx if extra is None else replace(ctx, carried=extra.float())
+    ctx = ctx if extra is None else replace(ctx, extra_key_channels=extra.float())
     queries, terms = scaled(queries, scheme.terms(ctx))
     copies = copies_of(keys, terms.regions)
     return Pairs(AttentionCall(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))

@@ -34,7 +34,7 @@ def rotations(target: Target, length: int) -> dict[str, Rotation]:
 
 
 def frequencies(target: Target, length: int) -> dict[str, Tensor]:
-    """Radians a token of every pair, ``[pairs]``, float64, of each of `rotations`."""
+    """Radians per token of every pair, ``[pairs]``, float64, of each of `rotations`."""
     return {
         name: torch.as_tensor(rotation.frequencies, dtype=torch.float64)
         for name, rotation in rotations(target, length).items()

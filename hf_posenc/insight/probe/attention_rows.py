@@ -28,8 +28,8 @@ def chosen_rows(length: int, count: int, causal: bool) -> list[slice]:
         return [slice(start, min(start + BLOCK, length)) for start in range(first, length, BLOCK)]
     size = min(BLOCK, max(1, count // 4))
     number = max(1, count // size)
-    gap = (available - size) / max(1, number - 1)
-    starts = sorted({first + int(i * gap) for i in range(number)})
+    stride = (available - size) / max(1, number - 1)
+    starts = sorted({first + int(i * stride) for i in range(number)})
     return [slice(start, min(start + size, length)) for start in starts]
 
 

@@ -170,5 +170,5 @@ def by_position(sums: Tensor, counts: Tensor, bins: int = 16) -> tuple[tuple[int
 
 def has_lm_head(model: nn.Module) -> bool:
     """Whether the model has a language-modelling head."""
-    host = unwrapped(model)
-    return host.get_output_embeddings() is not None or prediction_head(host) is not None
+    base = unwrapped(model)
+    return base.get_output_embeddings() is not None or prediction_head(base) is not None

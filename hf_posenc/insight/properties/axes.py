@@ -62,7 +62,7 @@ def context(target: Target) -> PositionContext:
     ctx = PositionContext(positions, positions, layer.geometry.causal, True, memo={})
     hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
     extra = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
-    return replace(ctx, carried=None if extra is None else extra.float(), projections=layer, layer=0)
+    return replace(ctx, extra_key_channels=None if extra is None else extra.float(), projections=layer, layer=0)
 
 
 def grid_scores(target: Target, rotation: Rotation, grid: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def grid_scores(target: Target, rotation: Rotation, grid: Tensor) -> Tensor:
         ctx = PositionContext(*(torch.arange(len(grid))[None],) * 2, True, True, coordinates=coordinates)
         (q,), (k,), _ = rotated(layer.scheme, q, k, k, ctx)
     else:
-        turn = table(rotation, coordinates)
-        q, k = rotate(q, rotation, turn), rotate(k, rotation, turn)
+        cos_sin = table(rotation, coordinates)
+        q, k = rotate(q, rotation, cos_sin), rotate(k, rotation, cos_sin)
     groups = q.shape[1] // k.shape[1]
     return (q @ k.repeat_interleave(groups, 1).transpose(-1, -2))[0] * q.shape[-1] ** -0.5
 

@@ -95,7 +95,9 @@ class Layer:
         """Numbers cached per token and head for a key: its copies and its extra channels."""
         x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
         _, cached, _, ctx = self._rotated(x, x, torch.arange(2)[None])
-        return sum(copy.shape[-1] for copy in cached) + (0 if ctx.carried is None else ctx.carried.shape[-1])
+        return sum(copy.shape[-1] for copy in cached) + (
+            0 if ctx.extra_key_channels is None else ctx.extra_key_channels.shape[-1]
+        )
 
     @torch.no_grad()
     def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
@@ -124,7 +126,7 @@ class Layer:
         queries, cached, values = rotated(self.scheme, q, k, self._heads(key, 2), ctx)
         extra = self.scheme.extra_key_channels(ctx)
         if extra is not None:
-            ctx = replace(ctx, carried=extra.to(self.dtype).float())
+            ctx = replace(ctx, extra_key_channels=extra.to(self.dtype).float())
         return queries, cached, values, ctx
 
     @property

@@ -63,32 +63,32 @@ def at(target: Target, start: int) -> Iterator[Rounded]:
     """All kinds of rounding of a text that begins at ``start``."""
     positions = torch.arange(start, start + TOKENS)[None]
     try:
-        exact = read(target.layer(dtype=torch.float64), positions)
+        exact = evaluate(target.layer(dtype=torch.float64), positions)
     except PosEncError as error:
         reason = str(error).partition(". ")[0]
         for kind in (*ROUNDED, "int8", "positions"):
             yield Rounded(target.name, kind, start, None, None, reason)
         return
     for kind, dtype in ROUNDED.items():
-        yield compared(target, kind, start, exact, read(target.layer(dtype=dtype), positions))
+        yield compared(target, kind, start, exact, evaluate(target.layer(dtype=dtype), positions))
     single = target.layer(dtype=torch.float32)
-    yield compared(target, "int8", start, exact, read(single, positions, quantised=True))
+    yield compared(target, "int8", start, exact, evaluate(single, positions, quantised=True))
     rounded = positions.to(torch.bfloat16).long()
     try:
-        yield compared(target, "positions", start, exact, read(single, rounded))
+        yield compared(target, "positions", start, exact, evaluate(single, rounded))
     except PosEncError as error:
         yield Rounded(target.name, "positions", start, None, None, str(error).partition(". ")[0])
 
 
 @torch.no_grad()
-def read(layer: Layer, positions: Tensor, *, quantised: bool = False) -> tuple[Tensor, Tensor]:
+def evaluate(layer: Layer, positions: Tensor, *, quantised: bool = False) -> tuple[Tensor, Tensor]:
     """Logits and outputs of 64 different tokens after a norm, in the layer's type."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a scheme that draws positions draws the same for every type
-        return _read(layer, positions, quantised=quantised)
+        return _evaluate(layer, positions, quantised=quantised)
 
 
-def _read(layer: Layer, positions: Tensor, *, quantised: bool) -> tuple[Tensor, Tensor]:
+def _evaluate(layer: Layer, positions: Tensor, *, quantised: bool) -> tuple[Tensor, Tensor]:
     content = gaussian(1, positions.shape[1], layer.geometry.width, seed=5).to(layer.dtype)
     call = layer.call(content, content, positions, normed=True)
     if quantised:
@@ -109,8 +109,8 @@ def compared(
     seen = exact[0].isfinite()
     if not bool((other[0].isfinite() | ~seen).all() and other[1].isfinite().all()):
         return Rounded(target.name, kind, start, inf, inf, "numbers overflow")
-    scores = [centred(reading[0], seen) for reading in (exact, other)]
-    mixed = [reading[1] - exact[1].mean(2, keepdim=True) for reading in (exact, other)]
+    scores = [centred(result[0], seen) for result in (exact, other)]
+    mixed = [result[1] - exact[1].mean(2, keepdim=True) for result in (exact, other)]
     return Rounded(target.name, kind, start, share(*scores), share(*mixed))
 
 

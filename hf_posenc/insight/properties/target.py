@@ -120,10 +120,10 @@ class Target:
             contents: queries of that many different contents; all keys one and the same.
             alike: whether query and keys are one vector in each head, so that they differ by position only.
         """
-        scores = self.read_by(1, positions, contents=contents, alike=alike)[:, :, 0].flatten(0, 1)
+        scores = self.last_scores(1, positions, contents=contents, alike=alike)[:, :, 0].flatten(0, 1)
         return scores - scores[:, -1:]
 
-    def read_by(self, rows: int, positions: Tensor, *, contents: int, alike: bool = False) -> Tensor:
+    def last_scores(self, rows: int, positions: Tensor, *, contents: int, alike: bool = False) -> Tensor:
         """Logits that the last ``rows`` queries give every key, ``[contents, heads, rows, n]``; see `profile`."""
         at = self.layer(alike=alike)
         g = at.geometry

@@ -33,13 +33,13 @@ class Fit:
         matrix: ``[width, width]``, rows are codes: c(p) M ≈ c(p + k).
         residual: of a linear map, against the length of the step.
         affine: of a linear map and a constant.
-        turn: largest deviation of the matrix from an isometry on the codes: | ‖c(p) M‖ / ‖c(p)‖ − 1 |.
+        norm_change: largest deviation of the matrix from an isometry on the codes: | ‖c(p) M‖ / ‖c(p)‖ − 1 |.
     """
 
     matrix: Tensor
     residual: float
     affine: float
-    turn: float
+    norm_change: float
 
 
 @register_property("linear", "Is p → p + k one linear map, whatever p?")
@@ -55,14 +55,14 @@ def linear(target: Target) -> Cell:
         return Cell(False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen")
     holds = found.residual < NEARLY
     note = "" if holds else "affine" if found.affine < NEARLY else ""
-    if holds and found.turn < NEARLY and target.has_codes:
+    if holds and found.norm_change < NEARLY and target.has_codes:
         note = "rotation"
     what = "codes" if target.has_codes else f"the logits that {QUERIES} later queries give a key"
     says = (
         f"residual of the fitted map of {what} for k = {STEP} on positions it was not fitted to, in steps; "
         f"with a constant {found.affine:.1g}"
     )
-    return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.turn})
+    return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.norm_change})
 
 
 @register_property("relative", "Does the score depend on i − j only?")
@@ -108,8 +108,8 @@ def before_and_after(target: Target, positions: Tensor, end: int) -> tuple[Tenso
     else:
         if target.counts_tokens:
             both = torch.arange(end)
-        read = torch.cat((both, end + 3 * torch.arange(QUERIES)))
-        scores = target.read_by(QUERIES, read, contents=CONTENTS)[..., : len(both)]
+        evaluated = torch.cat((both, end + 3 * torch.arange(QUERIES)))
+        scores = target.last_scores(QUERIES, evaluated, contents=CONTENTS)[..., : len(both)]
         found = scores.flatten(0, 2).T
     assert found is not None
     return found[torch.searchsorted(both, positions.contiguous())], found[torch.searchsorted(both, positions + STEP)]
@@ -126,8 +126,8 @@ def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | N
     with_one, there_with_one = (torch.nn.functional.pad(x, (0, 1), value=1.0) for x in (before, from_there))
     affine = there_with_one @ solve(with_one, after) - to_there
     lengths = from_there.norm(dim=-1).clamp(min=1e-12)
-    turn = float((moved.norm(dim=-1) / lengths - 1).abs().max())
-    return Fit(matrix, float((moved - to_there).norm()) / step, float(affine.norm()) / step, turn)
+    norm_change = float((moved.norm(dim=-1) / lengths - 1).abs().max())
+    return Fit(matrix, float((moved - to_there).norm()) / step, float(affine.norm()) / step, norm_change)
 
 
 def solve(before: Tensor, after: Tensor) -> Tensor:

@@ -116,8 +116,8 @@ def guarded_class(cls: Any) -> Any:
         return empty_config, (cls,), self.__dict__
 
     own = {"to_json_file": to_json_file, "get_config_dict": classmethod(get_config_dict), "__reduce_ex__": reduced}
-    place = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls.__name__, (cls,), {**own, **place, GUARDED_MARK: True})
+    identity = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls,), {**own, **identity, GUARDED_MARK: True})
 
 
 def empty_config(cls: Any) -> PreTrainedConfig:

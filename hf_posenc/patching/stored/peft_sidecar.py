@@ -56,7 +56,7 @@ def sidecar_writing_class(cls: Any) -> Any:
         return cls
 
     def save_pretrained(self: Any, save_directory: str, **kwargs: Any) -> None:
-        """PEFT's own, and beside it the scheme of the base."""
+        """PEFT's own, and next to it the scheme of the base."""
         cls.save_pretrained(self, save_directory, **kwargs)
         base = self.__dict__[BASE_KEY]()
         if base is not None:

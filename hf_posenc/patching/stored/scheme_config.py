@@ -53,7 +53,7 @@ class SchemeConfig:
             if not isinstance(layers, Mapping):
                 raise TypeError(f"layers is no object but {shown(layers)}")
             layout = Layout(_plan(value["scheme"]), {key: _plan(parts) for key, parts in layers.items()})
-            trained, target, host = (whole_length(name, value[name]) for name in LENGTHS)
+            trained, target, host_length = (whole_length(name, value[name]) for name in LENGTHS)
         except UnknownScheme as error:
             raise CheckpointMismatch(
                 f"The position_scheme of {where} names a scheme that is not registered here ({_first(error)}). "
@@ -63,7 +63,7 @@ class SchemeConfig:
             raise unreadable(where, _first(error)) from error
         if target < trained:
             raise unreadable(where, f"its target length {target} is shorter than its trained length {trained}")
-        return cls(layout, trained, target, host)
+        return cls(layout, trained, target, host_length)
 
     @classmethod
     def of_model(cls, model: nn.Module) -> SchemeConfig | None:

@@ -86,7 +86,7 @@ class Fox(Scheme):
 
     def bias(self, ctx: PositionContext) -> KeyBias | BlockBias:
         """In a decoder a bias of the keys, −c ``[batch, heads, key]``; in an encoder one of blocks of queries."""
-        if ctx.carried is None:
+        if ctx.extra_key_channels is None:
             return only_inside(self.record.name, "the gates of a layer's tokens")
         sums = self.sums(ctx)
         if not ctx.causal:
@@ -95,7 +95,7 @@ class Fox(Scheme):
 
     def sums(self, ctx: PositionContext) -> Tensor:
         """c: Σ ln f up to every key, ``[directions, batch, heads, key]``, in float64; padding adds nothing."""
-        gates = ctx.exact(ctx.carried).unflatten(-1, (self.directions, -1))  # type: ignore[arg-type]
+        gates = ctx.exact(ctx.extra_key_channels).unflatten(-1, (self.directions, -1))  # type: ignore[arg-type]
         if ctx.real_keys is not None:
             unwritten = gates.shape[2] - ctx.real_keys.shape[1]  # of a static cache
             gates = gates * nn.functional.pad(ctx.real_keys, (0, unwritten))[:, None, :, None, None]

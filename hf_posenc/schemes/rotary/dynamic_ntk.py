@@ -84,8 +84,8 @@ class DynamicNTK(Scheme):
     @property
     def unchanged_below(self) -> int:
         """The trained length, where the unscaled rotation is the model's own."""
-        host = self.geometry.rotary
-        if not self.geometry.causal or host is None:
+        rotary = self.geometry.rotary
+        if not self.geometry.causal or rotary is None:
             return 0
-        as_host = host.rotation == self.unscaled and host.logit_scale == 1.0
-        return self.geometry.trained_length if as_host else 0
+        unchanged = rotary.rotation == self.unscaled and rotary.logit_scale == 1.0
+        return self.geometry.trained_length if unchanged else 0

@@ -128,11 +128,11 @@ class LongRoPE(Rotary):
     @property
     def unchanged_below(self) -> int:
         """The trained length, where neither the rotation nor the logits' scale differs from the model's."""
-        host = self.geometry.rotary
-        if not self.geometry.causal or host is None:
+        rotary = self.geometry.rotary
+        if not self.geometry.causal or rotary is None:
             return 0
-        as_host = host.rotation == self.short and host.logit_scale == self.logit_scale()
-        return self.geometry.trained_length if as_host else 0
+        unchanged = rotary.rotation == self.short and rotary.logit_scale == self.logit_scale()
+        return self.geometry.trained_length if unchanged else 0
 
     def native_within_trained(self) -> dict[str, Any]:
         """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""

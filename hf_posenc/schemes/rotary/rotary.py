@@ -5,7 +5,7 @@
 
 A model that has RoPE is unchanged; on GPT-2 and BERT it replaces the learned table. Checkpoints come in two layouts,
 ``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated in their own layout, and
-`hf_posenc.core.rotation.forms.weight_rows` converts the weights of one layout to the other.
+`hf_posenc.core.rotation.layouts.weight_rows` converts the weights of one layout to the other.
 
 Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
 """
@@ -50,9 +50,9 @@ class Rotary(Scheme):
         self, geometry: Geometry, *, base: float | None = None, layout: Layout | None = None, dims: int | None = None
     ) -> None:
         super().__init__(geometry)
-        host = geometry.rotary
-        self.base = base if base is not None else host.base if host else 10_000.0
-        self.layout: Layout = layout or (host.rotation.layout if host else "half")
+        rotary = geometry.rotary
+        self.base = base if base is not None else rotary.base if rotary else 10_000.0
+        self.layout: Layout = layout or (rotary.rotation.layout if rotary else "half")
         self.dims = geometry.rotary_dim if dims is None else dims
 
     def frequencies(self) -> tuple[float, ...]:

@@ -62,9 +62,19 @@ class XPos(Rotary):
         """One region per chunk distance; the keys of all are the same."""
         back = ctx.once((id(self.original), "chunks"), partial(self.chunks_back, ctx))
         if back == 0:
-            return (Region(EVERYTHING, query_age=partial(self.query_age, 0), key_age=self.key_age),)
+            return (
+                Region(
+                    EVERYTHING,
+                    query_decay_steps=partial(self.query_decay_steps, 0),
+                    key_decay_steps=self.key_decay_steps,
+                ),
+            )
         return tuple(
-            Region(Band(n, n + 1, chunk=self.chunk), query_age=partial(self.query_age, n), key_age=self.key_age)
+            Region(
+                Band(n, n + 1, chunk=self.chunk),
+                query_decay_steps=partial(self.query_decay_steps, n),
+                key_decay_steps=self.key_decay_steps,
+            )
             for n in range(back + 1)
         )
 
@@ -75,10 +85,10 @@ class XPos(Rotary):
         newest, oldest = int(ctx.query_positions.max()), int(ctx.key_positions.min())
         return max(0, newest // self.chunk - oldest // self.chunk)
 
-    def key_age(self, positions: Tensor) -> Tensor:
+    def key_decay_steps(self, positions: Tensor) -> Tensor:
         """Tokens since the start of the key's chunk."""
         return positions % self.chunk
 
-    def query_age(self, back: int, positions: Tensor) -> Tensor:
+    def query_decay_steps(self, back: int, positions: Tensor) -> Tensor:
         """Minus the tokens since the start of the chunk that is ``back`` before the query's."""
         return -(positions % self.chunk + back * self.chunk)

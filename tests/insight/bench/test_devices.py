@@ -1,4 +1,4 @@
-"""Devices: which there are; and what the CUDA one asks of torch, on a GPU that does not exist."""
+"""Devices of the benchmark, with an emulated CUDA device."""
 
 from __future__ import annotations
 

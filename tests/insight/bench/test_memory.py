@@ -1,4 +1,4 @@
-"""Peaks of memory, of work whose peak is known. In a process each: an allocator remembers what others asked of it."""
+"""Peak memory of work with a known peak, in one process each."""
 
 from __future__ import annotations
 

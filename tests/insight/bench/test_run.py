@@ -1,4 +1,4 @@
-"""A benchmark as a whole, on a device that has time and memory of its own making."""
+"""A whole benchmark on an emulated device with its own time and memory."""
 
 from __future__ import annotations
 

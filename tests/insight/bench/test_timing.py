@@ -1,4 +1,4 @@
-"""Paired rounds: the order, what is timed, and what the ratio is, with clocks and subjects made up."""
+"""Paired rounds: order, what is timed, and ratios, with emulated clocks and calls."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from hf_posenc.insight.bench.timing import (
 )
 
 
-class Made:
+class FakeCall:
     """Takes as long as it says, on a clock that moves only when it is called."""
 
     seconds = 0.0
 
-    def __init__(self, name: str, costs: list[float], said: list[str]) -> None:
-        self.name, self.costs, self.said = name, iter(costs), said
+    def __init__(self, name: str, costs: list[float], calls_made: list[str]) -> None:
+        self.name, self.costs, self.calls_made = name, iter(costs), calls_made
 
     def reset(self) -> None:
-        self.said.append(f"reset {self.name}")
-        Made.seconds += 1000.0  # would show if it were counted
+        self.calls_made.append(f"reset {self.name}")
+        FakeCall.seconds += 1000.0  # would show if it were counted
 
     def call(self) -> None:
-        self.said.append(self.name)
-        Made.seconds += next(self.costs)
+        self.calls_made.append(self.name)
+        FakeCall.seconds += next(self.costs)
 
 
 def clock(run: Callable[[], None]) -> Elapsed:
-    before = Made.seconds
+    before = FakeCall.seconds
     run()
-    return Elapsed(Made.seconds - before, 2 * (Made.seconds - before))
+    return Elapsed(FakeCall.seconds - before, 2 * (FakeCall.seconds - before))
 
 
 def test_every_round_runs_in_the_reverse_order_of_the_one_before() -> None:
-    said: list[str] = []
-    timed_calls = {name: Made(name, [1.0] * 5, said) for name in "abc"}
+    calls_made: list[str] = []
+    timed_calls = {name: FakeCall(name, [1.0] * 5, calls_made) for name in "abc"}
     interleaved(timed_calls, 4, clock)
-    calls = [word for word in said if not word.startswith("reset")]
+    calls = [word for word in calls_made if not word.startswith("reset")]
     assert calls == [*"abc", *"abc", *"cba", *"abc", *"cba"]  # the first three are not timed
-    assert said[0::2] == [f"reset {name}" for name in calls]
+    assert calls_made[0::2] == [f"reset {name}" for name in calls]
 
 
 def test_a_machine_that_slows_down_does_not_affect_the_ratio() -> None:
     drift = [1.0, 1.0, 2.0, 4.0, 8.0, 16.0]
-    slow, fast = Made("slow", [3 * x for x in drift], []), Made("fast", drift, [])
+    slow, fast = FakeCall("slow", [3 * x for x in drift], []), FakeCall("fast", drift, [])
     found = interleaved({"slow": slow, "fast": fast}, 5, clock)
     assert [t.wall for t in found["fast"]] == drift[1:]
     wall = [[t.wall for t in found[name]] for name in ("slow", "fast")]
@@ -60,9 +60,9 @@ def test_a_machine_that_slows_down_does_not_affect_the_ratio() -> None:
 
 
 def test_short_calls_are_timed_together() -> None:
-    said: list[str] = []
-    found = interleaved({"a": Made("a", [0.01] * 100, said)}, 2, clock)
-    assert said.count("a") == 1 + 2 * 5  # 50 ms a sample
+    calls_made: list[str] = []
+    found = interleaved({"a": FakeCall("a", [0.01] * 100, calls_made)}, 2, clock)
+    assert calls_made.count("a") == 1 + 2 * 5  # 50 ms a sample
     assert found["a"][0].wall == pytest.approx(0.01)  # of one call
     assert (calls_of(10.0), calls_of(1e-9)) == (1, MOST_CALLS)
 
@@ -75,5 +75,5 @@ def test_the_ratio_is_the_median_of_rounds_with_quartiles() -> None:
 
 def test_rounds_are_reported() -> None:
     reported: list[int] = []
-    interleaved({"a": Made("a", [1.0] * 9, [])}, 3, clock, reported.append)
+    interleaved({"a": FakeCall("a", [1.0] * 9, [])}, 3, clock, reported.append)
     assert reported == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""The models that are compared: what they share, what they compute, and that the naive one is the same function."""
+"""Variants of a benchmark: shared weights, equal functions, and the naive reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstrations: their numbers against formulas, and conclusions that follow them."""
+"""Demonstrations: numbers against formulas, and conclusions that follow from them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_the_dogs_by_hand() -> None:
     model = tiny_model("bert")
     model.bert.embeddings.position_embeddings.weight.data.zero_()
     with torch.no_grad():
-        said = model.bert(torch.tensor([[3, 4, 5, 6, 4]])).last_hidden_state[0]
-    assert torch.allclose(said[1], said[4], atol=1e-6)
+        result = model.bert(torch.tensor([[3, 4, 5, 6, 4]])).last_hidden_state[0]
+    assert torch.allclose(result[1], result[4], atol=1e-6)
     rows = {(row[0].split()[0], row[1]): row[3] for row in found("dog").tables[0].rows}
     assert [key for key, same in rows.items() if same] == [("bert", "none")]
     assert "both dogs are one under none" in found("dog").conclusion
@@ -57,9 +57,9 @@ def test_the_dogs_by_hand() -> None:
 def test_the_dogs_conclusion_follows_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were no scheme to have an effect, it would say so."""
     monkeypatch.setattr(dog, "patched_if_defined", lambda model, scheme: patch_model(tiny_model("bert"), "none"))
-    said = explain("dog").conclusion
-    assert "In the encoder both dogs are one under none, sinusoidal, learned, rope, alibi and t5." in said
-    assert "told apart" not in said
+    result = explain("dog").conclusion
+    assert "In the encoder both dogs are one under none, sinusoidal, learned, rope, alibi and t5." in result
+    assert "distinguished" not in result
 
 
 def test_other_schemes_on_request() -> None:
@@ -94,7 +94,7 @@ def test_translation() -> None:
     assert "With none in the encoder both sentences are translated alike" in found("translation").conclusion
 
 
-def test_who_knows_the_order() -> None:
+def test_which_models_notice_the_order() -> None:
     rows = {row[0]: row[2] for row in found("readers").tables[0].rows}
     assert [name for name, knows in rows.items() if not knows] == [
         "a layer for each word",
@@ -145,9 +145,9 @@ def test_sine_alone_is_the_product_formula() -> None:
 
 
 def test_frequencies_are_read_off_the_fitted_matrix() -> None:
-    for hand, radians, turn in found("shift").tables[1].rows:
+    for hand, radians, full_turns in found("shift").tables[1].rows:
         assert radians == pytest.approx(10_000.0 ** (-2 * hand / 128), rel=1e-4)
-        assert turn == pytest.approx(2 * math.pi / radians)
+        assert full_turns == pytest.approx(2 * math.pi / radians)
     assert len(found("shift").tables) == 2  # none for binary, which has no such matrix
     assert "binary: no matrix does" in found("shift").conclusion
 
@@ -166,7 +166,7 @@ def test_steps() -> None:
     assert rows["integer", 100] == pytest.approx(1.0)
 
 
-def test_bases_are_the_cosine_sum() -> None:
+def test_products_of_bases_are_the_cosine_sum() -> None:
     for name, base in (("base 100", 100.0), ("base 10 000", 10_000.0)):
         frequencies = base ** (-2 * torch.arange(64).double() / 128)
         for k in (1, 16, 256):
@@ -216,7 +216,7 @@ def test_window_mends_both_causes(on_a_trained_model: Finding) -> None:
 
 
 def test_windows_numbers_are_the_models(on_a_trained_model: Finding) -> None:
-    """The loss at the trained length, from the model as it comes."""
+    """The loss at the trained length, from the unpatched model."""
     from hf_posenc.starters.loading import load_starter
 
     model, tokenizer = load_starter("llama")

@@ -1,4 +1,4 @@
-"""Schemes to look at, on a small host."""
+"""Schemes to plot, built for small shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Look = Callable[..., Target]
 
 @pytest.fixture
 def look() -> Iterator[Look]:
-    """``look("yarn", factor=4)``: the scheme on a host of 4 heads × 8 channels, width 16, trained at 32 tokens."""
+    """``look("yarn", factor=4)``: the scheme for a model of 4 heads × 8 channels, width 16, trained at 32 tokens."""
     with ExitStack() as stack:
 
         def at(scheme: Any, options: dict[str, Any] | None = None, *, kind: Any = None, **lengths: Any) -> Target:

@@ -1,4 +1,4 @@
-"""Codes, hands, products, steps and paths against the papers' formulas in float64."""
+"""Position codes, their rotations, products, steps and paths against the papers' formulas in float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_code_is_the_papers(look: Callable) -> None:
 def test_the_code_of_a_rotation_is_where_its_hands_point(look: Callable, layout: str) -> None:
     code = codes.codes(look("rope", {"layout": layout}), 9)[7].double()
     cos, sin = ([f(7 * w) for w in omega(HEAD_DIM)] for f in (math.cos, math.sin))
-    expected = [*cos, *sin] if layout == "half" else [x for pair in zip(cos, sin, strict=True) for x in pair]
+    expected = [*cos, *sin] if layout == "half" else [x for channels in zip(cos, sin, strict=True) for x in channels]
     assert torch.allclose(code, torch.tensor(expected).double(), atol=1e-6)
 
 
@@ -58,7 +58,7 @@ def test_schemes_without_codes_are_refused(look: Callable) -> None:
         ("rope", {"layout": "interleaved"}, HEAD_DIM),
     ],
 )  # fmt: skip
-def test_hands_rotate_by_their_frequency(look: Callable, scheme: str, options: dict, dims: int) -> None:
+def test_pairs_rotate_by_their_frequency(look: Callable, scheme: str, options: dict, dims: int) -> None:
     rotated = codes.rotated(look(scheme, options), 6, start=90)
     expected = torch.tensor([[p * w % (2 * math.pi) for w in omega(dims)] for p in range(90, 96)])
     assert torch.allclose(rotated, expected.double(), atol=1e-4)
@@ -82,7 +82,7 @@ def test_products_of_sines_alone_depend_on_where_they_stand(look: Callable) -> N
     assert (found - found.flip(0)).abs().max() > 0.1
 
 
-def test_steps_jump_in_binary_from_7_to_8_and_nowhere_else_so_far(look: Callable) -> None:
+def test_binary_steps_count_the_flipped_digits(look: Callable) -> None:
     steps = codes.steps(look("binary"), 9)
     flips = [bin(p ^ (p + 1)).count("1") for p in range(8)]
     assert torch.allclose(steps.square(), torch.tensor(flips).double())

@@ -1,4 +1,4 @@
-"""Schemes inside a model: its table, its projections, what a checkpoint learned; and the model afterwards as before."""
+"""Schemes inside a model: its table, projections and learned parameters; the model is restored."""
 
 from __future__ import annotations
 

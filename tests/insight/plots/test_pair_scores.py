@@ -35,8 +35,8 @@ def same(found: Tensor, expected: Tensor, **limits: float) -> bool:
 
 def dca(i: int, j: int, chunk: int = 24, local: int = 4) -> int:
     stride = chunk - local
-    back, place = i // stride - j // stride, i % stride
-    query = place if back == 0 else min(place + stride, chunk) if back == 1 else min(2 * stride - 1, chunk)
+    back, offset = i // stride - j // stride, i % stride
+    query = offset if back == 0 else min(offset + stride, chunk) if back == 1 else min(2 * stride - 1, chunk)
     return query - j % stride
 
 
@@ -175,8 +175,8 @@ def test_other_terms_give_other_scores() -> None:
     with SHAPES.target("alibi") as target:
         found = pairs_of(target, 24)
         bare = replace(found.call, terms=replace(found.call.terms, bias=()))
-        gap = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]
-    assert gap.abs().max() > 0.1
+        deviation = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]
+    assert deviation.abs().max() > 0.1
 
 
 def weights(found: pair_scores.Pairs) -> Tensor:

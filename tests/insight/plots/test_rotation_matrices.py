@@ -29,7 +29,7 @@ def yarn(s: float) -> list[float]:
     [
         ("rope", OMEGA), ("pi", [w / 4 for w in OMEGA]), ("yarn", yarn(4)),
         ("ntk", [(1e4 * 4 ** (D / (D - 2))) ** (-2 * m / D) for m in range(D // 2)]),
-        ("window", OMEGA),  # what keeps the host's rotation shows the host's
+        ("window", OMEGA),  # a scheme that keeps the model's rotation shows that
     ],
 )  # fmt: skip
 def test_frequencies_are_the_papers(look: Callable, scheme: str, expected: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""Small random models whose attention is far from even, as transformers makes them."""
+"""Small random models with sharp attention."""
 
 from __future__ import annotations
 

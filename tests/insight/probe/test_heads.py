@@ -1,4 +1,4 @@
-"""Heads that are known beforehand are found, and called what they are; those that are not, are not."""
+"""Heads of a known kind are classified as such, and others are not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_heads_at_one_distance(kind: str, at: int, called: str, build: Build, id
         assert head.kind == called
         assert head.share > 0.95  # the first or last row of an encoder has no such key
         assert head.strongest == at
-        assert head.uses_position == (at != 0)  # who looks at itself looks at the same, whatever it is told
+        assert head.uses_position == (at != 0)  # attention to the token itself does not depend on positions
 
 
 def test_alibi_of_a_huge_slope_attends_to_itself(build: Build, ids: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Losses against transformers' own, and what is concluded from losses that are known."""
+"""Losses against those of transformers, and conclusions from given losses."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from hf_posenc.patching.state import is_patched
 Build = Callable[..., Any]
 
 
-def reading(columns: dict[int, list[float]]) -> LossByContext:
+def measured(columns: dict[int, list[float]]) -> LossByContext:
     rows = tuple(zip(*columns.values(), strict=True))
     return LossByContext(tuple(columns), rows, (), ())
 
 
 def test_more_text_helps_then_nothing_then_hurts() -> None:
-    found = reading({64: [3.0, 3.2, 2.9], 128: [2.5, 2.6, 2.4], 256: [2.49, 2.61, 2.39], 512: [3.5, 3.4, 3.6]})
+    found = measured({64: [3.0, 3.2, 2.9], 128: [2.5, 2.6, 2.4], 256: [2.49, 2.61, 2.39], 512: [3.5, 3.4, 3.6]})
     assert found.effective == 128  # 256 is lower by less than its error
     assert found.hurts_from == 512
 
 
 def test_context_that_always_or_never_helps() -> None:
-    helping = reading({64: [3.0, 3.2], 128: [2.5, 2.6], 256: [2.0, 2.1]})
+    helping = measured({64: [3.0, 3.2], 128: [2.5, 2.6], 256: [2.0, 2.1]})
     assert (helping.effective, helping.hurts_from) == (256, None)
-    useless = reading({64: [3.0, 3.2, 2.9], 128: [3.01, 3.19, 2.9], 256: [2.99, 3.21, 2.91]})
+    useless = measured({64: [3.0, 3.2, 2.9], 128: [3.01, 3.19, 2.9], 256: [2.99, 3.21, 2.91]})
     assert (useless.effective, useless.hurts_from) == (64, None)
 
 
 def test_windows_are_paired() -> None:
     """Windows far apart, each with the same small gain: sure, though no error bar of a mean would say so."""
-    found = reading({64: [1.0, 5.0, 9.0], 128: [0.9, 4.89, 8.91]})
+    found = measured({64: [1.0, 5.0, 9.0], 128: [0.9, 4.89, 8.91]})
     assert found.effective == 128
 
 

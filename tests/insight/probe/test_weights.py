@@ -1,4 +1,4 @@
-"""The weights a probe sees are those of transformers' own eager attention, on the rows it looks at."""
+"""Attention weights of a probe equal those of eager attention in transformers, on the measured rows."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ def test_an_interrupted_forward_pass_leaves_no_hooks(build: Build, ids: Tensor) 
 
 
 def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
-    """A patched model against a host whose configuration has the same scaling."""
+    """A patched model against a stock one whose configuration has the same scaling."""
     model = build("llama")
     scaled = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 48}
-    host = build("llama", attn_implementation="eager", rope_parameters=scaled)
-    host.load_state_dict(model.state_dict())
+    stock = build("llama", attn_implementation="eager", rope_parameters=scaled)
+    stock.load_state_dict(model.state_dict())
     long = ids.repeat(1, 3)
     plain = looked_at(model, long, [slice(100, 144)])
     patch_model(model, "yarn", factor=4)
     mine = looked_at(model, long, [slice(100, 144)])
     with torch.no_grad():
-        theirs = host(long, output_attentions=True).attentions
+        theirs = stock(long, output_attentions=True).attentions
     for layer in range(2):
         assert torch.allclose(mine[layer], theirs[layer][0, :, 100:144], atol=1e-5)
         assert not torch.allclose(plain[layer], theirs[layer][0, :, 100:144], atol=1e-2)

@@ -1,4 +1,4 @@
-"""The bench's logits against formulas in float64, and its outputs against the engine."""
+"""Logits and outputs of the single layer against formulas in float64 and the engine."""
 
 from __future__ import annotations
 

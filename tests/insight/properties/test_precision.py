@@ -1,4 +1,4 @@
-"""Errors of low precision: what must be lost is lost, what must not is not."""
+"""Rounding errors of low precision, against known ones."""
 
 from __future__ import annotations
 

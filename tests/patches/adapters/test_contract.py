@@ -1,4 +1,4 @@
-"""Whatever an adapter gets wrong is refused in words: its class at registration, its answers at the first patch."""
+"""Errors of an adapter are refused: its class at registration, its answers at the first patch."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ CLASSES: dict[str, Callable[[ModuleType], type]] = {
 }
 
 
-@pytest.mark.parametrize("said", CLASSES)
-def test_a_class_is_refused_when_it_is_registered(example: ModuleType, said: str) -> None:
-    with pytest.raises(AdapterInvalid, match=said) as refused:
-        register_adapter("something")(CLASSES[said](example))
+@pytest.mark.parametrize("message", CLASSES)
+def test_a_class_is_refused_when_it_is_registered(example: ModuleType, message: str) -> None:
+    with pytest.raises(AdapterInvalid, match=message) as refused:
+        register_adapter("something")(CLASSES[message](example))
     assert TWO_SENTENCES.fullmatch(str(refused.value))
     assert "something" not in registry.adapter_names()
 
@@ -116,12 +116,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("said", ANSWERS)
-def test_an_answer_is_refused_at_the_first_patch(example: ModuleType, said: str) -> None:
+@pytest.mark.parametrize("message", ANSWERS)
+def test_an_answer_is_refused_at_the_first_patch(example: ModuleType, message: str) -> None:
     registry._ADAPTERS.pop("gpt_neox")
-    register_adapter("gpt_neox")(variant(example, **ANSWERS[said]))
+    register_adapter("gpt_neox")(variant(example, **ANSWERS[message]))
     model = tiny_neox()
-    with pytest.raises(PosEncError, match=said) as refused:
+    with pytest.raises(PosEncError, match=message) as refused:
         patch_model(model, "yarn", factor=4)
     assert TWO_SENTENCES.fullmatch(str(refused.value)), str(refused.value)
     assert not is_patched(model)
@@ -141,12 +141,12 @@ def broken_forward(example: ModuleType) -> type:
     return type("Broken", (example.PatchedGPTNeoXAttention,), {"forward": forward})
 
 
-@pytest.mark.parametrize(("make", "said"), [(broken_projection, "project_query"), (broken_forward, "cannot be run")])
-def test_an_attention_class_is_refused_at_the_first_patch(example: ModuleType, make: Callable, said: str) -> None:
+@pytest.mark.parametrize(("make", "message"), [(broken_projection, "project_query"), (broken_forward, "cannot be run")])
+def test_an_attention_class_is_refused_at_the_first_patch(example: ModuleType, make: Callable, message: str) -> None:
     registry._ADAPTERS.pop("gpt_neox")
     register_adapter("gpt_neox")(variant(example, attention={GPTNeoXAttention: make(example)}))
     model = tiny_neox()
-    with pytest.raises(AdapterInvalid, match=said):
+    with pytest.raises(AdapterInvalid, match=message):
         patch_model(model, "yarn", factor=4)
     assert not is_patched(model)
 

@@ -1,4 +1,4 @@
-"""The cache that forgets: what it holds, what it answers, and what it refuses."""
+"""KV-cache eviction: which keys are held, outputs, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_memory_stays_what_the_scheme_needs(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", [*HELD, "alibi+sinks", "yarn+sinks"])
-def test_generation_forgets_and_answers_as_one_reading_does(scheme: str) -> None:
+def test_generation_with_eviction_equals_one_forward_pass(scheme: str) -> None:
     model = patch_model(tiny_model("llama"), scheme, factor=4)
     prompt = text(TRAINED_LENGTH + 9)
     out = model.generate(prompt, max_new_tokens=2 * TRAINED_LENGTH, do_sample=False, return_dict_in_generate=True,
@@ -71,7 +71,7 @@ def test_a_cache_the_user_sized_is_left_alone() -> None:
 
 
 def test_beams_and_layers_of_their_own() -> None:
-    """Only the layers that forget do, and beams are reordered in them."""
+    """Only layers with eviction drop keys, and beams are reordered in them."""
     model = patch_model(tiny_model("llama"), "rope", layers={"1": "sinks"}, factor=4)
     out = model.generate(text(2 * TRAINED_LENGTH), max_new_tokens=8, num_beams=3, do_sample=False,
                          return_dict_in_generate=True)  # fmt: skip
@@ -80,7 +80,7 @@ def test_beams_and_layers_of_their_own() -> None:
     assert forgetful.keys.shape[2] == HELD["sinks"] < plain.keys.shape[2]
 
 
-def test_what_is_gone_cannot_come_back() -> None:
+def test_evicted_keys_cannot_be_restored() -> None:
     model = patch_model(tiny_model("llama"), "sinks", factor=4)
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_what_is_gone_cannot_come_back() -> None:
         cache.crop(-1)
 
 
-def test_cropping_nothing_changes_nothing() -> None:
+def test_cropping_no_tokens_changes_nothing() -> None:
     """Assisted generation crops by zero tokens wherever every guess was right."""
     model, ids = patch_model(tiny_model("llama"), "sinks", factor=4), text(3 * TRAINED_LENGTH)
     cache, cut = DynamicCache(config=model.config), 2 * TRAINED_LENGTH
@@ -105,7 +105,7 @@ def test_cropping_nothing_changes_nothing() -> None:
     assert (torch.cat(parts, dim=1) - whole[:, cut:]).abs().max() < 1e-4
 
 
-def test_a_learned_sink_takes_its_share() -> None:
+def test_a_learned_sink_with_eviction() -> None:
     """gpt-oss: one more logit in the softmax, and its column dropped."""
     model = patch_model(tiny_model("llama"), "sinks", learned_logit=True, sinks=0, recent=4 * TRAINED_LENGTH, factor=4)
     ids = text(TRAINED_LENGTH)

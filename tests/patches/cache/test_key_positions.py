@@ -1,4 +1,4 @@
-"""What a KV cache remembers of where its keys stand, when its rows change, when it is cut, copied and continued."""
+"""Positions of cached keys, when the cache is reordered, cropped, copied and continued."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(model: LlamaForCausalLM, ids: Tensor, positions: Tensor | None, cache: 
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "t5", "rerope", "dynamic_ntk"])
-def test_it_follows_the_rows_of_the_cache(scheme: str) -> None:
+def test_positions_follow_the_rows_of_the_cache(scheme: str) -> None:
     model = patch_model(tiny_model("llama"), scheme, factor=4)
     ids, positions, first = text(2), jumping(3, 8), LENGTH - 4
     cache = DynamicCache(config=model.config)
@@ -60,7 +60,7 @@ def test_it_follows_the_rows_of_the_cache(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("remake", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
-def test_a_copy_of_a_cache_remembers(remake: object) -> None:
+def test_a_copied_cache_keeps_its_positions(remake: object) -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     ids, positions, first = text(), jumping(9), LENGTH - 4
     cache = DynamicCache(config=model.config)
@@ -72,7 +72,7 @@ def test_a_copy_of_a_cache_remembers(remake: object) -> None:
         assert (read(model, ids[:, first:], positions[:, first:], one) - whole).abs().max() < 1e-4
 
 
-def test_a_cropped_cache_goes_on_elsewhere() -> None:
+def test_a_cropped_cache_continues_at_other_positions() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     ids, positions, cache = text(), jumping(9), DynamicCache(config=tiny_model("llama").config)
     read(model, ids, jumping(2), cache)
@@ -81,7 +81,7 @@ def test_a_cropped_cache_goes_on_elsewhere() -> None:
     assert (after - read(model, ids, positions)[:, LENGTH // 2 :]).abs().max() < 1e-4
 
 
-def test_an_emptied_cache_starts_anew() -> None:
+def test_an_emptied_cache_starts_again() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = StaticCache(config=model.config, max_cache_len=LENGTH)
     read(model, text(), jumping(9), cache)
@@ -100,14 +100,14 @@ def test_positions_in_steps_of_one_cost_one_number() -> None:
     assert (record.run, record.tokens, record.count) == (100, None, 20)
 
 
-def test_schemes_that_never_ask_record_nothing() -> None:
+def test_schemes_without_key_positions_record_nothing() -> None:
     model = patch_model(tiny_model("llama"), "yarn", factor=4)
     cache = DynamicCache(config=model.config)
     read(model, text(), jumping(5), cache)
     assert not hasattr(cache, RECORD)
 
 
-def test_tokens_that_somebody_else_added() -> None:
+def test_tokens_added_by_other_code() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = DynamicCache(config=model.config)
     read(model, text()[:, :9], None, cache)
@@ -136,7 +136,7 @@ def test_positions_that_go_back_need_every_key(scheme: str) -> None:
     with pytest.raises(BackendCannotCarry, match="position_ids go back"):
         read(model, ids[:, 40:41], back[:, 40:41], cache)
     whole = read(model, ids, back)
-    kept = DynamicCache(config=model.config)  # told from the start, it keeps all keys
+    kept = DynamicCache(config=model.config)  # with the configuration from the start, it keeps all keys
     first = read(model, ids[:, :50], back[:, :50], kept)
     rest = read(model, ids[:, 50:], back[:, 50:], kept)
     assert (torch.cat((first, rest), dim=1) - whole).abs().max() < 1e-4

@@ -1,4 +1,4 @@
-"""Dynamic NTK in steps: while a step lasts, decoding rotates the new key and no other."""
+"""Dynamic NTK in steps of lengths: within a step, decoding rotates only the new key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_control_every_length_has_a_rotation_of_its_own(monkeypatch: pytest.Monk
     assert all(count > TRAINED_LENGTH for count in keys_rotated(monkeypatch, 1))
 
 
-def test_reordering_forgets_the_copy() -> None:
+def test_reordering_discards_the_rotated_copy() -> None:
     model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=STEP, factor=4)
     rows_of_text = torch.cat((text(TRAINED_LENGTH + 6), text(TRAINED_LENGTH + 6).flip(1)))
     cache = DynamicCache(config=model.config)

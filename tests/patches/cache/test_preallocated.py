@@ -1,4 +1,4 @@
-"""The cache with room: what it returns is what transformers' own returns, and what was handed out never changes."""
+"""The preallocated KV cache returns what transformers' own returns, and never changes what it returned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = st.one_of(
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(STEPS, max_size=12))
 @torch.no_grad()
-def test_it_is_the_growing_cache_of_transformers(steps: list[tuple[str, int]]) -> None:
+def test_equals_the_dynamic_cache_of_transformers(steps: list[tuple[str, int]]) -> None:
     """Any order of what a generation does to a layer; every tensor ever returned keeps its values."""
     ours, theirs = PreallocatedLayer(), DynamicLayer()
     handed_out: list[tuple[Tensor, Tensor]] = []
@@ -64,11 +64,11 @@ def test_it_is_the_growing_cache_of_transformers(steps: list[tuple[str, int]]) -
 
 
 @torch.no_grad()
-def test_decoding_copies_once_in_a_while() -> None:
+def test_decoding_copies_rarely() -> None:
     layer = PreallocatedLayer()
     layer.update(*states(10, 0))
-    places = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * CAPACITY_STEP)}
-    assert len(places) == 2
+    addresses = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * CAPACITY_STEP)}
+    assert len(addresses) == 2
     stock = DynamicLayer()
     stock.update(*states(10, 0))
     held = [stock.update(*states(1, i))[0] for i in range(3)]  # control: a copy a step
@@ -76,7 +76,7 @@ def test_decoding_copies_once_in_a_while() -> None:
 
 
 @torch.no_grad()
-def test_a_text_read_once_takes_no_more_than_its_own_memory() -> None:
+def test_one_forward_pass_allocates_no_spare_capacity() -> None:
     layer = PreallocatedLayer()
     keys, _ = layer.update(*states(100, 0))
     assert keys.untyped_storage().nbytes() == keys.numel() * keys.element_size()

@@ -29,12 +29,12 @@ def base() -> Result:
         rows.append((name, *products, least_distance(code)))
     by_name = {row[0]: row for row in rows}
     usual, small = by_name["base 10 000"], by_name["base 10"]
-    even, turned = by_name["10 000, evenly spaced"], by_name["10 000, slowest first"]
+    even, reversed_order = by_name["10 000, evenly spaced"], by_name["10 000, slowest first"]
     far = [name for name, *products, _ in rows if products == sorted(products, reverse=True) and products[-1] > FADED]
     shows = f"""Normalised products of codes k positions apart, for several bases; then with frequencies in even steps,
         and with the same ones in reverse. The slowest hand of base 10 000 takes up to 2π · 10 000 = {
-        2 * math.pi * 1e4:.0f} positions a turn. The last column is how close two of {COUNT} codes come."""
-    same = max(abs(a - b) for a, b in zip(usual[1:], turned[1:], strict=True)) < 1e-4
+        2 * math.pi * 1e4:.0f} positions per rotation. The last column is how close two of {COUNT} codes come."""
+    same = max(abs(a - b) for a, b in zip(usual[1:], reversed_order[1:], strict=True)) < 1e-4
     left = "nothing is left for" if abs(even[3]) < FADED else "something is left for"
     conclusion = (
         f"Products fall all the way, and stay above {FADED} at distance {DISTANCES[-1]}, with: "

@@ -14,10 +14,10 @@ from hf_posenc.insight.properties.layer import gaussian
 POSITIONS, WORDS, OUT = 64, 2000, 32
 
 
-@register_lesson("concat", "Add a code to the word, or put it beside it?", schemes=("sinusoidal",))
+@register_lesson("concat", "Add a code to the embedding, or concatenate it?", schemes=("sinusoidal",))
 def concat(schemes: tuple[str, ...]) -> Result:
     """Projections of the sum and of the concatenation, and the share of each part that a linear map recovers."""
-    tables, said = [], []
+    tables, conclusions = [], []
     for scheme in schemes:
         code = codes(coded(scheme), POSITIONS)[torch.arange(WORDS) % POSITIONS]
         width = code.shape[1]
@@ -31,7 +31,7 @@ def concat(schemes: tuple[str, ...]) -> Result:
         ]
         columns = ("word and code", "channels", f"weights to {OUT} channels", "code read back", "word read back")
         tables.append(Table(columns, tuple(rows), scheme))
-        said.append(
+        conclusions.append(
             f"{scheme}: [x; p] under the same weights twice is x + p to {same:.0e}, so that adding is a special case "
             f"at half the width and {rows[1][2] / rows[0][2]:.0f} times fewer weights. From the sum a matrix reads "
             f"back {100 * rows[0][3]:.0f} % of the code and {100 * rows[0][4]:.0f} % of the word, side by side "
@@ -40,7 +40,7 @@ def concat(schemes: tuple[str, ...]) -> Result:
     shows = f"""{WORDS} random words at {POSITIONS} positions. With weights W = [V; U] a projection of word and code
         side by side is x V + p U; of their sum it is x V + p V. The last columns are the share of the variance of codes
         and of words that the best matrix reads back."""
-    return shows, tables, " ".join(said)
+    return shows, tables, " ".join(conclusions)
 
 
 def read_back(seen: Tensor, code: Tensor, word: Tensor) -> tuple[float, float]:

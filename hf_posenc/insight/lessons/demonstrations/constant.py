@@ -55,6 +55,6 @@ def constant(schemes: tuple[str, ...]) -> Result:
     return shows, [Table(COLUMNS, tuple(rows))], conclusion
 
 
-def spread(said: torch.Tensor) -> float:
+def spread(outputs: torch.Tensor) -> float:
     """Largest difference between rows ``[n, width]`` in one channel."""
-    return float((said.amax(0) - said.amin(0)).max())
+    return float((outputs.amax(0) - outputs.amin(0)).max())

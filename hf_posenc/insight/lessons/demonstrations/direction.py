@@ -26,12 +26,12 @@ def direction(schemes: tuple[str, ...]) -> Result:
             ("projected", gaussian(width, width) / width),
         ):
             products = code @ between.T @ code[MIDDLE]
-            gap = max(abs(float(products[MIDDLE + k] - products[MIDDLE - k])) for k in DISTANCES)
-            rows.append((scheme, name, float(products[MIDDLE + 5]), float(products[MIDDLE - 5]), gap))
+            asymmetry = max(abs(float(products[MIDDLE + k] - products[MIDDLE - k])) for k in DISTANCES)
+            rows.append((scheme, name, float(products[MIDDLE + 5]), float(products[MIDDLE - 5]), asymmetry))
     shows = f"""The code of position {MIDDLE} times those of later and of earlier positions; then with random matrices
         for queries and keys in between, as attention has them."""
-    even = [f"{scheme} {name}" for scheme, name, *_, gap in rows if gap < 1e-6]
-    uneven = [f"{scheme} {name}" for scheme, name, *_, gap in rows if gap >= 1e-6]
+    even = [f"{scheme} {name}" for scheme, name, *_, asymmetry in rows if asymmetry < 1e-6]
+    uneven = [f"{scheme} {name}" for scheme, name, *_, asymmetry in rows if asymmetry >= 1e-6]
     conclusion = (
         f"Before and after look alike to {', '.join(even) or 'none'}; they differ for {', '.join(uneven) or 'none'}."
     )

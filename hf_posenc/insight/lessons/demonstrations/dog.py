@@ -27,11 +27,11 @@ def dog(schemes: tuple[str, ...]) -> Result:
     rows = []
     for model, kind in MODELS.items():
         for scheme in dict.fromkeys(("none", *schemes)):
-            reader = patched_if_defined(model, scheme)
-            if reader is not None:
-                said = hidden(reader, ids)
+            patched = patched_if_defined(model, scheme)
+            if patched is not None:
+                result = hidden(patched, ids)
                 rows.append(
-                    (f"{model} ({kind})", scheme, difference := apart(said[first], said[second]), difference < SAME)
+                    (f"{model} ({kind})", scheme, difference := apart(result[first], result[second]), difference < SAME)
                 )
     blind = {(row[0].split()[0], row[1]) for row in rows if row[3]}
     shows = f"""A model with random weights reads “{SENTENCE}”. Both dogs enter as the same vector; what leaves the last
@@ -51,8 +51,10 @@ def sentence(model: str, kind: str, blind: set[tuple[str, str]], tried: list[str
     """Sentence on the numbers of one model."""
     same = [scheme for scheme in tried if (model, scheme) in blind]
     different = [scheme for scheme in tried if scheme not in same]
-    said = f"In the {kind} both dogs are one under {named(same)}" if same else f"In the {kind} no scheme mixes them up"
+    result = (
+        f"In the {kind} both dogs are one under {named(same)}" if same else f"In the {kind} no scheme confuses them"
+    )
     if different:
-        said += f"; they are distinguished under {named(different)}"
+        result += f"; they are distinguished under {named(different)}"
     by_mask = "none" in different and kind == "decoder"
-    return said + (": even without positions, as each word sees only what came before it." if by_mask else ".")
+    return result + (": even without positions, as each word sees only what came before it." if by_mask else ".")

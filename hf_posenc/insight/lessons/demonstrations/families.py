@@ -1,4 +1,4 @@
-"""Where position enters: with the words, in queries and keys, in the scores, or in who sees whom."""
+"""Where position enters: with the words, in queries and keys, in the scores, or in the attention mask."""
 
 from __future__ import annotations
 

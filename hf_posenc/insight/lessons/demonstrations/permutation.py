@@ -32,7 +32,7 @@ def permutation(schemes: tuple[str, ...]) -> Result:
         encoder = patched("bert", scheme)
         straight, mixed = hidden(encoder, ids), hidden(encoder, ids[:, order])
         asks = torch.randn(straight.shape[1], generator=torch.Generator().manual_seed(0))
-        pooled = [torch.softmax(said @ asks, dim=0) @ said for said in (straight, mixed)]
+        pooled = [torch.softmax(outputs @ asks, dim=0) @ outputs for outputs in (straight, mixed)]
         rows.append((scheme, apart(mixed, straight[order]), apart(mixed.mean(0), straight.mean(0)), apart(*pooled)))
     shows = f"""An encoder f reads “{SENTENCE}” and the same words in another order P. Without mask and positions scores
         become P S Pᵀ, so that f(P x) = P f(x): equivariance. What is then pooled over the words, by mean or by

@@ -27,7 +27,7 @@ def rope() -> Result:
     forms = (
         ("pairs of channels (as models run it)", here),
         ("block-diagonal matrix", torch.stack([matrix(frequencies, int(p)) @ query.flatten() for p in positions])),
-        ("complex numbers", complex_turn(query.flatten(), frequencies, positions)),
+        ("complex numbers", complex_rotation(query.flatten(), frequencies, positions)),
     )
     moved = torch.cat([scores.diagonal(n) - scores.diagonal(n)[0] for n in range(-COUNT + 1, COUNT)]).abs().max()
     rows = tuple(
@@ -39,7 +39,7 @@ def rope() -> Result:
     conclusion = (
         f"The three forms {'are one' if agree else 'differ'}, lengths {'stay' if kept else 'change'}, and scores at "
         f"one distance differ by {float(moved):.0e}: "
-        f"{'only distance counts' if float(moved) < CLOSE else 'place counts too'}. They range over "
+        f"{'only distance counts' if float(moved) < CLOSE else 'position counts too'}. They range over "
         f"{float(scores.max() - scores.min()):.1f}."
     )
     return shows, [Table(("form", "difference to the first", "change of length"), rows)], conclusion
@@ -51,13 +51,13 @@ def rotation_of(x: Tensor, frequencies: tuple[float, ...], positions: Tensor) ->
     return rotate(x.expand(1, 1, len(positions), -1), rotation, table(rotation, positions[None]))[0, 0]
 
 
-def matrix(frequencies: tuple[float, ...], place: int) -> Tensor:
+def matrix(frequencies: tuple[float, ...], position: int) -> Tensor:
     """R(p): a 2 × 2 rotation for each pair along the diagonal."""
-    angles = torch.tensor(frequencies, dtype=torch.float64) * place
+    angles = torch.tensor(frequencies, dtype=torch.float64) * position
     return torch.block_diag(*(torch.tensor([[a.cos(), -a.sin()], [a.sin(), a.cos()]]) for a in angles)).double()
 
 
-def complex_turn(x: Tensor, frequencies: tuple[float, ...], positions: Tensor) -> Tensor:
+def complex_rotation(x: Tensor, frequencies: tuple[float, ...], positions: Tensor) -> Tensor:
     """Pairs as complex numbers, times e^(i p ω)."""
     angles = positions[:, None] * torch.tensor(frequencies, dtype=torch.float64)
     rotated = torch.view_as_complex(x.unflatten(0, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)

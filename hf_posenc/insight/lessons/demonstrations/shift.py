@@ -20,20 +20,20 @@ HOLDS = 1e-4
 @register_lesson("shift", "Which matrix moves a code on by k?", schemes=("sinusoidal", "binary"))
 def shift(schemes: tuple[str, ...]) -> Result:
     """Least squares on codes of random positions, for steps of one and two; and the angles of what is found."""
-    rows, tables, said = [], [], []
+    rows, tables, conclusions = [], [], []
     for scheme in schemes:
         residual, one, two = steps(scheme)
         values = torch.linalg.eigvals(one)
         off_circle, squared = float((values.abs() - 1).abs().max()), float((one @ one - two).norm() / two.norm())
         rows.append((scheme, residual, off_circle, squared))
-        said.append(reading(scheme, residual, off_circle, squared))
+        conclusions.append(conclusion_of(scheme, residual, off_circle, squared))
         if residual < HOLDS and off_circle < HOLDS:
             tables.append(hands(scheme, values))
     shows = f"""Codes of {SAMPLES} random positions below {REACH} and of the positions after them: M₁ is fitted by least
         squares, then M₂ for a step of two. Were the step a rotation, its eigenvalues would lie on the unit circle, and
-        two steps would be M₁ twice. The angles of the eigenvalues are then the frequencies, in radians a position."""
+        two steps would be M₁ twice. The angles of the eigenvalues are then the frequencies, in radians per position."""
     columns = ("scheme", "residual on other positions, in steps", "eigenvalues off the unit circle", "M₁ M₁ against M₂")
-    return shows, [Table(columns, tuple(rows)), *tables], " ".join(said)
+    return shows, [Table(columns, tuple(rows)), *tables], " ".join(conclusions)
 
 
 def steps(scheme: str) -> tuple[float, Tensor, Tensor]:
@@ -53,10 +53,10 @@ def hands(scheme: str, values: Tensor) -> Table:
     angles = values.angle().abs().sort(descending=True).values[::2]
     chosen = [0, 1, 2, len(angles) // 2, len(angles) - 1]
     rows = tuple((n, float(angles[n]), 2 * math.pi / max(float(angles[n]), 1e-12)) for n in chosen)
-    return Table(("hand", "radians a position", "positions a turn"), rows, f"{scheme}: hands of the clock, from data")
+    return Table(("hand", "radians per position", "positions per rotation"), rows, f"{scheme}: fitted rotation")
 
 
-def reading(scheme: str, residual: float, off_circle: float, squared: float) -> str:
+def conclusion_of(scheme: str, residual: float, off_circle: float, squared: float) -> str:
     """Sentence on the numbers of one scheme."""
     if residual >= HOLDS:
         return f"{scheme}: no matrix does; {100 * min(residual, 1):.0f} % of a step is left unexplained."

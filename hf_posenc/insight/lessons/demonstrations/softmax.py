@@ -18,7 +18,7 @@ CLOSE = 1e-6
 @register_lesson("softmax", "Is a penalty on distance added before softmax, or after?", schemes=("alibi",))
 def softmax(schemes: tuple[str, ...]) -> Result:
     """Weights with a scheme's bias added to scores, to weights, and with a number for each row on top."""
-    rows, said = [], []
+    rows, conclusions = [], []
     for scheme in schemes:
         layer = targets(scheme, model="llama")[0].layer()
         x, positions = gaussian(1, COUNT, layer.geometry.width, seed=1), torch.arange(COUNT)[None]
@@ -33,7 +33,7 @@ def softmax(schemes: tuple[str, ...]) -> Result:
             rows.append((scheme, name, float(weights.min()), float((sums - 1).abs().max()), apart(weights, before)))
         proper = rows[-2][2] >= 0 and rows[-2][3] < CLOSE
         blind = rows[-1][4] < CLOSE
-        said.append(
+        conclusions.append(
             f"{scheme}: added after softmax, weights {'are still' if proper else 'are no longer'} shares of 1. A "
             f"number for a whole row changes {'nothing' if blind else 'something'}"
             + ("; less such a number, the bias is one of the key alone." if blind and of_key_alone(bias) else ".")
@@ -42,7 +42,7 @@ def softmax(schemes: tuple[str, ...]) -> Result:
         scores before softmax. All three are computed: the least weight, how far sums of rows are from 1, and how far
         weights are from those of the paper."""
     columns = ("scheme", "bias added", "least weight", "sum of a row less 1", "difference to the first")
-    return shows, [Table(columns, tuple(rows))], " ".join(said)
+    return shows, [Table(columns, tuple(rows))], " ".join(conclusions)
 
 
 def of_key_alone(bias: Tensor) -> bool:

@@ -20,12 +20,12 @@ def steps(schemes: tuple[str, ...]) -> Result:
             rows.append((scheme, length, step, float(code.abs().max())))
     shows = """Each code in texts of several lengths: how far the first two positions lie apart, a channel, and the
         largest number that is added to a word, whose own channels are about 1."""
-    said = []
+    conclusions = []
     for scheme in schemes:
         mine = [row for row in rows if row[0] == scheme]
         sizes, largest = [row[2] for row in mine], mine[-1][3]
         uneven = max(sizes) - min(sizes) > 1e-4
-        said.append(
+        conclusions.append(
             f"{scheme}: "
             + (
                 f"a step is {sizes[0]:.3f} in 3 words and {sizes[1]:.3f} in 4"
@@ -38,4 +38,4 @@ def steps(schemes: tuple[str, ...]) -> Result:
                 else f", and codes end at {largest:.2g}."
             )
         )
-    return shows, [Table(("scheme", "words", "first step", "largest number"), tuple(rows))], " ".join(said)
+    return shows, [Table(("scheme", "words", "first step", "largest number"), tuple(rows))], " ".join(conclusions)

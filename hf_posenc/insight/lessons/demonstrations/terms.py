@@ -17,7 +17,7 @@ NONE = 1e-6
 @register_lesson("terms", "What does (x + p)(x′ + p′)ᵀ consist of?", schemes=("sinusoidal",))
 def terms(schemes: tuple[str, ...]) -> Result:
     """Products of random words with codes, each term alone; then the same with other words."""
-    tables, said = [], []
+    tables, conclusions = [], []
     for scheme in schemes:
         code = codes(coded(scheme), COUNT)
         words, others = (float(code.norm(dim=-1).mean()) * unit(gaussian(COUNT, code.shape[1], seed=s)) for s in (1, 2))
@@ -29,11 +29,11 @@ def terms(schemes: tuple[str, ...]) -> Result:
         ]  # fmt: skip
         tables.append(Table(("term", "standard deviation", "change with other words", "spread along a diagonal"),
                             tuple(rows), scheme))  # fmt: skip
-        said.append(reading(scheme, rows))
+        conclusions.append(conclusion_of(scheme, rows))
     shows = f"""{COUNT} random words as long as the codes are added to codes of {COUNT} positions, and all pairs
         multiplied. The product has four terms. The last but one column is how far a term moves when the words are
         others, the last how far pairs at one distance differ, both in standard deviations of the term."""
-    return shows, tables, " ".join(said)
+    return shows, tables, " ".join(conclusions)
 
 
 def four(words: Tensor, code: Tensor) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ def unit(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
 
 
-def reading(scheme: str, rows: list[tuple[str, float, float, float]]) -> str:
+def conclusion_of(scheme: str, rows: list[tuple[str, float, float, float]]) -> str:
     """Sentence on the numbers of one scheme."""
     free = [name for name, _, change, _ in rows if change < NONE]
     even = [name for name, _, _, spread in rows if spread < NONE]

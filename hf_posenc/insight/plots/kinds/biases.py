@@ -34,16 +34,16 @@ class Bias(Plot):
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
         limits, images = marks.scales(sheets, scale_sheets, "bias"), []
-        cells = [(n, place) for n, sheet in enumerate(sheets) for place in range(len(sheet.numbers["heads"]))]
+        cells = [(n, head_index) for n, sheet in enumerate(sheets) for head_index in range(len(sheet.numbers["heads"]))]
         most = max(len(sheet.numbers["heads"]) for sheet in sheets)
         across = marks.columns(len(cells)) if most == 1 else min(4, most)
         side = {1: 4.0, 2: 3.1, 3: 2.8}.get(across, 2.15)
         room = 0.4 if len(cells) <= across else -0.1  # names of the axes are under the last row only
         grid = marks.panels(figure, len(cells), side, side + room, across=across, sharex=True, sharey=True)
-        for number, (axes, (which, place)) in enumerate(zip(grid, cells, strict=True)):
+        for number, (axes, (which, head_index)) in enumerate(zip(grid, cells, strict=True)):
             sheet = sheets[which]
-            images.append(marks.heat_map(axes, sheet.numbers["bias"][place], limits[which]))
-            head = f", head {sheet.numbers['heads'][place]}"
+            images.append(marks.heat_map(axes, sheet.numbers["bias"][head_index], limits[which]))
+            head = f", head {sheet.numbers['heads'][head_index]}"
             axes.set_title(
                 marks.shortened(sheet.label, 22 - len(head) + 2 * (4 - across)) + head, loc="left", fontsize=9
             )

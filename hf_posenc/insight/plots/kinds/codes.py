@@ -167,10 +167,12 @@ class Path(OfCodes):
         for axes, sheet in zip(grid, sheets, strict=True):
             plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
             axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)
-            for place, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
-                axes.plot(*plane[place], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
-            for place in (0, len(plane) - 1):
-                axes.annotate(str(place), plane[place], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3)
+            for position, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
+                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
+            for position in (0, len(plane) - 1):
+                axes.annotate(
+                    str(position), plane[position], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3
+                )
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[["top", "right"]].set_visible(False)
             axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)

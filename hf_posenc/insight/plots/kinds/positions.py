@@ -103,7 +103,7 @@ class Distance(Maps):
 class Visible(Maps):
     """Visibility of each pair, and its region."""
 
-    name, title = "visible", "Who sees whom"
+    name, title = "visible", "Visible keys of each query"
     key = "region"
     hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
     factor, sweep = 4.0, "factor"
@@ -126,7 +126,7 @@ class Visible(Maps):
         for axes, sheet in zip(map_panels(figure, sheets), sheets, strict=True):
             scale = drawing.Limits(-0.5, count - 0.5, "cividis")
             drawing.heat_map(axes, sheet.numbers["region"], scale).set_cmap(colours)
-        names = ["seen"] if count == 1 else [f"seen, region {n + 1}" for n in range(count)]
+        names = ["visible"] if count == 1 else [f"visible, region {n + 1}" for n in range(count)]
         marks = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
-        marks.append(Patch(facecolor=(*to_rgba(drawing.ink())[:3], drawing.FAINT), label="not seen"))
+        marks.append(Patch(facecolor=(*to_rgba(drawing.ink())[:3], drawing.FAINT), label="masked"))
         figure.legend(handles=marks, loc="outside lower left", ncols=min(4, len(marks)), frameon=False)

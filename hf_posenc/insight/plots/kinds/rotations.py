@@ -83,13 +83,13 @@ class Frequencies(OfRotations):
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.set_ylim(bottom, top)
             once = 2 * math.pi / sheet.numbers["trained_length"]
-            name = f"one turn in the trained {sheet.numbers['trained_length']:,} tokens"
+            name = f"one rotation in the trained {sheet.numbers['trained_length']:,} tokens"
             axes.axhline(once, color=marks.HUES[3], linestyle=(0, (4, 3)), linewidth=1.3, label=name)
             marks.plain(axes)
             axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
             axes.set_xlabel("pair")
             if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("frequency (radians a token)")
+                axes.set_ylabel("frequency (radians per token)")
         marks.legend(figure, *grid)
 
 
@@ -97,7 +97,7 @@ class Frequencies(OfRotations):
 class Stretch(OfRotations):
     """Ratio of each pair's frequency before to that after a scaling."""
 
-    name, title = "stretch", "How many times slower each pair turns"
+    name, title = "stretch", "How many times slower each pair rotates"
     trained_length, factor, sweep = 4096, 4.0, "factor"
 
     def accepts(self, target: Target) -> bool:
@@ -170,7 +170,7 @@ class Clock(Plot):
                     dial(axes, numbers["angles"][:, number])
                     turn = float(numbers["tokens_a_turn"][number])
                     axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=9, pad=2)
-                    axes.text(0, -1.28, f"{in_words(turn)}\ntokens a turn", ha="center", va="top", fontsize=7.5)
+                    axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=7.5)
             dials[0].text(-1.45, 0, marks.shortened(sheet.label, 18), rotation=90, ha="right", va="center", fontsize=9)
         figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
 
@@ -186,12 +186,14 @@ def dial(axes: Any, angles: Tensor) -> None:
     for quarter in range(4):
         x, y = math.sin(quarter * math.pi / 2), math.cos(quarter * math.pi / 2)
         axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.ink(), linewidth=0.8, alpha=0.6)
-    for age, angle in enumerate(reversed(angles.tolist())):
+    for steps_back, angle in enumerate(reversed(angles.tolist())):
         x, y = math.sin(angle), math.cos(angle)
-        if age == 0:
+        if steps_back == 0:
             axes.plot((0, 0.86 * x), (0, 0.86 * y), color=marks.HUES[3], linewidth=2.4, solid_capstyle="round")
         else:
-            axes.plot((0.86 * x,), (0.86 * y,), ".", color=marks.HUES[4], alpha=1 - age / (TRAIL + 1), markersize=5)
+            axes.plot(
+                (0.86 * x,), (0.86 * y,), ".", color=marks.HUES[4], alpha=1 - steps_back / (TRAIL + 1), markersize=5
+            )
 
 
 def in_words(turn: float) -> str:

@@ -1,4 +1,4 @@
-"""Small random models that attend sharply: with weights as they are initialised every scheme looks alike."""
+"""Small random models with sharp attention: with weights as initialised every scheme looks alike."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bert(seed: int = 0) -> BertForMaskedLM:
     return sharpened(BertForMaskedLM(config))
 
 
-HOSTS: dict[str, tuple[Callable[[], Any], naive.Whole]] = {
+MODELS: dict[str, tuple[Callable[[], Any], naive.Whole]] = {
     "llama": (llama, naive.llama),
     "gpt2": (gpt2, naive.gpt2),
     "bert": (bert, naive.bert),
@@ -93,7 +93,7 @@ def geometry(
     causal: bool = True,
     table: int | None = None,
 ) -> Geometry:
-    """A geometry without a model; ``base=None`` is a host that does not rotate."""
+    """A geometry without a model; ``base=None`` is a model that does not rotate."""
     rotary = None if base is None else HostRotary(Rotation(geometric(base, head_dim)), base)
     return Geometry(
         heads=heads, kv_heads=heads, head_dim=head_dim, width=width, layers=2, causal=causal,

@@ -38,21 +38,21 @@ def pairs_of(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return flags[0], flags[1]
 
 
-@pytest.mark.parametrize("places", POSITIONS)
+@pytest.mark.parametrize("positions_kind", POSITIONS)
 @pytest.mark.parametrize("band", BANDS, ids=str)
-def test_of_a_band(band: Band, places: str) -> None:
+def test_tiles_of_a_band(band: Band, positions_kind: str) -> None:
     """No seen pair is outside, no hidden one inside; in steps of one nothing is visited in vain."""
-    positions = POSITIONS[places]
+    positions = POSITIONS[positions_kind]
     found = flex_block_mask.of_band(band, positions, positions, SIZE)
     some, every = pairs_of(band.holds(positions[:, :, None], positions[:, None, :]))
     assert not (some & ~found.some[:, 0]).any()
     assert not (found.every[:, 0] & ~every).any()
-    if places == "in steps of one" and band.chunk == 1 and band.keys_until is None:
+    if positions_kind == "in steps of one" and band.chunk == 1 and band.keys_until is None:
         assert torch.equal(found.some[:, 0], some)
         assert torch.equal(found.every[:, 0], every)
 
 
-def test_of_a_tensor() -> None:
+def test_tiles_of_a_mask() -> None:
     mask = torch.rand(2, 1, 67, 50, generator=torch.Generator().manual_seed(0)) < 0.02
     mask[:, :, 16:24, 16:32] = True
     found = flex_block_mask.of_tensor(mask, SIZE)
@@ -62,23 +62,23 @@ def test_of_a_tensor() -> None:
     assert not (found.every[:, 0] & ~every).any()
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     """A block mask made here is the one torch makes by asking every pair."""
     band, length = Band(-5, 150), 400
     positions = torch.arange(length)[None]
 
-    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         return band.holds(q, kv)
 
-    ours = flex_block_mask.block_mask(flex_block_mask.of_band(band, positions, positions), pair, (length, length))
-    theirs = create_block_mask(pair, None, None, length, length, device="cpu")
+    ours = flex_block_mask.block_mask(flex_block_mask.of_band(band, positions, positions), visible, (length, length))
+    theirs = create_block_mask(visible, None, None, length, length, device="cpu")
     assert ours.shape == theirs.shape
     assert torch.equal(ours.to_dense(), theirs.to_dense())
     assert torch.equal(flex_block_mask.of_block_mask(ours).every, flex_block_mask.of_block_mask(theirs).every)
     assert torch.equal(ours.q_num_blocks + ours.full_q_num_blocks, theirs.q_num_blocks + theirs.full_q_num_blocks)
 
 
-def test_of_two_bands_nothing_is_visited_in_vain() -> None:
+def test_intersection_of_two_bands_visits_no_empty_tile() -> None:
     """A tile is visited where both may see, and asked no further where both see all."""
     positions = POSITIONS["in steps of one"]
     one, two = (flex_block_mask.of_band(band, positions, positions, SIZE) for band in (Band(0, None), Band(None, 20)))
@@ -92,13 +92,13 @@ def test_of_two_bands_nothing_is_visited_in_vain() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(150, 700), (700, 150), (130, 130)])
-def test_of_a_block_mask_that_is_no_square(lengths: tuple[int, int]) -> None:
+def test_of_a_rectangular_block_mask(lengths: tuple[int, int]) -> None:
     seen = torch.arange(lengths[0])[:, None] - torch.arange(lengths[1]) + 300 >= 0
 
-    def pair(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         return seen[q, kv]
 
-    found = flex_block_mask.of_block_mask(create_block_mask(pair, None, None, *lengths, device="cpu"))
+    found = flex_block_mask.of_block_mask(create_block_mask(visible, None, None, *lengths, device="cpu"))
     whole = torch.zeros([-(-n // 128) * 128 for n in lengths], dtype=torch.bool)
     whole[: lengths[0], : lengths[1]] = seen
     by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))

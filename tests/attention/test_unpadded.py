@@ -1,4 +1,4 @@
-"""Masks that are only padding or causality leave the fast routes open; masks that say more do not."""
+"""Padding masks are removed, so that fast routes apply; other masks are kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_kernel = pytest.mark.skipif(not flash_cpu.available(), reason="this torch 
 
 
 class Padded(Problem):
-    """As it comes from a model, which knows its padding."""
+    """As a model calls it, with its padding mask."""
 
     def call(self) -> AttentionCall:
         call = super().call()
@@ -48,7 +48,7 @@ def routes_taken(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> list[str]
 @pytest.mark.parametrize("mask_kind", ["bool", "float"])
 @pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_is_cut_off(kind: str, real: torch.Tensor, mask_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_is_removed(kind: str, real: torch.Tensor, mask_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = routes_taken(Padded(kind, queries=LENGTH, real=real, mask_kind=mask_kind), monkeypatch)
     assert len(taken) == 2, "one call a sample"
     assert "blocks" not in taken
@@ -56,11 +56,11 @@ def test_padding_is_cut_off(kind: str, real: torch.Tensor, mask_kind: str, monke
 
 @pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
 @pytest.mark.parametrize("mask_kind", ["bool", "float"])
-def test_padding_of_an_encoder_is_cut_off(real: torch.Tensor, mask_kind: str) -> None:
+def test_padding_of_an_encoder_is_removed(real: torch.Tensor, mask_kind: str) -> None:
     """Runs are the real tokens, counted by hand."""
     problem = Padded("toeplitz", queries=LENGTH, real=real, mask_kind=mask_kind, causal=False)
-    places = [row.nonzero()[:, 0].tolist() for row in real]
-    expected = [slice(places_of[0], places_of[-1] + 1) for places_of in places]
+    positions = [row.nonzero()[:, 0].tolist() for row in real]
+    expected = [slice(positions_of[0], positions_of[-1] + 1) for positions_of in positions]
     assert [(run.rows, run.keys) for run in unpadded.runs(problem.call())] == [(one, one) for one in expected]
 
 
@@ -86,7 +86,7 @@ def test_gradients_of_a_padded_batch(kind: str) -> None:
 
 @pytest.mark.parametrize("changes", [{"real": HOLE}, {"document": DOCUMENTS}], ids=["hole", "documents"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_that_says_more_stays(kind: str, changes: dict) -> None:
+def test_a_mask_of_more_than_padding_is_kept(kind: str, changes: dict) -> None:
     """Control: rows before the last document are real, and keys behind a hole stand closer than they are stored."""
     problem = Padded(kind, queries=LENGTH, mask_kind="bool", **changes)
     assert unpadded.runs(problem.call()) is None
@@ -105,21 +105,21 @@ def test_one_pair_more_or_less_is_noticed() -> None:
 
 @needs_kernel
 @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "learned table"])
-def test_a_chunk_behind_a_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_with_a_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers hands a causal mask over, as the kernel's own causality starts at the upper left."""
     problem = Problem(kind, queries=LENGTH, keys=150, mask_kind="bool")
-    assert problem.gap() <= problem.limit
+    assert problem.deviation() <= problem.limit
     assert "blocks" not in routes_taken(problem, monkeypatch)
 
 
 @needs_kernel
 @pytest.mark.parametrize("changes", [{}, {"real": LEFT, "mask_kind": "bool"}, {"real": HOLE, "mask_kind": "float"}])
 @pytest.mark.parametrize("kind", MIXTURES)
-def test_a_decoding_row_is_a_kernel_call(kind: str, changes: dict) -> None:
+def test_a_decode_query_is_one_kernel_call(kind: str, changes: dict) -> None:
     problem = Problem(kind, queries=1, keys=LENGTH, **changes)
     with torch.no_grad():
         assert problem.route() != "blocks"
-        assert problem.gap() <= problem.limit
+        assert problem.deviation() <= problem.limit
 
 
 @needs_kernel
@@ -129,18 +129,18 @@ def test_content_without_gradient(kind: str, causal: bool) -> None:
     problem = Problem(kind, queries=300, causal=causal)
     with torch.no_grad():
         assert problem.route() == "content"
-        assert problem.gap() <= problem.limit
+        assert problem.deviation() <= problem.limit
 
 
 @needs_kernel
 @pytest.mark.parametrize("queries", [450, 300, 40])
-def test_content_beside_a_key_bias_behind_a_cache(queries: int) -> None:
+def test_content_and_key_bias_with_a_cache(queries: int) -> None:
     """Several blocks of rows, which stand somewhere among the keys."""
     keys, draw = 450, torch.Generator().manual_seed(0)
     shapes = [(2, 4, queries, 8), (2, 2, keys, 8), (2, 2, keys, 8), (2, 4, keys)]
     q, k, v, c = (torch.randn(*s, generator=draw) for s in shapes)
-    places = torch.arange(keys)[None]
-    ctx = PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
+    positions = torch.arange(keys)[None]
+    ctx = PositionContext(positions[:, keys - queries :], positions, causal=True, contiguous=True)
     of_content = BlockBias(lambda block: torch.sin(0.3 * block.scores), reads_scores=True)
     call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c), of_content), logit_scale=1.2), ctx, None, 0.3)
     with torch.no_grad():
@@ -149,7 +149,7 @@ def test_content_beside_a_key_bias_behind_a_cache(queries: int) -> None:
     wide, every = q.double(), [t.double().repeat_interleave(2, 1) for t in (k, v)]
     scores = wide @ every[0].mT * 0.3
     logits = (scores + torch.sin(0.3 * scores) + c.double()[:, :, None]) * 1.2
-    logits = logits.masked_fill(places > places[:, keys - queries :].mT, -torch.inf)
+    logits = logits.masked_fill(positions > positions[:, keys - queries :].mT, -torch.inf)
     assert (ours - logits.softmax(-1) @ every[1]).abs().max() <= 1e-5
 
 
@@ -157,18 +157,16 @@ def test_content_beside_a_key_bias_behind_a_cache(queries: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [300, 40])
 @pytest.mark.parametrize("kind", ["toeplitz", "learned table"])
-def test_many_rows_share_what_is_behind_them(
-    kind: str, queries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_chunks_with_a_cache(kind: str, queries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of long texts, on short ones; in bfloat16 it must round no more than the way of short ones."""
     problem = Problem(kind, queries=queries, keys=300, dtype=dtype, grad=True)
     limits = (problem.limit, problem.limit)
     if dtype == torch.bfloat16:
-        limits = (1.1 * problem.gap() + 1e-3, 8 * torch.finfo(dtype).eps)
+        limits = (1.1 * problem.deviation() + 1e-3, 8 * torch.finfo(dtype).eps)
     for name, value in {"LONG": 64, "TOGETHER": 96, "ROWS": 32}.items():
         monkeypatch.setattr(toeplitz_bias, name, value)
-    assert problem.gap() <= limits[0]
-    assert max(problem.gradient_gaps()) <= limits[1]
+    assert problem.deviation() <= limits[0]
+    assert max(problem.gradient_deviations()) <= limits[1]
 
 
 @needs_kernel
@@ -183,8 +181,8 @@ def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatc
     keys, draw = 300, torch.Generator().manual_seed(0)
     shapes = [(2, 4, queries, 8), (2, kv_heads, keys, 8), (2, kv_heads, keys, 8), (2, 4, keys)]
     q, k, v, c = (torch.randn(*s, generator=draw).requires_grad_() for s in shapes)
-    places = torch.arange(keys)[None]
-    ctx = PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
+    positions = torch.arange(keys)[None]
+    ctx = PositionContext(positions[:, keys - queries :], positions, causal=True, contiguous=True)
     call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c),), logit_scale=1.2), ctx, None, 0.3)
     assert dispatch.route(call) == "key bias"
     steer = torch.randn(2, 4, queries, 8, generator=draw)
@@ -192,7 +190,7 @@ def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatc
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v, c)]
     every = [t.repeat_interleave(4 // kv_heads, 1) for t in leaves[1:3]]
     logits = (leaves[0] @ every[0].transpose(-1, -2) * 0.3 + leaves[3][:, :, None]) * 1.2
-    logits = logits.masked_fill(places > places[:, keys - queries :].mT, -torch.inf)
+    logits = logits.masked_fill(positions > positions[:, keys - queries :].mT, -torch.inf)
     theirs = torch.autograd.grad(((logits.softmax(-1) @ every[1]) * steer).sum(), leaves)
     for one, two in zip(ours, theirs, strict=True):
         assert (one.double() - two).abs().max() <= 1e-5 * two.abs().max()

@@ -1,4 +1,4 @@
-"""How regions are cut for the kernel, and rows that turn by length: what only long texts reach."""
+"""Partition of regions into rectangles for the kernel, and length-dependent rotations of long texts."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def sides(*shape: int, grad: bool = False) -> list[Tensor]:
 
 
 def context(keys: int, queries: int, first: int = 0) -> PositionContext:
-    places = torch.arange(first, first + keys)[None]
-    return PositionContext(places[:, keys - queries :], places, causal=True, contiguous=True)
+    positions = torch.arange(first, first + keys)[None]
+    return PositionContext(positions[:, keys - queries :], positions, causal=True, contiguous=True)
 
 
 @pytest.mark.parametrize("start", [0, 3, 70, 150])
 @pytest.mark.parametrize("kind", CUT)
-def test_every_pair_once(kind: str, start: int) -> None:
+def test_every_pair_belongs_to_one_region(kind: str, start: int) -> None:
     """Of the region that holds it, and seen or hidden as causality has it, wherever the text begins."""
     for number, band in enumerate(CUT[kind]):
         count = torch.zeros(LENGTH, LENGTH, dtype=torch.long)
@@ -67,8 +67,8 @@ def test_every_pair_once(kind: str, start: int) -> None:
 
 @pytest.mark.parametrize("start", [0, 3, 70])
 @pytest.mark.parametrize("kind", CUT)
-def test_the_keys_of_one_row(kind: str, start: int) -> None:
-    """What a decoding row sees of a region is one run of keys, told without asking each."""
+def test_keys_of_a_decode_query_are_one_slice(kind: str, start: int) -> None:
+    """The keys of a region that a decode query sees are one slice, found without testing each key."""
     for band in CUT[kind]:
         for row in range(0, LENGTH, 7):
             j = torch.arange(row + 1)
@@ -79,7 +79,7 @@ def test_the_keys_of_one_row(kind: str, start: int) -> None:
             assert torch.equal(seen, band.holds(torch.tensor(row + start), j + start)), (band, row)
 
 
-def test_what_all_rows_of_a_block_see_is_under_no_mask() -> None:
+def test_keys_visible_to_a_whole_block_have_no_mask() -> None:
     """A mask takes a sixth of the time: it belongs to the edges alone."""
     band, unmasked = Band(5, 2 * regions_cpu.BLOCK + 40), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
     for part in regions_cpu.along_diagonal(0, band, 0, LENGTH, unmasked.device):
@@ -98,14 +98,14 @@ def test_what_all_rows_of_a_block_see_is_under_no_mask() -> None:
 
 @pytest.mark.parametrize("band", [Band(0, 200), Band(-30, 200), Band(None, 200), Band(3, 200)], ids=str)
 @pytest.mark.parametrize("queries", [LENGTH, 290])
-def test_a_window_touches_no_key_that_no_row_sees(band: Band, queries: int) -> None:
+def test_a_window_computes_visible_keys_only(band: Band, queries: int) -> None:
     found = list(sliding_window.blocks_of_band(band, queries, LENGTH, torch.device("cpu")))
     assert [rows.start for rows, _, _ in found] == [0, *(rows.stop for rows, _, _ in found[:-1])]
     assert found[-1][0].stop == queries
-    places = torch.arange(LENGTH)
+    positions = torch.arange(LENGTH)
     for rows, keys, mask in found:
-        i = places[LENGTH - queries :][rows, None]
-        held = band.holds(i, places) & ((places <= i) | (mask is not None))
+        i = positions[LENGTH - queries :][rows, None]
+        held = band.holds(i, positions) & ((positions <= i) | (mask is not None))
         assert [keys.start, keys.stop - 1] == [int(held.any(0).nonzero()[n]) for n in (0, -1)]
         if mask is not None:
             assert torch.equal(mask, held[:, keys])
@@ -145,7 +145,7 @@ def by_length(step: int) -> RowRotation:
 @pytest.mark.parametrize("first", [0, 1_000_000])
 @pytest.mark.parametrize(("queries", "step"), [(300, 64), (140, 64), (20, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_runs_of_rows(queries: int, step: int, first: int, dtype: torch.dtype) -> None:
+def test_runs_of_equal_length_equal_the_general_route(queries: int, step: int, first: int, dtype: torch.dtype) -> None:
     """Against the same terms through the general route, which asks for a mask and gets one that hides nothing."""
     q, k, v = (x.to(dtype) for x in sides(2, 4, 300, 8))
     leaves = [q[:, :, -queries:].requires_grad_(), k[:, :2].requires_grad_(), v[:, :2].requires_grad_()]
@@ -163,7 +163,7 @@ def test_runs_of_rows(queries: int, step: int, first: int, dtype: torch.dtype) -
         assert float(((one - other).abs().max() / other.abs().max()).detach()) <= limit
 
 
-def test_runs_of_a_text_without_gaps_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_contiguous_positions_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held row by row in the general route they would take many times as long."""
     q, k, v = sides(2, 2, 70, 8)
     monkeypatch.setattr(dense_blocks, "attend_by_blocks", lambda call: pytest.fail("the general route"))
@@ -176,7 +176,7 @@ def test_runs_of_a_text_without_gaps_go_through_the_kernel(monkeypatch: pytest.M
 
 def test_runs_against_the_formula_in_steps() -> None:
     q, k, v = sides(1, 2, 200, 8)
-    places, rotations = torch.arange(200), by_length(64)
+    positions, rotations = torch.arange(200), by_length(64)
     call = AttentionCall((q,), (k,), v, Terms(rows=rotations), context(200, 200), None, 8**-0.5)
     mixed = dispatch.attend(call)
     for i in (0, 63, 64, 199):
@@ -189,8 +189,8 @@ def test_runs_against_the_formula_in_steps() -> None:
             return torch.cat((whole.real, whole.imag), dim=-1)
 
         row = mix(
-            [rotated(q[:, :, i : i + 1], places[i : i + 1])], [rotated(k, places)], v.double(),
-            (places <= i)[None, None, None], scaling=8**-0.5,
+            [rotated(q[:, :, i : i + 1], positions[i : i + 1])], [rotated(k, positions)], v.double(),
+            (positions <= i)[None, None, None], scaling=8**-0.5,
         )  # fmt: skip
         assert float((mixed[:, :, i : i + 1] - row).abs().max()) <= LIMIT
 

@@ -1,4 +1,6 @@
-"""Measuring, looking into and fine-tuning called from Python: lengths, counts, seeds, rates, texts, tasks, folders."""
+"""Bad arguments of evaluation, insight and fine-tuning from Python: lengths, counts, seeds, rates, texts, tasks,
+folders.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from .row import INF, NAN, Errors, Row, Scene
 
 TRAIN, COUNT, KIND = errors.TrainingImpossible, measuring.TaskOptionOutOfRange, errors.WrongKind
 UNREADABLE = measuring.UnreadableDocuments
-WORDS = " ".join(f"w{i * i % 80}" for i in range(900))
+TEXT = " ".join(f"w{i * i % 80}" for i in range(900))
 
 SETTINGS: list[tuple[str, Any, str]] = [
     *[("length", value, "from 2 to") for value in (0, -1, "16", 16.0, True, None, NAN, 10**400, [16])],
@@ -72,7 +74,7 @@ def tuned(scene: Scene, **changes: Any) -> object:
     from hf_posenc.training import Training, finetune
 
     given = {
-        "model": copy.deepcopy(scene.model), "tokenizer": tokenizer(), "texts": [WORDS], "output": scene.folder,
+        "model": copy.deepcopy(scene.model), "tokenizer": tokenizer(), "texts": [TEXT], "output": scene.folder,
         "training": Training(length=16, steps=1), **changes,
     }  # fmt: skip
     first = [given.pop(name) for name in ("model", "tokenizer", "texts", "training")]
@@ -119,12 +121,12 @@ def compared(scene: Scene, **changes: Any) -> object:
     return compare(given.pop("model"), given.pop("schemes"), **given)
 
 
-def with_text(act: Callable[..., object], content: Any, *, beside: bool) -> Callable[[Scene], object]:
+def with_text(act: Callable[..., object], content: Any, *, with_scheme: bool) -> Callable[[Scene], object]:
     """Run on a text: a path as it is, or a file with that content."""
 
     def run(scene: Scene) -> object:
         given = content
-        if beside:
+        if with_scheme:
             given = scene.desk / "text.txt"
             given.write_bytes(content if isinstance(content, bytes) else content.encode())
         elif content == ".":
@@ -158,13 +160,13 @@ def fine_tuning() -> list[Row]:
         (70, "vocabulary past the embeddings", errors.InvalidInput, "token 499.+96 embeddings",
          {"tokenizer": tokenizer(500), "texts": ["w497 w1 " * 40]}),
         (70, "words it does not know", errors.InvalidInput, "100%.+'<unk>'", {"texts": ["some words " * 40]}),
-        (69, "one text", KIND, "texts is a list.+'w0", {"texts": WORDS}),
+        (69, "one text", KIND, "texts is a list.+'w0", {"texts": TEXT}),
         (69, "no texts", KIND, "texts.+None", {"texts": None}),
         (69, "no documents", errors.LengthContradiction, "0 tokens", {"texts": []}),
         (69, "empty document", errors.LengthContradiction, "1 tokens", {"texts": [""]}),
         (69, "bytes", KIND, "texts.+b'w1'", {"texts": [b"w1"]}),
-        (69, "numbers", KIND, "texts.+7", {"texts": [WORDS, 7]}),
-        (69, "one held-out text", KIND, "held_out is a list", {"held_out": WORDS}),
+        (69, "numbers", KIND, "texts.+7", {"texts": [TEXT, 7]}),
+        (69, "one held-out text", KIND, "held_out is a list", {"held_out": TEXT}),
         (69, "held-out numbers", KIND, "held_out.+7", {"held_out": [7]}),
         (69, "held-out too short", errors.LengthContradiction, "less than the 64", {"held_out": ["w1"]}),
         (44, "settings of a mapping", KIND, "Settings.+'length'", {"training": {"length": 16}}),
@@ -179,8 +181,8 @@ def fine_tuning() -> list[Row]:
     ]  # fmt: skip
     reading = {"model": ("yarn", {"factor": 2})}
     found = [
-        Row(number, f"finetune {name}", error, says, partial(tuned, **changes), patch=reading["model"])
-        for number, name, error, says, changes in known
+        Row(number, f"finetune {name}", error, message, partial(tuned, **changes), patch=reading["model"])
+        for number, name, error, message, changes in known
     ]
     file = lambda scene: tuned(scene, output=scene.saved["file"])  # noqa: E731
     within = lambda scene: tuned(scene, output=scene.saved["file"] / "x")  # noqa: E731
@@ -247,8 +249,8 @@ def measurements() -> list[Row]:
             for value in NO_SEEDS
         ]
         found += [
-            Row(69, f"{what} text {name}", error, says, with_text(act, content, beside=number > 4))
-            for number, (name, error, says, content) in enumerate(NO_TEXTS)
+            Row(69, f"{what} text {name}", error, message, with_text(act, content, with_scheme=number > 4))
+            for number, (name, error, message, content) in enumerate(NO_TEXTS)
         ]
         found += [
             Row(56, f"{what} NaN", errors.WeightsNotFinite, "up_proj", lambda s, a=act: a(s, model=poisoned(s))),
@@ -281,8 +283,8 @@ def measurements() -> list[Row]:
 def alone() -> list[Row]:
     """What only one of them takes."""
     found = [
-        Row(2, f"compare schemes {str(value)[:14]!r}", errors.BadComparison, says, partial(compared, schemes=value))
-        for value, says in (
+        Row(2, f"compare schemes {str(value)[:14]!r}", errors.BadComparison, message, partial(compared, schemes=value))
+        for value, message in (
             (None, "None"), (7, "7"), ("", "no scheme"), ([], "no scheme"), (["yarn", 7], "entry 7"),
             ([("yarn",)], r"entry \('yarn',\)"), ([("yarn", None)], "entry"), ({"yarn": {}}, "words or a list"),
             (b"yarn", "words or a list"), ([None], "entry None"),
@@ -410,5 +412,7 @@ def rows() -> list[Row]:
     """All of them."""
     torch.manual_seed(0)
     tasks = [Row(n, f"task file {name}", errors.BadComparison, s, with_tasks(f)) for n, name, s, f in TASK_FILES]
-    read = [Row(n, name, error, says, with_documents(file, held)) for n, name, error, says, file, held in DOCUMENTS]
+    read = [
+        Row(n, name, error, message, with_documents(file, held)) for n, name, error, message, file, held in DOCUMENTS
+    ]
     return [*settings(), *fine_tuning(), *measurements(), *alone(), *tasks, *read]

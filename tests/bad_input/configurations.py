@@ -1,4 +1,4 @@
-"""Rows 60 and 61: live models whose configuration is not what they were built from, and options at odds with reason."""
+"""Rows 60 and 61: live models whose configuration differs from what they were built with, and contradictory options."""
 
 from __future__ import annotations
 
@@ -83,20 +83,20 @@ def whole_numbers(scene: Scene) -> object:
 def rows() -> list[Row]:
     """All of them."""
     found = [
-        Row(60, f"{model_type} {name} {value}", error, says, lying(name, value), model_type=model_type)
-        for model_type, name, value, error, says in LYING
+        Row(60, f"{model_type} {name} {value}", error, message, lying(name, value), model_type=model_type)
+        for model_type, name, value, error, message in LYING
     ]
     found += [
         Row(
             61,
             f"saving {model_type} {name} {value}",
             HOST,
-            says,
+            message,
             saving(name, value),
             model_type=model_type,
             patch=("alibi", {}),
         )
-        for model_type, name, value, says in SAVED
+        for model_type, name, value, message in SAVED
     ]
     option: Errors = errors.OptionOutOfRange
     found += [
