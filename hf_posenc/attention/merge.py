@@ -29,6 +29,7 @@ class Partial:
         keys: its keys.
         causal: whether it is a square below its own diagonal.
         mask: added to the scores, float32 ``[1, 1, rows, keys]``, a window (see `kernels`), or None.
+        offset: constant of each query that the mask leaves out, float32 ``[batch or 1, heads, rows]``, or None.
     """
 
     region: int
@@ -36,6 +37,7 @@ class Partial:
     keys: slice
     causal: bool = False
     mask: Added = None
+    offset: Tensor | None = None
 
 
 def attend(
@@ -50,7 +52,7 @@ def attend(
         partials: disjoint sets of pairs.
         scale: factor of q · k.
     """
-    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask) for p in partials)
+    cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset) for p in partials)
     return merged(cuts, scale, len(queries), values, *queries, *keys)
 
 
@@ -107,7 +109,7 @@ class Merged(torch.autograd.Function):
                 queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
                 causal=p.causal, mask=p.mask, scale=scale,
             )  # fmt: skip
-            total.add(p.rows, more, more_lse)
+            total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
         out, lse = total.out.to(first.dtype), total.lse
         ctx.save_for_backward(values, out, lse, *rotated)
         ctx.partials, ctx.scale, ctx.count = partials, scale, count
@@ -121,9 +123,10 @@ class Merged(torch.autograd.Function):
         d_values, *d_rotated = (torch.zeros_like(t) for t in (values, *rotated))
         for p in ctx.partials:
             rows, seen = p.rows, p.keys
+            of_mask = lse[:, :, rows] if p.offset is None else lse[:, :, rows] - p.offset
             dq, dk, dv = by_device.gradient(
                 grad[:, :, rows], rotated[p.region][:, :, rows], rotated[count + p.region][:, :, seen],
-                values[:, :, seen], out[:, :, rows], lse[:, :, rows], causal=p.causal, mask=p.mask, scale=ctx.scale,
+                values[:, :, seen], out[:, :, rows], of_mask, causal=p.causal, mask=p.mask, scale=ctx.scale,
             )  # fmt: skip
             d_rotated[p.region][:, :, rows] += dq
             d_rotated[count + p.region][:, :, seen] += dk

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hf_posenc.attention import dispatch
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
-from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Block, BlockBias, KeyBias, Terms
 
 from .formula import ALL, BOTH_WAYS, Problem, repeated_heads
 
@@ -82,6 +85,28 @@ def test_key_bias_at_8k_keys() -> None:
     assert problem.deviation() <= 5e-4
     rows = Problem("key bias", queries=64, keys=8192, batch=1, mask_kind="bool")
     assert rows.deviation() <= 5e-4
+
+
+@pytest.mark.parametrize("length", [70, 1500])
+def test_a_key_bias_of_forget_gates_in_float32(length: int) -> None:
+    """Sums of 0.8 nats a token: relative to one query for a whole block, they would cost the scores their digits."""
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 4, length, 32, generator=draw) for _ in range(3))
+    sums = -nn.functional.logsigmoid(torch.randn(1, 4, length, generator=draw).double()).cumsum(-1)
+    positions = torch.arange(length)[None]
+    ctx = PositionContext(positions, positions, causal=True, contiguous=True)
+    call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(sums),)), ctx, None, 32**-0.5)
+    exact, in_torch = (
+        _attention_of_pairs(*(t.to(dtype) for t in (q, k, v)), (sums[:, :, None] - sums[..., None]).to(dtype))
+        for dtype in (torch.float64, torch.float32)
+    )
+    error, torch_error = (float((x - exact).square().mean().sqrt()) for x in (dispatch.attend(call), in_torch))
+    assert error <= 1.5 * torch_error
+
+
+def _attention_of_pairs(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    logits = q @ k.mT * 32**-0.5 + bias
+    return logits.masked_fill(torch.ones_like(logits[0, 0], dtype=torch.bool).triu(1), -math.inf).softmax(-1) @ v
 
 
 def test_control_a_key_bias_in_half_precision_is_broken() -> None:

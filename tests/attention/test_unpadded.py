@@ -176,8 +176,7 @@ def test_long_chunks_with_a_cache(kind: str, queries: int, dtype: torch.dtype, m
 def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of queries, keys, values and bias, against plain float64 autograd."""
     if not short:
-        monkeypatch.setattr(key_bias, "SHORT", 0)
-        monkeypatch.setattr(key_bias, "ROWS", {True: 64, False: 150})
+        monkeypatch.setattr(key_bias, "OUTER", 150)
     keys, draw = 300, torch.Generator().manual_seed(0)
     shapes = [(2, 4, queries, 8), (2, kv_heads, keys, 8), (2, kv_heads, keys, 8), (2, 4, keys)]
     q, k, v, c = (torch.randn(*s, generator=draw).requires_grad_() for s in shapes)

@@ -156,3 +156,12 @@ def test_row_40_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     with pytest.raises(CheckpointMismatch, match=r"steps=3.+4"):
         start_run(tmp_path, {"steps": 4}, resume=True)
     assert json.loads((tmp_path / "run.json").read_text()) == {"steps": 3}
+
+
+def test_row_40_a_run_that_was_not_asked_to_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Refused before the model is loaded, with the flag that resumes it."""
+    (tmp_path / "checkpoint-1").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["finetune", "-m", "no/such", "-s", "yarn", "-f", "2", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "Continue it with --resume" in capsys.readouterr().err

@@ -149,6 +149,22 @@ def test_checks_of_each_kind(neox: Any, scheme: str) -> None:
         checks.assert_passes(check.name, case.with_copied_model() if check.needs_copy else case)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "check"),
+    [
+        ("fox", "precision"),
+        ("cable", "precision"),
+        ("transformer_xl", "precision"),
+        ("transformer_xl", "torch_compile"),
+        ("wavelet", "torch_export"),
+    ],
+)
+def test_a_live_float32_model_with_fused_projections(neox: Any, scheme: str, check: str) -> None:
+    """Float32 where tiny models are measured in bfloat16, and queries with gaps in memory."""
+    case = checks.longest_case(neox, scheme)
+    checks.assert_passes(check, case.with_copied_model())
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
 def test_every_check_of_every_scheme(neox: Any, scheme: str) -> None:

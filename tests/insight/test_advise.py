@@ -323,6 +323,8 @@ def test_a_checkpoint_with_a_scheme(tmp_path: Path) -> None:
         assert describe(model).target_length == TARGET
         unpatch_model(model)
         patch_model(model, "yarn", factor=2)
+        assert advice.training[0].to_dict().keys().isdisjoint({"compare", "finetune"})  # no command unpatches
+        assert "hf-posenc" not in str(advice)
     assert advise(str(tmp_path), 2 * TRAINED).recommendations == ()
 
 

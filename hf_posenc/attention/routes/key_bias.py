@@ -1,9 +1,12 @@
-"""Bias of the key alone: one stride-0 mask row and the causal flag, in one kernel call for a block of queries.
+"""Bias of the key alone, in kernel calls whose float32 masks are small wherever a weight is large.
 
-    score[i, j] = q_i · k_j · scaling + c_j − c_s        s = the first query of the block
+    score[i, j] = q_i · k_j · scaling + c_j − c_i
 
-The constant of a block changes only the rounding of the scores. It is that of the first query, so that rounding does
-not depend on later tokens. The mask is float32 for queries of any dtype: bfloat16 would round its differences away.
+The kernel adds the mask in float32, so a mask far from zero costs the scores their last digits. Of keys before a block
+of queries it is one stride-0 row, c_j − c_s with s the first query of the block: what the row leaves out, c_s − c_i, is
+added to the log-sum-exp, and only where it is small do these keys have weight. Of the keys of the block itself it is
+c_j − c_i for every pair. No constant depends on later tokens, so rounding does not either. The mask is float32 for
+queries of any dtype: bfloat16 would round its differences away.
 """
 
 from __future__ import annotations
@@ -24,10 +27,8 @@ from hf_posenc.attention.routes.bias_gradient import Gradients
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.core.tracing import is_traced
 
-# A short text is worth its digits: of 64 rows a slope of 1/2 makes no more than 32, whose last digit is 2e-6. In a long
-# one that many calls take a quarter of the time; 1024 rows cost 1 to 5 % and still lose a fifth of what one count does.
-SHORT = 1024
-ROWS = {True: 64, False: 1024}
+OUTER = 1024  # queries that read the keys before them in one call: fewer, larger calls
+INNER = 64  # queries whose own keys have a mask of pairs
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -55,7 +56,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
         return partial(_learned, values)
-    return partial(_merged, values)
+    return partial(_merged, list(_partials(values, call.query_length)))
 
 
 def _decode(mask: Tensor, logit_scale: float, call: AttentionCall) -> Tensor:
@@ -68,10 +69,9 @@ def _learned(values: Tensor, call: AttentionCall) -> Tensor:
     return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, scale)
 
 
-def _merged(values: Tensor, call: AttentionCall) -> Tensor:
-    query, scale = call.queries[0], call.scaling * call.terms.logit_scale
-    cuts = [part for _, _, block in _blocks(values, query.shape[2]) for part in block]
-    return merge.attend((query,), (call.keys[0],), call.values, cuts, scale)
+def _merged(cuts: list[Partial], call: AttentionCall) -> Tensor:
+    scale = call.scaling * call.terms.logit_scale
+    return merge.attend((call.queries[0],), (call.keys[0],), call.values, cuts, scale)
 
 
 def _values(call: AttentionCall) -> Tensor:
@@ -80,16 +80,26 @@ def _values(call: AttentionCall) -> Tensor:
     return values if call.terms.logit_scale == 1 else values * call.terms.logit_scale
 
 
-def _blocks(values: Tensor, queries: int) -> Iterator[tuple[slice, Tensor, list[Partial]]]:
-    """Blocks of queries, the bias relative to their first one, ``[batch or 1, heads, 1, key]``, and their partials."""
-    keys = values.shape[2]
-    step = ROWS[keys <= SHORT]
-    for start in range(0, queries, step):
-        rows = slice(start, min(start + step, queries))
-        first, end = keys - queries + rows.start, keys - queries + rows.stop
-        mask = counted_from(values, slice(first, first + 1))
-        before = [Partial(0, rows, slice(0, first), mask=mask[..., :first])] if first > 0 else []
-        yield rows, mask, [*before, Partial(0, rows, slice(first, end), causal=True, mask=mask[..., first:end])]
+def _partials(values: Tensor, queries: int) -> Iterator[Partial]:
+    """Every pair of a query and a key it sees once; the queries are the last positions of ``values``."""
+    ahead = values.shape[2] - queries
+    for start in range(0, queries, OUTER):
+        rows = slice(start, min(start + OUTER, queries))
+        yield from _before(values, rows, slice(0, ahead + start))
+        for first in range(start, rows.stop, INNER):
+            block = slice(first, min(first + INNER, rows.stop))
+            yield from _before(values, block, slice(ahead + start, ahead + first))
+            own = slice(ahead + first, ahead + block.stop)
+            yield Partial(0, block, own, causal=True, mask=counted_from(values, own, own))
+
+
+def _before(values: Tensor, rows: slice, keys: slice) -> Iterator[Partial]:
+    """Keys that end where a block of queries begins, if there are any, with biases relative to the first query."""
+    if keys.stop > keys.start:
+        first, last = keys.stop, keys.stop + rows.stop - rows.start
+        mask = counted_from(values, slice(first, first + 1), keys)
+        offset = (values[:, :, first : first + 1] - values[:, :, first:last]).float()
+        yield Partial(0, rows, keys, mask=mask, offset=offset)
 
 
 class LearnedKeys(torch.autograd.Function):
@@ -99,13 +109,12 @@ class LearnedKeys(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
         """Mixed values; saves the tensors of the backward pass."""
         total = merge.PartialSum(query)
-        for _, _, block in _blocks(values, query.shape[2]):
-            for p in block:
-                more = flash_cpu.attend(
-                    query[:, :, p.rows], key[:, :, p.keys], value[:, :, p.keys],
-                    causal=p.causal, mask=p.mask, scale=scale,  # type: ignore[arg-type]
-                )  # fmt: skip
-                total.add(p.rows, *more)
+        for p in _partials(values, query.shape[2]):
+            more, more_lse = flash_cpu.attend(
+                query[:, :, p.rows], key[:, :, p.keys], value[:, :, p.keys],
+                causal=p.causal, mask=p.mask, scale=scale,  # type: ignore[arg-type]
+            )  # fmt: skip
+            total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
         out = total.out.to(query.dtype)
         ctx.save_for_backward(query, key, value, values, out, total.lse)
         ctx.scale = scale
@@ -115,16 +124,14 @@ class LearnedKeys(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the tensors that `forward` was given."""
         query, key, value, values, out, lse = ctx.saved_tensors
-        ahead, d_values = key.shape[2] - query.shape[2], torch.zeros_like(values)
-        blocks, masks = [], {}
-        for block, mask, _ in _blocks(values, query.shape[2]):
-            for start in range(block.start, block.stop, LEARNED_ROWS):
-                rows = slice(start, min(start + LEARNED_ROWS, block.stop))
-                blocks.append((rows, slice(0, rows.stop + ahead)))
-                masks[start] = mask  # the log-sum-exp is relative to the same query as in the forward pass
+        queries, ahead, d_values = query.shape[2], key.shape[2] - query.shape[2], torch.zeros_like(values)
+        starts = range(0, queries, LEARNED_ROWS)
+        rows = [slice(start, min(start + LEARNED_ROWS, queries)) for start in starts]
+        blocks = [(block, slice(0, block.stop + ahead)) for block in rows]
 
         def fill(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
-            bias.copy_(masks[rows.start][sample % len(values), head, :, seen].expand_as(bias))
+            of_head = values[sample % len(values), head]
+            torch.sub(of_head[None, seen], of_head[rows.start + ahead : rows.stop + ahead, None], out=bias)
             n = rows.stop - rows.start
             bias[:, -n:].masked_fill_(later[:n, :n], -torch.inf)
 
@@ -136,6 +143,6 @@ class LearnedKeys(torch.autograd.Function):
         return *gradients, d_values, None
 
 
-def counted_from(values: Tensor, indices: slice) -> Tensor:
-    """``values [batch, heads, key]`` minus those of some queries, ``[batch, heads, row, key]``, float32."""
-    return (values[:, :, None, :] - values[:, :, indices, None]).float()
+def counted_from(values: Tensor, indices: slice, keys: slice = slice(None)) -> Tensor:
+    """``values [batch, heads, key]`` of keys minus those of queries, ``[batch, heads, query, key]``, float32."""
+    return (values[:, :, None, keys] - values[:, :, indices, None]).float()

@@ -24,6 +24,7 @@ from hf_posenc.cli.arguments import (
     tokenizer_of,
     whole_numbers,
 )
+from hf_posenc.cli.errors import BadArgument
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -88,8 +89,13 @@ def finetune(
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import finetune as train
+    from hf_posenc.training.resume import checkpoint_folders
 
     path = model_path(model)
+    if not resume and checkpoint_folders(out):
+        raise BadArgument(
+            f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
+        )
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
@@ -108,7 +114,7 @@ def finetune(
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
-        show(tuned, trained, out, as_json)
+        show(tuned, trained, out, "model" if method == "full" else "adapter", as_json)
 
 
 @contextmanager
@@ -131,8 +137,8 @@ def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
     return [read_text(file) for file in files]
 
 
-def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
-    """Show the held-out loss before and after training, and the files written."""
+def show(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:
+    """Show the held-out loss before and after training, and the files written: a model or an adapter."""
     from hf_posenc.errors import MissingExtra
     from hf_posenc.eval.report.finetune_curve import curve_plot
 
@@ -145,7 +151,7 @@ def show(tuned: Tuned, trained: int, out: Path, as_json: bool) -> None:
         for length in measured[-1].held_out
     ]
     output.show_table(("length", "", "before", "after"), rows, title="held-out cross-entropy loss (nats/token)")
-    written = "the adapter, curve.json"
+    written = f"the {kind}, curve.json"
     with suppress(MissingExtra):
         curve_plot([tuned.curve], trained, out / PLOT)
         written += f", {PLOT}"

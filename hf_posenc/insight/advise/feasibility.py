@@ -69,7 +69,7 @@ def _about_configuration(advice: Advice, model: TargetModel) -> Iterator[str]:
     if model.block is not None:
         yield (
             "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "
-            "first, and weights that were tuned under it want tuning again."
+            "first, which no command does, and weights that were tuned under it want tuning again."
         )
     elif model.scaling is not None and advice.training:
         yield (

@@ -70,10 +70,16 @@ class Recommendation:
             words += ["--option", f"{name}={_word(value)}"]
         return shlex.join(words)
 
+    @property
+    def commands(self) -> dict[str, str]:
+        """The commands that measure it; none where a scheme must be removed first, which no command does."""
+        if self.restore:
+            return {}
+        return {"compare": self.compare} | ({"finetune": self.finetune} if self.use == "training" else {})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        commands = {"compare": self.compare} | ({"finetune": self.finetune} if self.use == "training" else {})
-        return {**asdict(self), "patch": self.patch, **commands}
+        return {**asdict(self), "patch": self.patch, **self.commands}
 
 
 def _word(value: Any) -> str:

@@ -120,7 +120,10 @@ class Advice:
         return f"cache {size(one.cache)}{kept}"
 
     def _try(self) -> list[str]:
-        lines = [one.compare for one in self.recommendations[:1]] + [one.finetune for one in self.training[:1]]
+        firsts = [(one, "compare") for one in self.recommendations[:1]] + [
+            (one, "finetune") for one in self.training[:1]
+        ]
+        lines = [one.commands[name] for one, name in firsts if name in one.commands]
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 
     def _refusals(self) -> list[str]:

@@ -79,8 +79,11 @@ def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], blo
     distances = first + torch.arange(n - 1, -keys, -1, device=query.device)
     codes = table.index_select(-2, row_of(distances))
     products = query @ codes.transpose(-1, -2)
-    batch, heads, _, wide = products.shape
-    return products.as_strided((batch, heads, n, keys), (heads * n * wide, n * wide, wide - 1, 1), n - 1)
+    if n == 1:
+        return products
+    # No as_strided: a compiler refuses to write into one.
+    shorter = products.shape[-1] - 1
+    return products.flatten(-2)[..., n - 1 : n - 1 + n * shorter].unflatten(-1, (n, shorter))[..., :keys]
 
 
 def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
@@ -91,7 +94,8 @@ def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
         table: ``[rows, head_dim]``.
         row: ``[batch or 1, n, key]``.
     """
-    products = query @ table.T
+    # As a batch: with a plain matrix torch.export compares strides of the queries with their number.
+    products = query @ table.T[None]
     return products.gather(-1, row[:, None].expand(*query.shape[:3], row.shape[-1]))
 
 
