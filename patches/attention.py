@@ -23,14 +23,11 @@ from hf_posenc.patches.cache.key_layout import (
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.call_plan import CallPlan, SharedTerms, check_context_parallel, plan_of
+from hf_posenc.patches.call_plan import CallPlan, check_context_parallel, plan_of
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
-from hf_posenc.patches.rotate_qk import (
-    region_rotations,
-    rotate_regions,
-    scale,
-)
+from hf_posenc.patches.rotate_qk import rotated, scale
+from hf_posenc.patches.shared_terms import SharedTerms
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
@@ -102,7 +99,8 @@ class PatchedAttention(nn.Module):
         del q, k  # memory, where they were rotated
         keys, v, ctx = self._update(plan, ctx, keys, v, cache)
         shared = plan.shared or self._terms(plan, ctx)
-        queries = scale(queries, shared.query_factor)
+        if shared.query_factor is not None:
+            queries = scale(queries, shared.query_factor)
         return self._compute(plan, shared, ctx, queries, keys, v, host, cache)
 
     def _context(self, plan: CallPlan, hidden: Tensor) -> PositionContext:
@@ -113,15 +111,15 @@ class PatchedAttention(nn.Module):
         self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
         """Queries of every region, the different copies of the keys, and the values."""
-        if plan.prepares:
+        if plan.fixed.prepares:
             q, k = plan.scheme.prepare(q, k)
-        return rotate_regions(plan.rotations or region_rotations(plan.scheme, ctx), q, k, v)
+        return rotated(plan.scheme, q, k, v, ctx) if plan.rotate is None else plan.rotate(q, k, v)
 
     def _update(
         self, plan: CallPlan, ctx: PositionContext, keys: tuple[Tensor, ...], v: Tensor, cache: Cache | None
     ) -> tuple[tuple[Tensor, ...], Tensor, PositionContext]:
         """All keys and values in reach, the new ones added to the cache; and the context with their extra channels."""
-        extra = plan.scheme.extra_key_channels(ctx) if plan.extra_channels else None
+        extra = plan.scheme.extra_key_channels(ctx) if plan.fixed.extra_channels else None
         extra = None if extra is None else extra.to(keys[0].dtype)
         if cache is not None:
             one = len(keys) == 1 and extra is None
@@ -155,7 +153,7 @@ class PatchedAttention(nn.Module):
             return self._by_host(queries[0], keys[0], v, shared.terms, plan.mask, host, plan)
         if len(keys) != len(shared.key_copies) or len(keys) > 1:
             keys = tuple(keys[number % len(keys)] for number in shared.key_copies)
-        chosen = None if plan.shared is None else shared.compute
+        chosen = None if plan.shared is None else plan.compute
         return self._by_engine(queries, keys, v, shared.terms, ctx, plan.mask, host, cache, chosen)
 
     def _by_host(

@@ -18,7 +18,7 @@ import hf_posenc.patches
 from hf_posenc import patch_model
 from hf_posenc.patches import call_plan
 from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.call_plan import PER_LAYER, ReadsLayer
+from hf_posenc.patches.shared_terms import PER_LAYER, ReadsLayer
 
 PACKAGE = tuple(str(Path(module.__path__[0]).resolve()) for module in (hf_posenc, hf_posenc.patches))
 CONTEXT, CACHED = 64, 100
