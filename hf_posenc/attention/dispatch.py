@@ -48,7 +48,10 @@ PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
-    return next(name for name, (accepts, _) in ROUTES.items() if accepts(call))
+    for name, (accepts, _) in ROUTES.items():
+        if accepts(call):
+            return name
+    raise AssertionError("the last route accepts every call")
 
 
 def prepare(call: AttentionCall) -> Compute:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hf_posenc.attention import dispatch, merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device, flash_cuda
-from hf_posenc.attention.routes import flex, regions_cuda
+from hf_posenc.attention.routes import flex, regions_cpu, regions_cuda
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
@@ -37,7 +37,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
     for name, operator in emulated.OPERATORS.items():
         monkeypatch.setattr(flash_cuda, name, operator)
-    for module in (merge, regions_cuda.regions_cpu):
+    for module in (merge, regions_cpu):
         for name in ("flash_cpu", "by_device"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, by_device)
