@@ -116,5 +116,5 @@ class TokenRotation:
             self.spread = kind.spread(self.tables, heads, kv_heads)
         queries, copies = len(kind.different), len(kind.keys)
         together = rotate_at_once(torch.cat((q,) * queries + (k,) * copies, dim=1), kind.layout, self.spread)
-        parts = together.split((heads,) * queries + (kv_heads,) * copies, dim=1)
+        parts = together.split_with_sizes((heads,) * queries + (kv_heads,) * copies, dim=1)
         return tuple([parts[number] for number in kind.of_region]), parts[queries:], v
