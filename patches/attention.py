@@ -5,7 +5,7 @@ The six stages of one call stand together, in a little more than 200 lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -152,9 +152,8 @@ class PatchedAttention(nn.Module):
         if shared.plain:
             return self._by_host(queries[0], keys[0], v, shared.terms, plan.mask, host, plan)
         if len(keys) != len(shared.key_copies) or len(keys) > 1:
-            keys = tuple(keys[number % len(keys)] for number in shared.key_copies)
-        chosen = None if plan.shared is None else plan.compute
-        return self._by_engine(queries, keys, v, shared.terms, ctx, plan.mask, host, cache, chosen)
+            keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
+        return self._by_engine(queries, keys, v, shared.terms, ctx, plan, host, cache)
 
     def _by_host(
         self,
@@ -178,28 +177,27 @@ class PatchedAttention(nn.Module):
         v: Tensor,
         terms: Terms,
         ctx: PositionContext,
-        mask: Any,
+        plan: CallPlan,
         host: dict[str, Any],
         cache: Cache | None,
-        chosen: dict[Hashable, ComputeCall] | None = None,
     ) -> AttentionOutput:
         reread = None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        call = AttentionCall(queries, keys, v, terms, ctx, mask, self.scaling, self.live_dropout, reread)
-        if chosen is None:
-            return self._engine_for(call, host, cache)(call)
+        call = AttentionCall(queries, keys, v, terms, ctx, plan.mask, self.scaling, self.live_dropout, reread)
+        if plan.shared is None:
+            return self._engine_for(call, plan, host, cache)(call)
         kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)
-        compute = chosen.get(kind)
+        compute = plan.compute.get(kind)
         if compute is None:
-            compute = chosen[kind] = self._engine_for(call, host, cache)
+            compute = plan.compute[kind] = self._engine_for(call, plan, host, cache)
         return compute(call)
 
-    def _engine_for(self, call: AttentionCall, host: dict[str, Any], cache: Cache | None) -> ComputeCall:
+    def _engine_for(
+        self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None
+    ) -> ComputeCall:
         """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
-        scheme = self.scheme
-        name = scheme.keep("its name", scheme.extra_repr)
+        name, weights = plan.fixed.name, bool(host.get("output_attentions"))
         check_keywords(host, call.mask, call.ctx, name)
-        backend, weights = self.config._attn_implementation, bool(host.get("output_attentions"))
-        return engine_for(call, backend or "eager", name, cache, self.layer_idx, weights=weights)
+        return engine_for(call, plan.backend or "eager", name, cache, self.layer_idx, weights=weights)
 
 
 class LayerProjections:

@@ -103,36 +103,40 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     forward: ForwardContext | None = host.pop(KEYWORD, None)
     if forward is None:  # the attention module is called on its own
         ids = host.get("position_ids")
-        return make_plan(layer, query, cache, mask, host, ForwardContext(None, ids is None or in_steps_of_one(ids)))
-    past, keys = past_and_keys(cache, layer.layer_idx, query.shape[2])
+        forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
+        return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+    scheme, sizes = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
+    past, keys = sizes
     if isinstance(past, Tensor) or is_traced():
-        return make_plan(layer, query, cache, mask, host, forward)
+        return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
     key = (
-        *(layer.scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
+        *(scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
         *(id(mask), id(layer.config), layer.is_causal, torch.is_grad_enabled()),
     )
     plan = forward.plans.get(key)
     if plan is None:
-        plan = make_plan(layer, query, cache, mask, host, forward)
-        if plan.scheme is layer.scheme:  # a copy on another device goes with the layer that needed it
+        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        if plan.scheme is scheme:  # a copy on another device goes with the layer that needed it
             forward.plans[key] = plan
     return plan
 
 
 def make_plan(
     layer: PlannedLayer,
+    scheme: Scheme,
     query: Tensor,
     cache: Cache | None,
     mask: Any,
     host: dict[str, Any],
     forward: ForwardContext,
+    sizes: tuple[int | Tensor, int] | None = None,
 ) -> CallPlan:
-    """Work out a plan; the arguments are those of `plan_of`."""
-    scheme, causal = layer.scheme, layer.is_causal
+    """Work out a plan; the arguments are those of `plan_of`, the layer's scheme, and `past_and_keys` where known."""
+    causal = layer.is_causal
     fixed = scheme.keep(("fixed", causal), partial(fixed_part, scheme, causal))
     if fixed.learned:
         scheme = scheme_on(scheme, query.device)
-    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal)
+    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     backend = layer.config._attn_implementation
     by_engine = "cache" in host and paged.takes(scheme, ctx, host)
     in_reach, ctx = (mask, ctx) if by_engine else mask_in_reach(mask, ctx, cache, layer.layer_idx, forward, backend)
@@ -154,7 +158,7 @@ def mask_in_reach(
         ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
     if forward.own_mask:
         return mask_of_held(mask, cache, index, length), ctx
-    if has_gaps(cache, index) or (mask is not None and mask_is_shorter(mask, ctx)):
+    if (not ctx.contiguous and has_gaps(cache, index)) or (mask is not None and mask_is_shorter(mask, ctx)):
         return mask_of_gaps(ctx, backend), ctx
     return mask, ctx
 

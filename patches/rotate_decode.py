@@ -7,6 +7,7 @@ side by side, ``[batch, heads · queries + kv_heads · copies, 1, head_dim]``, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +33,12 @@ def decode_rotation(regions: tuple[Region, ...], shared: Rotation | None) -> Dec
     if any(r is None or r.learned or r.values or r.axes is not None or r.decay for r in rotations):
         return None
     queries = [(r, region.query_at) for r, region in zip(rotations, regions, strict=True)]
-    keys = list(dict.fromkeys((r, region.key_at) for r, region in zip(rotations, regions, strict=True)))
-    if len({(r.dims, r.layout) for r, _ in keys}) > 1:  # type: ignore[union-attr]  # there is none without one
+    keys: dict[object, Any] = {}
+    for rotation, region in zip(rotations, regions, strict=True):
+        keys.setdefault(region.copy, (rotation, region.key_at))
+    if len({(r.dims, r.layout) for r, _ in keys.values()}) > 1:
         return None
-    return DecodeRotation(queries, keys)  # type: ignore[arg-type]
+    return DecodeRotation(queries, list(keys.values()))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class DecodeRotation:
 
     def at(self, position: int, device: torch.device) -> TokenRotation:
         """The rotation of one position."""
-        return TokenRotation(self, self.tables.rows("decode", position, 1, device, self._table))
+        tables = self.tables.rows("decode", position, 1, device, self._table)
+        return TokenRotation(self, tables, tables if len(self.uses) == 1 else None)
 
     def _table(self, positions: Tensor) -> Table:
         """Tables of all uses, ``[1, uses, position, dims]``."""
@@ -78,9 +82,7 @@ class DecodeRotation:
         return torch.cat([own for own, _ in tables], dim=1), torch.cat([partner for _, partner in tables], dim=1)
 
     def spread(self, tables: Table, heads: int, kv_heads: int) -> Table:
-        """A table for each of the heads laid side by side; one for all of them where they rotate alike."""
-        if len(self.uses) == 1:
-            return tables
+        """A table for each of the heads laid side by side."""
         kind = (heads, kv_heads, tables[0].device)
         index = self.indices.get(kind)
         if index is None:
@@ -97,7 +99,7 @@ class TokenRotation:
     Attributes:
         kind: what it is of.
         tables: cosines and sines of its uses, ``[1, uses, 1, dims]``.
-        spread: the same for every head; None before the first layer.
+        spread: the same for every head, or one for all of them; None before the first layer.
     """
 
     kind: DecodeRotation
@@ -117,4 +119,5 @@ class TokenRotation:
         queries, copies = len(kind.different), len(kind.keys)
         together = rotate_at_once(torch.cat((q,) * queries + (k,) * copies, dim=1), kind.layout, self.spread)
         parts = together.split_with_sizes((heads,) * queries + (kv_heads,) * copies, dim=1)
-        return tuple([parts[number] for number in kind.of_region]), parts[queries:], v
+        by_region = parts[:queries] if queries == len(kind.of_region) else tuple([parts[n] for n in kind.of_region])
+        return by_region, parts[queries:], v

@@ -77,6 +77,7 @@ class FixedPart:
     """What the options of a scheme decide for every forward pass.
 
     Attributes:
+        name: of the scheme, for messages.
         learned: whether the scheme has parameters. Then nothing more is known than the next two.
         prepares: whether it changes queries and keys before they are rotated.
         extra_channels: whether it caches extra channels with every key.
@@ -85,6 +86,7 @@ class FixedPart:
         terms: None where they depend on positions or on a layer.
     """
 
+    name: str
     learned: bool
     prepares: bool
     extra_channels: bool
@@ -94,10 +96,10 @@ class FixedPart:
 
 def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     """What the options of a scheme decide for every forward pass of a decoder, or of an encoder."""
-    learned = holder(scheme) is not None
+    name, learned = scheme.extra_repr(), holder(scheme) is not None
     prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
     if learned or is_traced():
-        return FixedPart(learned, prepares, extra_channels)
+        return FixedPart(name, learned, prepares, extra_channels)
     ctx = PositionContext(
         query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
         hidden=PER_LAYER, carried=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
@@ -108,7 +110,7 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     if regions is not None and all(map(_is_fixed, regions)):
         rotation = decode_rotation(regions, scheme.rotation())
         terms = None if extra_channels else _observed(shared_terms, scheme, ctx)
-    return FixedPart(learned, prepares, extra_channels, rotation, terms)
+    return FixedPart(name, learned, prepares, extra_channels, rotation, terms)
 
 
 def _observed(make: Callable[..., T], *args: Any) -> T | None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -25,27 +23,20 @@ BLOCK = 256  # queries that share the unmasked middle of a band, and set the blo
 EDGE = 64  # queries that share a mask at its edges
 
 Cut = Callable[[int, Band, int, int, torch.device], Iterator[Partial]]
-_band_of = attrgetter("band")
 
 
 def can_cut(regions: Iterable[Region]) -> bool:
     """Whether the bands of all regions are of kinds that can be cut."""
-    return all(map(_has_cut, map(_band_of, regions)))
+    return None not in [cut_of(region.band) for region in regions]
 
 
 def by_distance(regions: Iterable[Region]) -> bool:
     """Whether no region depends on the first position of a sequence."""
-    return all(map(_has_distances_only, map(_band_of, regions)))
-
-
-@lru_cache(maxsize=256)
-def _has_cut(band: Band) -> bool:
-    return cut_of(band) is not None
-
-
-@lru_cache(maxsize=256)
-def _has_distances_only(band: Band) -> bool:
-    return band == Band(band.nearest, band.farthest)
+    for region in regions:
+        band = region.band
+        if band.chunk != 1 or not (band.rows_from is band.rows_until is band.keys_until is None):
+            return False
+    return True
 
 
 def cut_of(band: Band) -> Cut | None:

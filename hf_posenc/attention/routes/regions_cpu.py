@@ -39,7 +39,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these regions; they are split here, once for all layers."""
-    if call.query_length == 1 and call.key_length > 1 and not torch.is_grad_enabled():
+    if call.query_length == 1 and not torch.is_grad_enabled():
         return regions_decode.prepare(call)
     start, length, device = start_of(call), call.key_length, call.ctx.device
     cuts = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -27,9 +26,10 @@ Seen = list[tuple[int, slice]]
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
     seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
-    joined = len(seen) > 0 and all(one.stop == two.start for (_, one), (_, two) in pairwise(seen))
+    ends = [keys.stop for _, keys in seen]
+    joined = len(seen) > 0 and ends[:-1] == [keys.start for _, keys in seen[1:]]
     if joined and len(values) == 1 and values.dtype == torch.float32:
-        return partial(_by_product, seen, slice(seen[0][1].start, seen[-1][1].stop), logit_scale)
+        return partial(_by_product, seen, slice(seen[0][1].start, ends[-1]), logit_scale)
     return partial(_by_kernel, seen, logit_scale)
 
 
@@ -39,8 +39,8 @@ def visible_keys(call: AttentionCall) -> Seen:
     for number, region in enumerate(call.terms.regions):
         keys = keys_of_row(region.band, start, row)
         if keys.stop > keys.start:
-            seen.append((number, keys))
-    return sorted(seen, key=lambda one: one[1].start)
+            seen.append((keys.start, number, keys))
+    return [(number, keys) for _, number, keys in sorted(seen)]
 
 
 def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
