@@ -109,9 +109,9 @@ def _context(
     complete = forgetting is None or not forgetting.gaps
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and complete and isinstance(past, int) and keys == past + length:
-        everyone = torch.arange(keys, device=device)[None]
+        everyone = torch.arange(keys, device=device).unsqueeze(0)
         memo = forward.memos.setdefault(device, {})
-        return PositionContext(everyone[:, past:], everyone, causal, True, memo=memo, first=past)
+        return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
     if forward.moved is not None:
