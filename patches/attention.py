@@ -23,7 +23,8 @@ from hf_posenc.patches.cache.key_layout import (
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.call_plan import CallPlan, check_context_parallel, plan_of
+from hf_posenc.patches.call_plan import CallPlan, plan_of
+from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
 from hf_posenc.patches.rotate_qk import rotated, scale

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
-from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import AttentionOutput, ComputeCall
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import (
@@ -196,13 +195,3 @@ def rotation_of_layers(plan: CallPlan) -> Rotate | None:
 def of_any_layer(ctx: PositionContext) -> PositionContext:
     """Positions of a call, where what belongs to one layer cannot be used."""
     return replace(ctx, hidden=PER_LAYER, carried=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER)
-
-
-def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
-    """Refuse terms that need whole texts where a process holds parts of them.
-
-    Raises:
-        BackendCannotCarry: context parallelism is active, and the terms need more than a token's own position.
-    """
-    if context_parallel_active() and (scheme.needs_whole_text or not terms.plain or mask is not None):
-        refuse_context_parallel(scheme)
