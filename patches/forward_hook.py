@@ -52,7 +52,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     coordinates = _take_coordinates(kwargs)
     padding, unmasked = _read_mask(module, kwargs, tokens)
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
-    moved = _move_positions(module, kwargs, tokens, cache)
+    moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
     cache = prepare_cache(module, kwargs, tokens, padding, moved, module.__dict__[ATTENTIONS])
     keys = record_positions(kwargs, cache, tokens, padding, moved) if any(map(reads_keys, schemes)) else None
     contiguous = unmasked and not in_pages and moved is None and (positions is None or in_steps_of_one(positions))
@@ -146,11 +146,6 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
 
-def scheme_of_base(base: nn.Module) -> Scheme:
-    """The scheme of a patched base model, of its first layer where layers differ."""
-    return base.__dict__[ATTENTIONS][0].scheme
-
-
 def schemes_of_base(base: nn.Module) -> list[Scheme]:
     """The different schemes of a patched base model's layers: one where they share it."""
     shared = base._modules.get("posenc")
@@ -159,16 +154,17 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
     return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
 
 
-def _move_positions(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, cache: Cache | None) -> Tensor | None:
+def _move_positions(
+    scheme: Scheme, kwargs: dict[str, Any], tokens: Tensor, cache: Cache | None, *, training: bool
+) -> Tensor | None:
     """Positions as the scheme moves them, also put into the call; None where it leaves them."""
-    scheme = scheme_of_base(module)
     if not scheme.keep("moves positions", lambda: any(implements(scheme, hook) for hook in MOVE)):
         return None
     past, length = 0 if cache is None else cache.get_seq_length(), tokens.shape[1]
     positions = kwargs.get("position_ids")
     if positions is None:
         positions = torch.arange(length, device=tokens.device)[None] + past
-    moved = scheme.reposition(positions, training=module.training)
+    moved = scheme.reposition(positions, training=training)
     changes = moved is not positions or scheme.needs_whole_text
     if changes and not is_traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
