@@ -83,7 +83,7 @@ class FixedPart:
         extra_channels: whether it caches extra channels with every key.
         rotation: of decode queries, or that there is none; None where positions decide the regions, or where it is no
             single operation.
-        terms: None where they depend on positions or on a layer.
+        terms: None where they depend on positions or on a layer, or hold tensors.
     """
 
     name: str
@@ -110,6 +110,8 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     if regions is not None and all(map(_is_fixed, regions)):
         rotation = decode_rotation(regions, scheme.rotation())
         terms = None if extra_channels else _observed(shared_terms, scheme, ctx)
+    if terms is not None and _holds_tensors(terms):  # which would stay behind when the model moves
+        terms = None
     return FixedPart(name, learned, prepares, extra_channels, rotation, terms)
 
 
@@ -143,6 +145,12 @@ def _is_shared(bias: Bias) -> bool:
     if isinstance(bias, ToeplitzBias):
         return isinstance(bias.of_distance, MethodType)
     return isinstance(bias, KeyBias)
+
+
+def _holds_tensors(shared: SharedTerms) -> bool:
+    terms = shared.terms
+    tensors = shared.query_factor, terms.row_scale, terms.sink
+    return len(terms.bias) > 0 or any(tensor is not None for tensor in tensors)
 
 
 def _is_fixed(region: Region) -> bool:

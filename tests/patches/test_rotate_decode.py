@@ -105,6 +105,22 @@ def test_regions_of_one_call_are_not_kept(hold: bool) -> None:
     assert found.rotation is None
 
 
+class WithSink(Scheme):
+    """A sink's logits as a buffer, which moves with the model."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        super().__init__(scheme.geometry)
+        self.record = scheme.record  # type: ignore[misc]
+        self.register_buffer("logits", torch.zeros(HEADS))
+
+    def sink(self) -> Tensor:
+        return self.logits
+
+
+def test_tensors_are_not_kept() -> None:
+    assert fixed(WithSink(scheme_of("rope"))).terms is None
+
+
 @pytest.mark.parametrize("name", ["alibi", "logn", "t5", "fox", "deberta", "xpos", "rope+rerope+alibi"])
 def test_terms_of_one_call_are_not_kept(name: str) -> None:
     assert fixed(scheme_of(name)).terms is None
