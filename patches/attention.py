@@ -5,7 +5,7 @@ The six stages of one call stand together, in a little more than 200 lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,14 +24,12 @@ from hf_posenc.patches.cache.key_layout import (
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.call_plan import CallPlan, SharedTerms, check_context_parallel, plan_of
+from hf_posenc.patches.call_plan import CallPlan, plan_of
+from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
-from hf_posenc.patches.rotate_qk import (
-    region_rotations,
-    rotate_regions,
-    scale,
-)
+from hf_posenc.patches.rotate_qk import rotated, scale
+from hf_posenc.patches.shared_terms import SharedTerms
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
@@ -118,7 +116,8 @@ class PatchedAttention(nn.Module):
         del q, k  # memory, where they were rotated
         keys, v, ctx = self._update(plan, ctx, keys, v, cache)
         shared = plan.shared or self._terms(plan, ctx)
-        queries = scale(queries, shared.query_factor)
+        if shared.query_factor is not None:
+            queries = scale(queries, shared.query_factor)
         return self._compute(plan, shared, ctx, queries, keys, v, host, cache)
 
     def _context(self, plan: CallPlan, hidden: Tensor) -> PositionContext:
@@ -129,15 +128,15 @@ class PatchedAttention(nn.Module):
         self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
         """Queries of every region, the different copies of the keys, and the values."""
-        if plan.prepares:
+        if plan.fixed.prepares:
             q, k = plan.scheme.prepare(q, k)
-        return rotate_regions(plan.rotations or region_rotations(plan.scheme, ctx), q, k, v)
+        return rotated(plan.scheme, q, k, v, ctx) if plan.rotate is None else plan.rotate(q, k, v)
 
     def _update(
         self, plan: CallPlan, ctx: PositionContext, keys: tuple[Tensor, ...], v: Tensor, cache: Cache | None
     ) -> tuple[tuple[Tensor, ...], Tensor, PositionContext]:
         """All keys and values in reach, the new ones added to the cache; and the context with their extra channels."""
-        extra = plan.scheme.extra_key_channels(ctx) if plan.extra_channels else None
+        extra = plan.scheme.extra_key_channels(ctx) if plan.fixed.extra_channels else None
         extra = None if extra is None else extra.to(keys[0].dtype)
         if cache is not None:
             one = len(keys) == 1 and extra is None
@@ -170,9 +169,8 @@ class PatchedAttention(nn.Module):
         if shared.plain:
             return self._by_host(queries[0], keys[0], v, shared.terms, plan.mask, host, plan)
         if len(keys) != len(shared.key_copies) or len(keys) > 1:
-            keys = tuple(keys[number % len(keys)] for number in shared.key_copies)
-        chosen = None if plan.shared is None else shared.compute
-        return self._by_engine(queries, keys, v, shared.terms, ctx, plan.mask, host, cache, chosen)
+            keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
+        return self._by_engine(queries, keys, v, shared.terms, ctx, plan, host, cache)
 
     def _by_host(
         self,
@@ -196,35 +194,34 @@ class PatchedAttention(nn.Module):
         v: Tensor,
         terms: Terms,
         ctx: PositionContext,
-        mask: Any,
+        plan: CallPlan,
         host: dict[str, Any],
         cache: Cache | None,
-        chosen: dict[Hashable, ComputeCall] | None = None,
     ) -> AttentionOutput:
         softcap, own_sink = host.get("softcap"), host.get("s_aux")
         if own_sink is not None:
-            terms, chosen = with_sink(terms, own_sink), None  # every layer has its own
+            terms = with_sink(terms, own_sink)
         rotated_keys = (
             None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
         )
         call = AttentionCall(
-            queries, keys, v, terms, ctx, mask, self.score_factor, self.live_dropout, rotated_keys, softcap=softcap
+            queries, keys, v, terms, ctx, plan.mask, self.score_factor, self.live_dropout, rotated_keys, softcap=softcap
         )
-        if chosen is None:
-            return self._engine_for(call, host, cache)(call)
+        if plan.shared is None or own_sink is not None:  # every layer has its own terms, or its own sink
+            return self._engine_for(call, plan, host, cache)(call)
         kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)
-        compute = chosen.get(kind)
+        compute = plan.compute.get(kind)
         if compute is None:
-            compute = chosen[kind] = self._engine_for(call, host, cache)
+            compute = plan.compute[kind] = self._engine_for(call, plan, host, cache)
         return compute(call)
 
-    def _engine_for(self, call: AttentionCall, host: dict[str, Any], cache: Cache | None) -> ComputeCall:
+    def _engine_for(
+        self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None
+    ) -> ComputeCall:
         """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
-        scheme = self.scheme
-        name = scheme.keep("its name", scheme.extra_repr)
+        name, weights = plan.fixed.name, bool(host.get("output_attentions"))
         check_keywords(host, call.mask, call.ctx, name)
-        backend, weights = self.backend, bool(host.get("output_attentions"))
-        return engine_for(call, backend, name, cache, self.layer_idx, weights=weights)
+        return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 
 def with_sink(terms: Terms, own: Tensor) -> Terms:

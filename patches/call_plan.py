@@ -5,30 +5,27 @@ are the same in every layer with the same scheme, device and cache state. A `Cal
 `ForwardContext` of one forward pass and goes with it, so that threads share none and nothing is kept in memory.
 
 What belongs to one layer is evaluated in that layer: terms that read its hidden states, projections, extra key channels
-or index, and whatever has a gradient. Whether terms do is observed, not declared (`PerLayer`). Graphs of a compiler or
-of `torch.jit.trace` plan every layer anew: a dictionary lookup would tie them to one length. The plan, and how it is
-observed what may be shared, are one idea of more than 200 lines.
+or index, and whatever has a gradient. Whether terms do is observed, not declared (`hf_posenc.patches.shared_terms`).
+Graphs of a compiler or of `torch.jit.trace` plan every layer anew: a lookup would tie them to one length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from types import MethodType
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
-from hf_posenc.patches.cache.key_positions import reads_keys
-from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import AttentionOutput, ComputeCall
-from hf_posenc.patches.placement import holder, scheme_on
+from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import (
     KEYWORD,
     ForwardContext,
@@ -37,8 +34,10 @@ from hf_posenc.patches.positions import (
     is_causal_only,
     past_and_keys,
 )
-from hf_posenc.patches.rotate_qk import RegionRotation, key_copies, query_factor, region_rotations
-from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.patches.rotate_decode import NoRotation
+from hf_posenc.patches.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.patches.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
+from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
@@ -60,29 +59,7 @@ class PlannedLayer(Protocol):
         """The layer's own scheme, or the one its model shares."""
 
 
-@dataclass
-class SharedTerms:
-    """Terms that are the same in all layers of a plan.
-
-    Attributes:
-        terms: without the factors of whole queries.
-        query_factor: those, ``[batch or 1, heads or 1, query, 1]``; None for none.
-        key_copies: number of the key copy that each region reads.
-        plain: whether the host's own attention function can carry the terms.
-        compute: by everything else that decides the route (shapes, dtypes, dropout), how a call is computed.
-    """
-
-    terms: Terms
-    query_factor: Tensor | None
-    key_copies: tuple[int, ...]
-    plain: bool
-    compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, terms: Terms) -> SharedTerms:
-        """Terms as a scheme made them."""
-        factor, terms = query_factor(terms)
-        return cls(terms, factor, key_copies(terms.regions), terms.plain)
+Rotate = Callable[[Tensor, Tensor, Tensor], tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]]
 
 
 @dataclass
@@ -95,12 +72,12 @@ class CallPlan:
         mask: the attention mask, as the keys in reach need it; None where causality (or nothing) is all there is.
         given_mask: as the attention modules are called with it; kept so that no other mask can have its identity.
         backend: name of the attention implementation.
-        function: the host's own attention function for it, once a layer has asked for it.
         paged: whether the call is one of continuous batching that the engine computes.
-        prepares: whether the scheme changes queries and keys before they are rotated.
-        extra_channels: whether the scheme caches extra channels with every key.
-        rotations: of every region; None where they have a gradient or belong to one layer.
+        fixed: what the scheme has for every forward pass.
+        rotate: queries, keys and values to those of every region; None where the rotation has a gradient.
         shared: terms of all layers; None where every layer has its own.
+        function: the host's own attention function for the backend, once a layer has asked for it.
+        compute: by everything else that decides the route (shapes, dtypes, dropout), how the engine computes a call.
     """
 
     scheme: Scheme
@@ -109,11 +86,11 @@ class CallPlan:
     given_mask: Any
     backend: str
     paged: bool
-    prepares: bool
-    extra_channels: bool
-    rotations: tuple[RegionRotation, ...] | None = None
+    fixed: FixedPart
+    rotate: Rotate | None = None
     shared: SharedTerms | None = None
     function: Callable[..., AttentionOutput] | None = None
+    compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
 
 
 def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
@@ -129,132 +106,96 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     forward: ForwardContext | None = host.pop(KEYWORD, None)
     if forward is None:  # the attention module is called on its own
         ids = host.get("position_ids")
-        return make_plan(layer, query, cache, mask, host, ForwardContext(None, ids is None or in_steps_of_one(ids)))
-    past, keys = past_and_keys(cache, layer.layer_idx, query.shape[2])
+        forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
+        return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+    scheme, sizes = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
+    past, keys = sizes
     if isinstance(past, Tensor) or is_traced():
-        return make_plan(layer, query, cache, mask, host, forward)
+        return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
     key = (
-        *(layer.scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
+        *(scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
         *(id(mask), id(layer.config), layer.is_causal, torch.is_grad_enabled()),
     )
     plan = forward.plans.get(key)
     if plan is None:
-        plan = make_plan(layer, query, cache, mask, host, forward)
-        if plan.scheme is layer.scheme:  # a copy on another device goes with the layer that needed it
+        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        if plan.scheme is scheme:  # a copy on another device goes with the layer that needed it
             forward.plans[key] = plan
     return plan
 
 
 def make_plan(
     layer: PlannedLayer,
+    scheme: Scheme,
     query: Tensor,
     cache: Cache | None,
     mask: Any,
     host: dict[str, Any],
     forward: ForwardContext,
+    sizes: tuple[int | Tensor, int] | None = None,
 ) -> CallPlan:
-    """Work out a plan; the arguments are those of `plan_of`."""
-    scheme, index = scheme_on(layer.scheme, query.device), layer.layer_idx
+    """Work out a plan; the arguments are those of `plan_of`, the layer's scheme, and `past_and_keys` where known."""
+    causal = layer.is_causal
+    fixed = scheme.keep(("fixed", causal), partial(fixed_part, scheme, causal))
+    if fixed.learned:
+        scheme = scheme_on(scheme, query.device)
+    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     backend = layer.backend
-    ctx = context_of(query, cache, index, host.get("position_ids"), forward, causal=layer.is_causal)
-    given, length = mask, query.shape[2]
-    if backend == "sdpa" and is_causal_only(mask, cache, index, forward):
-        mask = None
-    if mask is None and ctx.causal and 1 < length < ctx.key_positions.shape[1]:
-        # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
-        ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
-    by_engine = paged.takes(scheme, ctx, host)
-    if not by_engine:
-        if forward.own_mask:
-            mask = mask_of_held(mask, cache, index, length)
-        elif has_gaps(cache, index) or mask_is_shorter(mask, ctx):
-            mask = mask_of_gaps(ctx, backend)
-    plan = CallPlan(
-        scheme, ctx, mask, given, backend,
-        paged=by_engine,
-        prepares=implements(scheme, "prepare"),
-        extra_channels=implements(scheme, "extra_key_channels"),
-    )  # fmt: skip
+    by_engine = "cache" in host and paged.takes(scheme, ctx, host)
+    in_reach, ctx = (mask, ctx) if by_engine else mask_in_reach(mask, ctx, cache, layer.layer_idx, forward, backend)
+    plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
     if not by_engine and not is_traced():
         share(plan)
     return plan
 
 
+def mask_in_reach(
+    mask: Any, ctx: PositionContext, cache: Cache | None, index: int | None, forward: ForwardContext, backend: str
+) -> tuple[Any, PositionContext]:
+    """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
+    length, keys = ctx.query_positions.shape[1], ctx.key_positions.shape[1]
+    if mask is not None and backend == "sdpa" and is_causal_only(mask, cache, index, forward):
+        mask = None
+    if mask is None and ctx.causal and 1 < length < keys:
+        # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
+        ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
+    if forward.own_mask:
+        return mask_of_held(mask, cache, index, length), ctx
+    if (not ctx.contiguous and has_gaps(cache, index)) or (mask is not None and mask_is_shorter(mask, ctx)):
+        return mask_of_gaps(ctx, backend), ctx
+    return mask, ctx
+
+
 def share(plan: CallPlan) -> None:
     """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient."""
-    scheme = plan.scheme
-    ctx = replace(plan.ctx, hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER)
-    trained = (torch.is_grad_enabled() or scheme.training) and holder(scheme) is not None
+    scheme, fixed = plan.scheme, plan.fixed
+    if fixed.learned and (torch.is_grad_enabled() or scheme.training):
+        return
     try:
-        if not trained:
-            rotations = region_rotations(scheme, ctx)
-            if all(region.rotation is None or not region.rotation.learned for region in rotations):
-                plan.rotations = rotations
-        if not trained and not plan.extra_channels:
-            plan.shared = shared_terms(scheme, ctx)
+        plan.rotate = rotation_of_layers(plan)
+        if fixed.terms is not None:
+            plan.shared = fixed.terms
+        elif not fixed.extra_channels:
+            plan.shared = shared_terms(scheme, of_any_layer(plan.ctx))
     except ReadsLayer:
         return
-    if plan.shared is not None:
+    if plan.shared is not None and context_parallel_active():
         check_context_parallel(scheme, plan.shared.terms, plan.mask)
 
 
-def shared_terms(scheme: Scheme, ctx: PositionContext) -> SharedTerms | None:
-    """Terms of all layers; None where every layer has its own. Kept with a scheme whose terms know no position."""
-    if not scheme.keep("reads positions", lambda: reads_positions(scheme)):
-        return scheme.keep("its terms", lambda: SharedTerms.of(scheme.terms(ctx)))
-    terms = scheme.terms(ctx)
-    return SharedTerms.of(terms) if terms_are_shared(terms) else None
+def rotation_of_layers(plan: CallPlan) -> Rotate | None:
+    """How all layers rotate their queries and keys; None where the rotation has a gradient."""
+    known, ctx = plan.fixed.rotation, plan.ctx
+    if isinstance(known, NoRotation):
+        return known
+    if known is not None and ctx.first is not None and ctx.query_positions.shape[1] == 1:
+        return known.at(ctx.first, ctx.device)
+    regions = region_rotations(plan.scheme, of_any_layer(ctx))
+    if any(region.rotation is not None and region.rotation.learned for region in regions):
+        return None
+    return partial(rotate_regions, regions)
 
 
-def reads_positions(scheme: Scheme) -> bool:
-    """Whether a scheme's terms may differ from call to call: by positions, or by what it has learned."""
-    others = implements(scheme, "query_scale") or implements(scheme, "terms")
-    return others or reads_keys(scheme) or holder(scheme) is not None
-
-
-def terms_are_shared(terms: Terms) -> bool:
-    """Whether terms evaluated once hold for other layers: nothing in them is computed later, from one layer's tensors.
-
-    A closure may have kept what it was made from; a method of the scheme has not.
-    """
-    return len(terms.values) == 0 and all(_is_shared(bias) for bias in terms.bias)
-
-
-def _is_shared(bias: Bias) -> bool:
-    if isinstance(bias, ToeplitzBias):
-        return isinstance(bias.of_distance, MethodType)
-    return isinstance(bias, KeyBias)
-
-
-def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
-    """Refuse terms that need whole texts where a process holds parts of them.
-
-    Raises:
-        BackendCannotCarry: context parallelism is active, and the terms need more than a token's own position.
-    """
-    if context_parallel_active() and (scheme.needs_whole_text or not terms.plain or mask is not None):
-        refuse_context_parallel(scheme)
-
-
-class ReadsLayer(Exception):
-    """Terms were evaluated for all layers, and read what belongs to one."""
-
-
-class PerLayer:
-    """Stands for a value that every layer has its own of, and raises `ReadsLayer` when it is used."""
-
-    def _raise(self, *args: Any, **kwargs: Any) -> Any:
-        raise ReadsLayer
-
-    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = __call__ = _raise
-    __int__ = __float__ = __index__ = __hash__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _raise  # type: ignore[assignment]
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _raise
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _raise
-    __neg__ = __abs__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = _raise
-
-    @classmethod
-    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise ReadsLayer
-
-
-PER_LAYER: Any = PerLayer()
+def of_any_layer(ctx: PositionContext) -> PositionContext:
+    """Positions of a call, where what belongs to one layer cannot be used."""
+    return replace(ctx, hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER)

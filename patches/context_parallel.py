@@ -7,13 +7,14 @@ else: it works with rotations and scales of a token's own position, and with no 
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import functional
 
 from hf_posenc.errors import BackendCannotCarry
 
 if TYPE_CHECKING:
+    from hf_posenc.core.terms import Terms
     from hf_posenc.schemes.base import Scheme
 
 
@@ -33,3 +34,13 @@ def refuse_context_parallel(scheme: Scheme) -> None:
         f"Scheme {scheme.extra_repr()!r} needs whole texts, and under context parallelism a process holds parts. "
         'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
     )
+
+
+def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
+    """Refuse terms that need whole texts where a process holds parts of them.
+
+    Raises:
+        BackendCannotCarry: context parallelism is active, and the terms need more than a token's own position.
+    """
+    if context_parallel_active() and (scheme.needs_whole_text or not terms.plain or mask is not None):
+        refuse_context_parallel(scheme)

@@ -1,8 +1,7 @@
 """Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
 The hook sees what attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and the cache
-while it is empty. One idea, read from top to bottom, in more than 200 lines: the stages of `prepare_forward` and the
-cache and positions they prepare.
+while it is empty. One idea in a little more than 200 lines: the stages of `prepare_forward`, in their order.
 """
 
 from __future__ import annotations
@@ -12,32 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import MaskMismatch, NeedsWholeText
-from hf_posenc.patches.attention_masks import (
-    check_mask,
-    check_rows,
-    counted_positions,
-    scores_mask,
-    spread_rows,
-)
-from hf_posenc.patches.cache.eviction import (
-    ascend,
-    check_ascending,
-    install_eviction,
-    is_fresh,
-    keep_padding,
-)
-from hf_posenc.patches.cache.key_positions import CachedPositions, count_on, reads_keys, record
-from hf_posenc.patches.cache.length_rotated import install_length_rotation
+from hf_posenc.patches.attention_masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
+from hf_posenc.patches.cache.key_positions import reads_keys
 from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
-from hf_posenc.patches.cache.preallocated import install_preallocation
-from hf_posenc.patches.cache.provenance import ENTRY, mark_cache
+from hf_posenc.patches.cache.prepare import prepare_cache, record_positions
+from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.cache.validate_fit import check_fit, check_kind
+from hf_posenc.patches.cache.validate_fit import check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
@@ -47,11 +32,12 @@ from hf_posenc.schemes.base import Scheme, implements
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
 NUMBERED_FROM = "posenc_numbered_from"  # of a base model with a table: the number it gives to its first token itself
 TOKEN_TYPES = "posenc_token_types"  # of a base model: whether its token types come from a buffer that ends
+MOVE = ("needs_whole_text", "reposition")  # hooks of schemes that change positions
 _NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
 
 
 def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Forward pre-hook of the base model: fill in ``position_ids`` from the mask and pass a `ForwardContext` down.
+    """Forward pre-hook of the base model, in stages: validate, mask, positions, cache, `ForwardContext`.
 
     Raises:
         InvalidInput: no tokens; ids, positions or mask values that cannot be; a row of padding alone; or a cache that
@@ -62,67 +48,91 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
-    mask, positions, cache = kwargs.get("attention_mask"), kwargs.get("position_ids"), kwargs.get("past_key_values")
-    by_kind = mask if isinstance(mask, dict) else None  # `generate` makes one for each kind of layer
-    if by_kind is not None:
-        mask = next((one for one in by_kind.values() if one is not None), None)
-    flattens = module.__dict__[ATTENTIONS][0].flattens_ids
-    tokens = check_tokens(module, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), flattens=flattens)
-    if tokens.ndim < getattr(kwargs.get("input_ids"), "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
-        mask = mask.flatten(0, 1)  # as the ids were
-    length = tokens.shape[1]
-    check_kind(cache)
-    check_layers(self_attention_cache(cache), length, schemes_of_base(module), module.__dict__[ATTENTIONS])
-    check_positions(positions, tokens)
-    first = module.__dict__.get(NUMBERED_FROM)
-    if positions is not None and first:
-        kwargs["position_ids"] = positions = (positions - first).clamp(min=0)
-    if module.__dict__.get(TOKEN_TYPES) and kwargs.get("token_type_ids") is None:
-        kwargs["token_type_ids"] = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
-    pages = paged_cache(kwargs)
-    if pages is None:  # else the mask is transformers' own, over the keys of all requests
-        check_mask(mask, tokens, scheme_of_base(module).geometry.heads, self_attention_cache(cache))
-    plain = pages is None
-    if pages is not None:
-        check_continuous_batch(module)
-        mark_pages(pages, vars(module)[ENTRY])
-    padding = coordinates = None
-    if positions is not None and positions.ndim == 3:
-        coordinates, positions = positions.movedim(0, -1), None
-        kwargs["position_ids"] = None
-    elif positions is not None and positions.dtype is not torch.int64:  # narrow ones wrap where they are subtracted
-        kwargs["position_ids"] = positions = positions.long()
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        kwargs["attention_mask"] = mask = spread_rows(mask, tokens.shape[0])
-        padding = mask.bool()
-        plain = not is_traced() and bool(padding.all())
-        if cache is None and not kwargs.get("use_cache") and not is_traced():  # else text may come in a later chunk
-            check_rows(padding)
-        if plain:
-            padding = None
-        elif positions is None:
-            kwargs["position_ids"] = counted_positions(padding, length, self_attention_cache(cache))
-    elif mask is not None:
-        plain = False  # a mask of the caller's own shape: nothing is known of it
-        if isinstance(mask, Tensor):
-            base: Any = module
-            kwargs["attention_mask"] = scores_mask(mask, base.dtype, base.config._attn_implementation)
-    if positions is not None:
-        kwargs["position_ids"] = positions = positions_in_range(positions, padding)
-        plain = plain and in_steps_of_one(positions)
-    moved = _moved(module, kwargs, length, tokens)
+    schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
+    by_kind = _take_masks_by_kind(kwargs)
+    tokens = _validate(module, kwargs, cache, schemes)
+    _number_from_zero(module, kwargs)
+    in_pages = _mark_pages(module, kwargs)
+    coordinates = _take_coordinates(kwargs)
+    padding, unmasked = _read_mask(module, kwargs, tokens)
+    positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
+    moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
+    cache = prepare_cache(module, kwargs, tokens, padding, moved, module.__dict__[ATTENTIONS])
+    keys = record_positions(kwargs, cache, tokens, padding, moved) if any(map(reads_keys, schemes)) else None
+    contiguous = unmasked and not in_pages and moved is None and (positions is None or in_steps_of_one(positions))
+    counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
+    mask = kwargs.get("attention_mask")
     own_mask = by_kind is None and isinstance(mask, Tensor) and mask.ndim == 4
+    here = _positions_now(kwargs, tokens, cache) if moved is None else moved
+    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask, here)
     if by_kind is not None:
         kwargs["attention_mask"] = by_kind
-    _prepare_cache(module, kwargs, tokens, padding, moved)
-    keys = _keys(module, kwargs, tokens, padding, moved)
-    contiguous = plain and moved is None
-    counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()
-    here = _positions(kwargs, tokens) if moved is None else moved
-    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask, here)
-    if first is not None:
-        kwargs["position_ids"] = here + first
+    _fill_in(module, kwargs, tokens, here)
     return (), kwargs
+
+
+def _validate(module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, schemes: list[Scheme]) -> Tensor:
+    """Check what the caller passed; token ids ``[batch, query]`` or embeddings ``[batch, query, width]``."""
+    ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
+    flattens = module.__dict__[ATTENTIONS][0].flattens_ids
+    tokens = check_tokens(module, ids, kwargs.get("inputs_embeds"), flattens=flattens)
+    if tokens.ndim < getattr(ids, "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
+        kwargs["attention_mask"] = mask = mask.flatten(0, 1)  # as the ids were
+    check_kind(kwargs.get("past_key_values"))
+    check_layers(cache, tokens.shape[1], schemes, module.__dict__[ATTENTIONS])
+    check_positions(kwargs.get("position_ids"), tokens)
+    if mask is not None and paged_cache(kwargs) is None:  # else it is transformers' own, over the keys of all requests
+        check_mask(mask, tokens, schemes[0].geometry.heads, cache)
+    return tokens
+
+
+def _mark_pages(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    """Whether the call is one of continuous batching; its cache is then marked, and the schemes are checked."""
+    pages = paged_cache(kwargs)
+    if pages is None:
+        return False
+    check_continuous_batch(module)
+    mark_pages(pages, vars(module)[ENTRY])
+    return True
+
+
+def _take_coordinates(kwargs: dict[str, Any]) -> Tensor | None:
+    """Take positions with several axes out of the call, ``[batch or 1, query, axes]``."""
+    positions = kwargs.get("position_ids")
+    if positions is None or positions.ndim != 3:
+        return None
+    kwargs["position_ids"] = None
+    return positions.movedim(0, -1)
+
+
+def _read_mask(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor) -> tuple[Tensor | None, bool]:
+    """Padding ``[batch, key]``, true at real tokens, None where nothing is padded; and whether nothing is masked."""
+    mask = kwargs.get("attention_mask")
+    if mask is None:
+        return None, True
+    if not isinstance(mask, Tensor):
+        return None, False
+    if mask.ndim != 2:  # a mask of the caller's own shape: nothing is known of it
+        base: Any = module
+        kwargs["attention_mask"] = scores_mask(mask, base.dtype, base.config._attn_implementation)
+        return None, False
+    kwargs["attention_mask"] = mask = spread_rows(mask, tokens.shape[0])
+    padding = mask.bool()
+    if is_traced():
+        return padding, False
+    if kwargs.get("past_key_values") is None and not kwargs.get("use_cache"):  # else text may come in a later chunk
+        check_rows(padding)
+    return (None, True) if bool(padding.all()) else (padding, False)
+
+
+def _read_positions(kwargs: dict[str, Any], padding: Tensor | None, length: int, cache: Cache | None) -> Tensor | None:
+    """The caller's positions, checked, in int64; without them, those of real tokens are put into a padded call."""
+    positions = kwargs.get("position_ids")
+    if positions is not None:  # narrow integers wrap where they are subtracted
+        kwargs["position_ids"] = positions = positions_in_range(positions.long(), padding)
+    elif padding is not None:
+        kwargs["position_ids"] = counted_positions(padding, length, cache)
+    return positions
 
 
 def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
@@ -144,11 +154,6 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
 
-def scheme_of_base(base: nn.Module) -> Scheme:
-    """The scheme of a patched base model, of its first layer where layers differ."""
-    return base.__dict__[ATTENTIONS][0].scheme
-
-
 def schemes_of_base(base: nn.Module) -> list[Scheme]:
     """The different schemes of a patched base model's layers: one where they share it."""
     shared = base._modules.get("posenc")
@@ -157,24 +162,51 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
     return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
 
 
-def _positions(kwargs: dict[str, Any], tokens: Tensor) -> Tensor:
-    """Positions of the new tokens, ``[batch or 1, query]``: the caller's, or counted on from the cache."""
-    given, cache = kwargs.get("position_ids"), self_attention_cache(kwargs.get("past_key_values"))
-    if given is not None:
-        return given
-    return torch.arange(tokens.shape[1], device=tokens.device)[None] + (0 if cache is None else cache.get_seq_length())
-
-
-def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tensor) -> Tensor | None:
-    """Positions as the scheme moves them, also put into the call; None where it leaves them."""
-    scheme, cache = scheme_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
-    if not implements(scheme, "needs_whole_text") and not implements(scheme, "reposition"):
+def _take_masks_by_kind(kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Masks that `generate` made for each kind of layer; one of them is left in the call in their place."""
+    mask = kwargs.get("attention_mask")
+    if not isinstance(mask, dict):
         return None
+    kwargs["attention_mask"] = next((one for one in mask.values() if one is not None), None)
+    return mask
+
+
+def _number_from_zero(module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Number the caller's positions from 0, where the model's own numbers begin elsewhere."""
+    first, positions = module.__dict__.get(NUMBERED_FROM), kwargs.get("position_ids")
+    if first and positions is not None:
+        kwargs["position_ids"] = (positions - first).clamp(min=0)
+
+
+def _fill_in(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, positions: Tensor) -> None:
+    """Give a model what it would read from buffers that end where its table does: positions and token types."""
+    first = module.__dict__.get(NUMBERED_FROM)
+    if first is not None:
+        kwargs["position_ids"] = positions + first
+    if module.__dict__.get(TOKEN_TYPES) and kwargs.get("token_type_ids") is None:
+        kwargs["token_type_ids"] = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
+
+
+def _positions_now(kwargs: dict[str, Any], tokens: Tensor, cache: Cache | None) -> Tensor:
+    """Positions of the new tokens, ``[batch or 1, query]``: the caller's, or counted on from the cache."""
+    given = kwargs.get("position_ids")
+    if given is not None:
+        return given  # type: ignore[no-any-return]
     past = 0 if cache is None else cache.get_seq_length()
+    return torch.arange(tokens.shape[1], device=tokens.device)[None] + past
+
+
+def _move_positions(
+    scheme: Scheme, kwargs: dict[str, Any], tokens: Tensor, cache: Cache | None, *, training: bool
+) -> Tensor | None:
+    """Positions as the scheme moves them, also put into the call; None where it leaves them."""
+    if not scheme.keep("moves positions", lambda: any(implements(scheme, hook) for hook in MOVE)):
+        return None
+    past, length = 0 if cache is None else cache.get_seq_length(), tokens.shape[1]
     positions = kwargs.get("position_ids")
     if positions is None:
         positions = torch.arange(length, device=tokens.device)[None] + past
-    moved = scheme.reposition(positions, training=module.training)
+    moved = scheme.reposition(positions, training=training)
     changes = moved is not positions or scheme.needs_whole_text
     if changes and not is_traced() and int(past) > 0:  # a static cache counts in a tensor
         raise NeedsWholeText(
@@ -188,26 +220,6 @@ def _moved(module: nn.Module, kwargs: dict[str, Any], length: int, tokens: Tenso
     if scheme.geometry.table is not None:  # the host reads its table by these
         _put_moved(kwargs, positions, moved, len(tokens))
     return moved
-
-
-def _keys(
-    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, padding: Tensor | None, moved: Tensor | None
-) -> CachedPositions | None:
-    """Where all keys of this forward pass stand, recorded in its cache; None without one, or where no layer asks."""
-    cache, length = self_attention_cache(kwargs.get("past_key_values")), tokens.shape[1]
-    if cache is None or length == 0 or not any(map(reads_keys, schemes_of_base(module))):
-        return None
-    positions = kwargs.get("position_ids") if moved is None else moved
-    own = positions is None
-    if positions is None:
-        keys = count_on(cache, length)
-        if keys is not None:
-            return keys
-        positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
-    keys = record(cache, positions, padding, own=own)
-    if keys.positions is not None:
-        check_ascending(cache, keys.positions, length, padding)
-    return keys
 
 
 def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: int) -> None:
@@ -226,39 +238,6 @@ def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: 
             batch, -1
         )
     kwargs["position_ids"] = moved
-
-
-def _prepare_cache(
-    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, padding: Tensor | None, moved: Tensor | None
-) -> None:
-    """Where layers need less than a growing cache keeps, or more, or faster, change those of one still empty."""
-    attentions, config = module.__dict__[ATTENTIONS], module.config
-    if not attentions[0].is_causal:
-        return
-    cache = kwargs.get("past_key_values")
-    wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
-    makes = cache is None and wanted and _makes_dynamic_cache(type(module))  # type: ignore[arg-type]  # as of `_parameters`
-    if makes and not (module.training and getattr(module, "gradient_checkpointing", False)):
-        cache = DynamicCache(config=config)
-        if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
-            cache = EncoderDecoderCache(cache, DynamicCache(config=config))
-        kwargs["past_key_values"] = cache
-    own = self_attention_cache(cache)
-    check_fit(own, len(attentions), *tokens.shape[:2])
-    mark_cache(module, cache)
-    if is_fresh(own):
-        install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
-        kept = [attention.scheme.kept_keys for attention in attentions]
-        if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
-            install_eviction(own, kept, padding)
-        install_preallocation(own, len(attentions))
-    keep_padding(own, padding)
-
-
-def _makes_dynamic_cache(cls: type[nn.Module]) -> bool:
-    """Whether a model without a cache makes itself a growing one; some with other layers have a kind of their own."""
-    forward: Any = inspect.unwrap(cls.forward)
-    return "DynamicCache" in forward.__code__.co_names
 
 
 def _parameters(cls: type[nn.Module]) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def context_of(
     forward: ForwardContext | None,
     *,
     causal: bool,
+    sizes: tuple[int | Tensor, int] | None = None,
 ) -> PositionContext:
     """Positions of one attention call. Call it before the cache takes the new keys: a static cache counts in place.
 
@@ -79,11 +80,12 @@ def context_of(
         position_ids: ``[batch or 1, query]`` if the model passed them.
         forward: from `prepare_forward`; None when the attention module is called on its own.
         causal: whether the module is a decoder's.
+        sizes: `past_and_keys` of the call, if known.
     """
     length, device = query.shape[2], query.device
     if forward is None:
         forward = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
-    past, keys = past_and_keys(cache, layer, length)
+    past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
     forgetting = layer_of(cache, layer)
     make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, forward, causal)
     if isinstance(past, Tensor) or is_traced():  # a graph that keys on a length is for this length alone
@@ -109,9 +111,9 @@ def _context(
     complete = forgetting is None or not forgetting.gaps
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and complete and isinstance(past, int) and keys == past + length:
-        everyone = torch.arange(keys, device=device)[None]
+        everyone = torch.arange(keys, device=device).unsqueeze(0)
         memo = forward.memos.setdefault((device, keys), {})
-        return PositionContext(everyone[:, past:], everyone, causal, True, memo=memo, first=past)
+        return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
     if forward.moved is not None:

@@ -147,10 +147,10 @@ def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
 
 def key_copies(regions: tuple[Region, ...]) -> tuple[int, ...]:
     """Which copy of the keys each region reads, as a number from 0 on."""
+    if len(regions) == 1:
+        return (0,)
     numbers: dict[object, int] = {}
-    for region in regions:
-        numbers.setdefault(region.copy, len(numbers))
-    return tuple(numbers[region.copy] for region in regions)
+    return tuple([numbers.setdefault(region.copy, len(numbers)) for region in regions])
 
 
 def copies_of(copies: tuple[Tensor, ...], regions: tuple[Region, ...]) -> tuple[Tensor, ...]:

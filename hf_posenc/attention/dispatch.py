@@ -13,7 +13,7 @@ from hf_posenc.attention.routes import (
     decode,
     dense_blocks,
     exported,
-    flex,
+    flex_cuda,
     key_bias,
     length_rotation,
     regions_cpu,
@@ -33,7 +33,7 @@ ROUTES = {
     "toeplitz": (toeplitz_bias.accepts, toeplitz_bias.attend),
     "regions": (regions_cpu.accepts, regions_cpu.attend),
     "native": (regions_cuda.accepts, regions_cuda.attend),
-    "flex": (flex.accepts, flex.attend_under_tensor),
+    "flex": (flex_cuda.accepts, flex_cuda.attend),
     "banded": (sliding_window.accepts, sliding_window.attend),
     "content": (content_bias.accepts, content_bias.attend),
     "row": (decode.accepts, decode.attend),
@@ -49,7 +49,10 @@ PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
-    return next(name for name, (accepts, _) in ROUTES.items() if accepts(call))
+    for name, (accepts, _) in ROUTES.items():
+        if accepts(call):
+            return name
+    raise AssertionError("the last route accepts every call")
 
 
 def prepare(call: AttentionCall) -> Compute:

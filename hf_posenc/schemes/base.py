@@ -5,7 +5,7 @@ Longer than other files, as it is one class: what its hooks take and return is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-KEPT = ("kept_tables", "kept_answers")  # attributes of a scheme that are neither copied nor saved with it
+KEPT = ("kept_answers", "kept_above")  # attributes of a scheme that are neither copied nor saved with it
 ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of
 
 
@@ -85,24 +85,40 @@ class Scheme(nn.Module):
     @property
     def tables(self) -> CosSinCache:
         """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
-        own = self.original.__dict__
-        return own["kept_tables"] if "kept_tables" in own else own.setdefault("kept_tables", CosSinCache())
+        return self.original.keep("tables", CosSinCache)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in KEPT}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("kept_answers", None)
+        for kept in (self.__dict__.get("kept_answers"), *self.__dict__.get("kept_above", ())):
+            if kept is not None:
+                kept.clear()
         super().__setattr__(name, value)
 
-    def keep(self, name: str, make: Callable[[], T]) -> T:
-        """``make()``, which depends on the options alone: computed once, and again after an attribute was assigned."""
+    def keep(self, name: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, which depends on the options alone: computed once, and again after an attribute was assigned.
+
+        An attribute of a part counts as one of its composition. Lists and dictionaries changed in place go unnoticed.
+        """
         if is_traced():  # a graph has the value itself
             return make()
-        kept = self.__dict__.setdefault("kept_answers", {})
-        if name not in kept:
-            kept[name] = make()
-        return kept[name]
+        kept = self.__dict__.get("kept_answers")
+        if kept is None:
+            kept = self._memo()
+        if name in kept:
+            return kept[name]
+        made = make()
+        kept[name] = made
+        return made
+
+    def _memo(self) -> dict[Hashable, Any]:
+        """An empty memo, of which every part of a composition knows, to clear it when an attribute is assigned."""
+        memo: dict[Hashable, Any] = self.__dict__.setdefault("kept_answers", {})
+        for part in self.schemes:
+            if part is not self:
+                part.__dict__.setdefault("kept_above", []).append(memo)
+        return memo
 
     def reset_parameters(self) -> None:
         """(Re)initialise learned parameters; called after construction on real tensors."""

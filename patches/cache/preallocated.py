@@ -24,19 +24,21 @@ class Buffer:
     def __init__(self) -> None:
         self.memory: Tensor | None = None
         self.written = 0
+        self.returned: Tensor | None = None
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
         """``held`` followed by ``new``, a view of this memory."""
-        count = 0 if held.numel() == 0 else held.shape[-2]
-        end = count + new.shape[-2]
-        if not self.ends_with(held, count) or self.memory is None or end > self.memory.shape[-2]:
+        length, memory = new.shape[-2], self.memory
+        count = self.written if held is self.returned else (0 if held.numel() == 0 else held.shape[-2])
+        end = count + length
+        if memory is None or end > memory.shape[-2] or not self.ends_with(held, count):
             capacity = CAPACITY_STEP if count else 0  # a prefill without decoding takes no more than its own
-            self.memory = new.new_empty(*new.shape[:2], end + capacity, new.shape[-1])
+            memory = new.new_empty(*new.shape[:2], end + capacity, new.shape[-1])
             if count:
-                self.memory[..., :count, :] = held
-        self.memory[..., count:end, :] = new
-        self.written = end
-        return self.memory[..., :end, :]
+                memory[..., :count, :] = held
+        memory.narrow(-2, count, length).copy_(new)
+        self.memory, self.written, self.returned = memory, end, memory.narrow(-2, 0, end)
+        return self.returned
 
     def ends_with(self, held: Tensor, count: int) -> bool:
         """Whether ``held`` is all that was ever written here, so that nobody can be reading what comes behind it."""
@@ -44,9 +46,8 @@ class Buffer:
         return (
             memory is not None
             and (torch.is_inference_mode_enabled() or not memory.is_inference())
-            and count == self.written
             and held.data_ptr() == memory.data_ptr()
-            and held.shape[:2] == memory.shape[:2]
+            and (held is self.returned or (count == self.written and held.shape[:2] == memory.shape[:2]))
         )
 
 

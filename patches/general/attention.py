@@ -2,7 +2,8 @@
 
 The forward runs as it is, with a rotation by nothing and a KV cache that takes nothing, and calls the attention
 function that its configuration names: `attend_as_patched`, registered here with transformers, which goes on with the
-new queries, keys and values. Norms, clipping, fused projections and gates are therefore the model's own, whatever they are.
+new queries, keys and values. Norms, clipping, fused projections and gates are therefore those of the model, whatever they
+are.
 """
 
 from __future__ import annotations

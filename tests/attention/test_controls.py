@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hf_posenc.attention.routes import regions_cpu
+from hf_posenc.attention.routes import band_cuts
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 
@@ -47,9 +47,9 @@ def test_detached_table() -> None:
 def test_regions_overlapping_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("two regions")
     assert problem.deviation() <= 1e-5
-    along_diagonal = regions_cpu.along_diagonal
+    along_diagonal = band_cuts.along_diagonal
     wider = lambda number, band, *rest: along_diagonal(number, Band(0, WINDOW + 1), *rest)  # noqa: E731
-    monkeypatch.setattr(regions_cpu, "along_diagonal", wider)
+    monkeypatch.setattr(band_cuts, "along_diagonal", wider)
     assert problem.deviation() > LARGE
 
 

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hf_posenc.attention import dispatch, merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device, flash_cuda
-from hf_posenc.attention.routes import flex, regions_cuda
+from hf_posenc.attention.routes import flex, flex_cuda, regions_cpu, regions_cuda
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
@@ -37,7 +37,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
     for name, operator in emulated.OPERATORS.items():
         monkeypatch.setattr(flash_cuda, name, operator)
-    for module in (merge, regions_cuda.regions_cpu):
+    for module in (merge, regions_cpu):
         for name in ("flash_cpu", "by_device"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, by_device)
@@ -275,27 +275,27 @@ class TestFlex:
 
     @pytest.fixture(autouse=True)
     def uncompiled(self) -> Iterator[None]:
-        flex._checked.cache_clear()
-        flex.FAILED.clear()
+        flex_cuda._checked.cache_clear()
+        flex_cuda.FAILED.clear()
         torch.compiler.reset()
         with torch.compiler.set_stance("force_eager"):
             yield
-        flex._checked.cache_clear()
-        flex.FAILED.clear()
+        flex_cuda._checked.cache_clear()
+        flex_cuda.FAILED.clear()
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_its_check_passes(self, dtype: torch.dtype) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*is not used")
-            assert flex.sound(dtype, 16, "cpu", False)
+            assert flex_cuda.sound(dtype, 16, "cpu", False)
 
     @pytest.mark.parametrize("lost", ["score_mod", "block_mask"])
     def test_a_kernel_that_drops_a_term_fails_its_check(self, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
         right = flex.flex.flex_attention
         monkeypatch.setattr(flex, "kernel", lambda family: lambda *a, **k: right(*a, **(k | {lost: None})))
         with pytest.warns(UserWarning, match="not used for biases: it is off by"):
-            assert not flex.sound(torch.float32, 16, "cpu", False)
-        assert not flex.sound(torch.float32, 16, "cpu", True), "known to fail, it is not traced either"
+            assert not flex_cuda.sound(torch.float32, 16, "cpu", False)
+        assert not flex_cuda.sound(torch.float32, 16, "cpu", True), "known to fail, it is not traced either"
 
     def test_a_failing_kernel_warns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(*args: object, **settings: object) -> None:
@@ -303,7 +303,7 @@ class TestFlex:
 
         monkeypatch.setattr(flex, "kernel", lambda family: failing)
         with pytest.warns(UserWarning, match="flash_attention|no triton here|failed"):
-            assert not flex.sound(torch.float32, 16, "cpu", False)
+            assert not flex_cuda.sound(torch.float32, 16, "cpu", False)
 
     def test_deviation_is_relative(self, monkeypatch: pytest.MonkeyPatch) -> None:
         right = flex.flex.flex_attention
@@ -313,7 +313,7 @@ class TestFlex:
             return out * 1.1, log_sum_exp
 
         monkeypatch.setattr(flex, "kernel", lambda family: louder)
-        assert flex.deviation(torch.float32, 16, "cpu") == pytest.approx(0.1, abs=1e-3)
+        assert flex_cuda.deviation(torch.float32, 16, "cpu") == pytest.approx(0.1, abs=1e-3)
 
     @pytest.mark.parametrize(
         ("changes", "accepted"),
@@ -330,7 +330,7 @@ class TestFlex:
     def test_which_calls_it_takes_on_cuda(self, changes: dict, accepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Tensors without storage stand for those of a device; a mask must be one of yes and no, and of all heads."""
         asked = []
-        monkeypatch.setattr(flex, "sound", lambda *kind: asked.append(kind) or True)
+        monkeypatch.setattr(flex_cuda, "sound", lambda *kind: asked.append(kind) or True)
         with FakeTensorMode():
             q, k, v = (torch.empty(2, heads, 40, 8, device="cuda") for heads in (4, 2, 2))
             positions = torch.empty(1, 40, dtype=torch.long, device="cuda")
@@ -339,16 +339,16 @@ class TestFlex:
             terms = Terms(bias=(ToeplitzBias(lambda distance: distance[None] * 0.1),))
             ctx = PositionContext(positions, positions, causal=True, contiguous=True)
             call = AttentionCall((q,), (k,), v, terms, ctx, mask, 0.3, changes.get("dropout", 0.0))
-            assert flex.accepts(call) == accepted
+            assert flex_cuda.accepts(call) == accepted
             assert asked == [(torch.float32, 8, "cuda:0", False)] * accepted
             everything = replace(call, mask=None, dropout=0.0)
-            assert not flex.accepts(replace(everything, values=torch.empty(2, 2, 40, 8))), "control: on the CPU"
+            assert not flex_cuda.accepts(replace(everything, values=torch.empty(2, 2, 40, 8))), "control: on the CPU"
 
     @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window", "regions with a bias", "scaled rows"])
     def test_mask_of_every_pair(self, kind: str) -> None:
         real = torch.tensor([[0] * 31 + [1] * 239, [1] * 270])
         problem = Problem(kind, queries=270, real=real, mask_kind="bool")
-        mixed = flex.attend_under_tensor(problem.call())
+        mixed = flex_cuda.attend(problem.call())
         off = (mixed.double() - problem.expected()).abs().masked_fill(~real.bool()[:, None, :, None], 0.0)
         assert float(off.max()) <= problem.limit
 
@@ -356,7 +356,7 @@ class TestFlex:
         real = torch.tensor([[1] * 140 + [0] * 20, [1] * 160])
         problem = Problem("toeplitz", queries=160, causal=False, real=real)
         call = replace(problem.call(), mask=real.bool()[:, None, None, :])
-        assert float((flex.attend_under_tensor(call).double() - problem.expected()).abs().max()) <= problem.limit
+        assert float((flex_cuda.attend(call).double() - problem.expected()).abs().max()) <= problem.limit
 
     def test_near_keys_keep_precision_at_large_positions(self) -> None:
         """Control: in float32 counted from the end, the bias alone would be off by 2e-3."""

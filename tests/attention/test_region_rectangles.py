@@ -10,9 +10,9 @@ from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import (
+    band_cuts,
     dense_blocks,
     length_rotation_runs,
-    regions_cpu,
     sliding_window,
 )
 from hf_posenc.core.context import PositionContext
@@ -25,11 +25,11 @@ from .formula import mix
 
 pytestmark = pytest.mark.skipif(not flash_cpu.available(), reason="this torch has no CPU flash kernel to cut for")
 
-LENGTH = 3 * regions_cpu.BLOCK + 37
+LENGTH = 3 * band_cuts.BLOCK + 37
 LIMIT = 1e-5  # of float32, as in the rest of this folder
 CUT = {
     "narrow band": (Band(None, 20), Band(20, None)),
-    "wide band": (Band(None, regions_cpu.BLOCK + 131), Band(regions_cpu.BLOCK + 131, None)),
+    "wide band": (Band(None, band_cuts.BLOCK + 131), Band(band_cuts.BLOCK + 131, None)),
     "two bands": (Band(None, 100), Band(100, 500), Band(500, None)),
     "chunks": (Band(None, 1, chunk=150), Band(1, 2, chunk=150), Band(2, None, chunk=150)),
     "first keys": (Band(None, 300), Band(300, None, keys_until=9)),
@@ -53,7 +53,7 @@ def test_every_pair_belongs_to_one_region(kind: str, start: int) -> None:
     """Of the region that holds it, and seen or hidden as causality has it, wherever the text begins."""
     for number, band in enumerate(CUT[kind]):
         count = torch.zeros(LENGTH, LENGTH, dtype=torch.long)
-        for part in regions_cpu.cut_of(band)(number, band, start, LENGTH, count.device):
+        for part in band_cuts.cut_of(band)(number, band, start, LENGTH, count.device):
             seen = torch.ones(part.rows.stop - part.rows.start, part.keys.stop - part.keys.start)
             if part.causal:
                 assert seen.shape[0] == seen.shape[1]
@@ -73,7 +73,7 @@ def test_keys_of_a_decode_query_are_one_slice(kind: str, start: int) -> None:
         for row in range(0, LENGTH, 7):
             j = torch.arange(row + 1)
             seen = torch.zeros(row + 1, dtype=torch.bool)
-            run = regions_cpu.keys_of_row(band, start, row)
+            run = band_cuts.keys_of_row(band, start, row)
             seen[run] = True
             assert run.stop - run.start == seen.sum(), "an empty run is known by its ends"
             assert torch.equal(seen, band.holds(torch.tensor(row + start), j + start)), (band, row)
@@ -81,16 +81,14 @@ def test_keys_of_a_decode_query_are_one_slice(kind: str, start: int) -> None:
 
 def test_keys_visible_to_a_whole_block_have_no_mask() -> None:
     """A mask takes a sixth of the time: it belongs to the edges alone."""
-    band, unmasked = Band(5, 2 * regions_cpu.BLOCK + 40), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
-    for part in regions_cpu.along_diagonal(0, band, 0, LENGTH, unmasked.device):
+    band, unmasked = Band(5, 2 * band_cuts.BLOCK + 40), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    for part in band_cuts.along_diagonal(0, band, 0, LENGTH, unmasked.device):
         if part.mask is None:
             unmasked[part.rows, part.keys] = True
     i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
     seen = band.holds(i, j)
-    whole = [
-        slice(start, start + regions_cpu.BLOCK) for start in range(0, LENGTH - regions_cpu.BLOCK, regions_cpu.BLOCK)
-    ]
-    by_all = [(rows, seen[rows].all(0)) for rows in whole if seen[rows].all(0).sum() >= regions_cpu.BLOCK]
+    whole = [slice(start, start + band_cuts.BLOCK) for start in range(0, LENGTH - band_cuts.BLOCK, band_cuts.BLOCK)]
+    by_all = [(rows, seen[rows].all(0)) for rows in whole if seen[rows].all(0).sum() >= band_cuts.BLOCK]
     assert by_all
     for rows, keys in by_all:
         assert torch.equal(unmasked[rows].all(0), keys)

@@ -84,10 +84,10 @@ def test_a_second_pass_gives_the_same(scheme: str) -> None:
         assert torch.equal(model(ids).logits, first)
         assert torch.equal(model(ids[:, :40], position_ids=torch.arange(40)[None] + 50).logits, shifted)
         apart = copy.deepcopy(model)
-        assert "kept_tables" not in apart.model.layers[0].self_attn.scheme.__dict__
+        assert "kept_answers" not in apart.model.layers[0].self_attn.scheme.__dict__
         assert torch.equal(apart(ids).logits, first)
     scheme_of_first = model.model.layers[0].self_attn.scheme
-    assert b"kept_tables" not in pickle.dumps(scheme_of_first)
+    assert b"kept_answers" not in pickle.dumps(scheme_of_first)
 
 
 def test_a_million_positions_in_bounded_steps() -> None:

@@ -18,7 +18,7 @@ import hf_posenc.patches
 from hf_posenc import patch_model
 from hf_posenc.patches import call_plan
 from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.call_plan import PER_LAYER, ReadsLayer
+from hf_posenc.patches.shared_terms import PER_LAYER, ReadsLayer
 
 PACKAGE = tuple(str(Path(module.__path__[0]).resolve()) for module in (hf_posenc, hf_posenc.patches))
 CONTEXT, CACHED = 64, 100
@@ -44,8 +44,9 @@ MODELS = {"llama": lambda: llama(4, 4), "llama-gqa": lambda: llama(6, 2), "gpt2"
 ROTATIONS = {"rope": {}, "yarn": {"factor": 4}}
 KEY_BIASES: dict[str, dict[str, Any]] = {"alibi": {}}
 REMAPS = {"rerope": {}, "self_extend": {"factor": 4}, "dca": {"factor": 4}}
-LIMITS = {**dict.fromkeys(ROTATIONS, 40), **dict.fromkeys(KEY_BIASES, 40), **dict.fromkeys(REMAPS, 80)}
-FIRST = {**dict.fromkeys(ROTATIONS, 90), **dict.fromkeys(KEY_BIASES, 135), **dict.fromkeys(REMAPS, 300)}  # it plans
+LIMITS = {**dict.fromkeys(ROTATIONS, 26), **dict.fromkeys(KEY_BIASES, 28), **dict.fromkeys(REMAPS, 33)}
+FIRST = {**dict.fromkeys(ROTATIONS, 42), **dict.fromkeys(KEY_BIASES, 94), **dict.fromkeys(REMAPS, 86)}  # it plans
+GOALS = {**dict.fromkeys(ROTATIONS, 40), **dict.fromkeys(KEY_BIASES, 45), **dict.fromkeys(REMAPS, 80)}  # on average
 OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
 
 
@@ -102,6 +103,7 @@ def test_calls_of_a_decoding_layer(scheme: str, model: str) -> None:
     assert len(counter.layers) == 4
     assert counter.layers[0] <= FIRST[scheme], counter.layers
     assert max(counter.layers[1:]) <= LIMITS[scheme], counter.layers
+    assert sum(counter.layers) <= 4 * GOALS[scheme], counter.layers
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -112,7 +114,7 @@ def test_calls_of_a_layer_in_prefill(scheme: str, model: str) -> None:
     found = patched(model, scheme)
     with counting(found) as counter:
         found(text(CACHED), past_key_values=DynamicCache())
-    assert max(counter.layers[1:]) <= LIMITS[scheme] * (2 if scheme in REMAPS else 1), counter.layers
+    assert max(counter.layers[1:]) <= GOALS[scheme] * (2 if scheme in REMAPS else 1), counter.layers
 
 
 @pytest.mark.parametrize("scheme", [*OPTIONS, "t5", "fox", "kerple", "deberta", "dynamic_ntk", "logn", "sinks"])

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import describe, is_patched, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NoEffect
-from hf_posenc.patches import attention, call_plan
+from hf_posenc.patches import attention, call_plan, shared_terms
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import RoPE
 
@@ -76,7 +76,7 @@ def test_a_rotation_that_nobody_applies(model: Any, scheme: str, monkeypatch: py
 
 @pytest.mark.parametrize("scheme", ["logn", "llama4_temp"])
 def test_a_temperature_that_nobody_applies(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_plan, "query_factor", unscaled)
+    monkeypatch.setattr(shared_terms, "query_factor", unscaled)
     refused(long(), scheme, "nothing moved", factor=4)
 
 

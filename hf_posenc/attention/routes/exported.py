@@ -9,12 +9,12 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.dense_blocks import mix_rows, upcast
-from hf_posenc.core.tracing import has_dynamic_length
+from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 
 def accepts(call: AttentionCall) -> bool:
     """Calls traced for any number of queries or keys."""
-    return has_dynamic_length(call.query_length, call.key_length)
+    return is_traced() and has_dynamic_length(call.query_length, call.key_length)
 
 
 def attend(call: AttentionCall) -> Tensor:

@@ -2,16 +2,13 @@
 
     score[i, j] = q_i · k_j · scaling + (c_j − c_i) + t[i − j]
 
-It is the route of structured biases on CUDA, and of all calls for users who chose it as their backend; there the mask
-comes from transformers as a `BlockMask`, and is combined with a band. Regions are calls merged by log-sum-exp.
-Learned tables and key biases get their gradients on CUDA; on the CPU flex has no backward pass. The file has more than
-200 lines because its self check runs its own route on a small example.
+All calls of users who chose it as their backend go here, and structured biases on CUDA
+(`hf_posenc.attention.routes.flex_cuda`). Regions are calls merged by log-sum-exp. Learned tables and key biases get
+their gradients on CUDA; on the CPU flex has no backward pass.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 from types import FunctionType
@@ -20,40 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
-from torch.nn.attention.flex_attention import BlockMask
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flex_block_mask
-from hf_posenc.attention.kernels.flash_cuda import ALLOWED
-from hf_posenc.attention.routes import dense_blocks
-from hf_posenc.core.context import PositionContext
-from hf_posenc.core.regions import EVERYTHING, Band, Region
-from hf_posenc.core.terms import (
-    BlockBias,
-    KeyBias,
-    Terms,
-    ToeplitzBias,
-)
+from hf_posenc.attention.routes.flex_mask import Mask, mask_of, number
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-Mask = BlockMask | Tensor | None
-
-
-def accepts(call: AttentionCall) -> bool:
-    """Biases and bands on CUDA, under a boolean mask or none."""
-    return (
-        call.values.device.type == "cuda"
-        and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
-        and unable(call) is None
-        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), is_traced())
-    )
-
-
-def attend_under_tensor(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
-    return attend(call, call.mask)
 
 
 def attend(call: AttentionCall, mask: Mask) -> Tensor:
@@ -199,11 +171,6 @@ def score_of(call: AttentionCall, region: Region) -> Score | None:
     return score
 
 
-def number(value: int, device: torch.device) -> Tensor:
-    """A whole number as a tensor without dimensions, written by the device itself."""
-    return torch.full((), value, dtype=torch.long, device=device)
-
-
 def region_positions(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
     """Positions of queries and keys of a region, ``[batch, query]`` and ``[batch, key]``, and largest distance."""
     batch = call.values.shape[0]
@@ -227,115 +194,3 @@ def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
     exact = exact.expand(call.values.shape[0], -1, -1)  # type: ignore[union-attr]
     high = exact.float()
     return high.contiguous(), (exact - high).float().contiguous()
-
-
-def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
-    """The caller's mask with a window and a band on top of it; made once per forward pass and shared by the layers."""
-    bands = tuple(b for b in (call.terms.visible, band) if b != EVERYTHING)
-    if isinstance(mask, BlockMask) and not bands:
-        return mask
-    if mask is None and not bands and not call.ctx.causal:
-        return None
-    key = ("flex mask", bands, id(mask), call.query_length, call.key_length)
-    return call.ctx.once(key, lambda: _masked(call, mask, bands))
-
-
-def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
-    size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else flex_block_mask.SIZE
-    query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
-    held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
-    by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
-    first = number(call.first_row, device)
-    if isinstance(mask, BlockMask):
-        held.append(flex_block_mask.of_block_mask(mask))
-    elif mask is not None:
-        mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
-        held.append(flex_block_mask.of_tensor(mask, size))
-    elif by_index:
-        rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
-        held.append(flex_block_mask.of_band(Band(0, None), (rows + first)[None], columns[None], size))
-    batch = call.values.shape[0]
-    here, there = query.expand(batch, -1), key.expand(batch, -1)
-    seen = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else looked_up(mask, batch))
-
-    def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        inside = q + first >= kv if by_index else q >= 0
-        for band in bands:
-            inside = inside & band.holds(here[b, q], there[b, kv])
-        return inside if seen is None else inside & seen(b, h, q, kv)
-
-    both = held[0]
-    for one in held[1:]:
-        both = both & one
-    return flex_block_mask.block_mask(both, visible, (call.query_length, call.key_length), size)
-
-
-def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """A mask ``[batch or 1, 1, query, key]`` as a function of one pair."""
-    held = mask.expand(batch, -1, -1, -1)
-
-    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return held[b, 0, q, kv]
-
-    return seen
-
-
-@torch.compiler.assume_constant_result
-def sound(dtype: torch.dtype, dim: int, device: str, tracing: bool) -> bool:
-    """Whether compiled flex attention agrees with the formula on a small example of this kind.
-
-    While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
-    """
-    kind = (dtype, dim, device)
-    if tracing:
-        return dtype in ALLOWED and kind not in FAILED
-    return dtype in ALLOWED and _checked(*kind)
-
-
-FAILED: set[tuple[torch.dtype, int, str]] = set()
-
-
-@lru_cache(maxsize=64)
-def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
-    try:
-        off = deviation(dtype, dim, device)
-        reason = None if off <= ALLOWED[dtype] else f"it is off by {off:.1e} on a small example"
-    except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
-        reason = f"{type(error).__name__}: {error}".split("\n")[0]
-    if reason is not None:
-        FAILED.add((dtype, dim, device))
-        warnings.warn(
-            f"PyTorch's flex attention for {dtype} with {dim} channels a head on {device} is not used for biases: "
-            f"{reason}. A slower way with the same result is taken.",
-            stacklevel=2,
-        )
-    return reason is None
-
-
-def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
-    """Deviation of output and gradients of a small call from the general route, relative to the largest entry."""
-    draw, length = torch.Generator().manual_seed(0), 200
-    shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
-    q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
-    learned = torch.randn(4, 41, generator=draw).to(device)
-    positions = torch.arange(length, device=device)[None]
-    falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
-    leaves = [x.requires_grad_() for x in ((q, k, v, learned) if torch.device(device).type == "cuda" else ())]
-
-    def mixed(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
-        table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
-        terms = Terms(
-            bias=(KeyBias(falling[None]), table), regions=(Region(Band(None, 70)), Region(Band(70, None))),
-        )  # fmt: skip
-        call = AttentionCall(
-            (q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5
-        )
-        out = route(call)
-        return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
-
-    with torch.set_grad_enabled(bool(leaves)):
-        ours, theirs = mixed(attend_under_tensor), mixed(dense_blocks.attend_by_blocks)
-    deviations = [
-        float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
-    ]
-    return max(math.inf if math.isnan(each) else each for each in deviations)

@@ -35,9 +35,9 @@ def accepts(call: AttentionCall) -> bool:
     """Causal prefill or decoding on the CPU, with or without a cache, with key biases and no other terms."""
     terms = call.terms
     return (
-        call.last_rows
+        len(terms.bias) > 0
+        and call.last_rows
         and call.ctx.causal
-        and len(terms.bias) > 0
         and all(isinstance(b, KeyBias) for b in terms.bias)
         and terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)

@@ -18,7 +18,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs
-from hf_posenc.attention.routes.regions_cpu import one_start
+from hf_posenc.attention.routes.sequence_start import one_start
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation
 from hf_posenc.core.tracing import is_traced

@@ -1,17 +1,8 @@
-"""Regions of query-key pairs with remapped positions: cut each into rectangles for the kernel, and merge them.
-
-    distance    near band: blocks of queries along the diagonal; far: {i − j ≥ w} is itself a causal square
-    first keys  a column for the queries that are far enough
-    chunks      the own chunk is a causal square, earlier ones are rectangles
-    rows        a causal square with a rectangle before it
-
-A decode query has one slice of keys in each region. More than 200 lines: one function for each kind of band.
-"""
+"""Regions of query-key pairs with remapped positions: cut each into rectangles for the kernel, and merge them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -21,25 +12,22 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import Partial
-from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.tracing import is_traced
-
-BLOCK = 256  # queries that share the unmasked middle of a band, and set the block size of the kernel
-EDGE = 64  # queries that share a mask at its edges
-
-Cut = Callable[[int, Band, int, int, torch.device], Iterator[Partial]]
+from hf_posenc.attention.routes import regions_decode
+from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, of_last_rows
+from hf_posenc.attention.routes.sequence_start import one_start, start_of
 
 
 def accepts(call: AttentionCall) -> bool:
     """A decoder's call on the CPU without gaps, with regions of kinds that can be split and no other terms."""
+    regions = call.terms.regions
     return (
         call.ctx.contiguous
         and call.mask is None
         and call.dropout == 0.0
         and call.ctx.causal
         and call.terms.only("regions")
-        and all(cut_of(region.band) is not None for region in call.terms.regions)
-        and (all(by_distance(region) for region in call.terms.regions) or one_start(call))
+        and can_cut(regions)
+        and (by_distance(regions) or one_start(call))
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
 
@@ -51,206 +39,18 @@ def attend(call: AttentionCall) -> Tensor:
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these regions; they are split here, once for all layers."""
-    scale = call.terms.logit_scale
-    if call.last_row and call.key_length > 1 and not torch.is_grad_enabled():
-        return partial(_decode, tuple(decode_keys(call)), scale)
+    if call.query_length == 1 and not torch.is_grad_enabled():
+        return regions_decode.prepare(call)
+    start, length, device = start_of(call), call.key_length, call.ctx.device
     cuts = [
         part
         for number, region in enumerate(call.terms.regions)
-        for part in cut_of(region.band)(number, region.band, start_of(call), call.key_length, call.ctx.device)  # type: ignore[misc]
+        for part in cut_of(region.band)(number, region.band, start, length, device)  # type: ignore[misc]
     ]
     if call.first_row > 0:
         cuts = list(of_last_rows(cuts, call.first_row))
-    return partial(_merged, cuts, scale)
+    return partial(_merged, cuts, call.terms.logit_scale)
 
 
 def _merged(cuts: list[Partial], logit_scale: float, call: AttentionCall) -> Tensor:
     return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)
-
-
-def _decode(seen: tuple[tuple[int, slice], ...], logit_scale: float, call: AttentionCall) -> Tensor:
-    query, values, scale = call.queries[0], call.values, call.scaling * logit_scale
-    out, lse = None, None
-    for number, keys in seen:
-        more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys[number][:, :, keys], values[:, :, keys],
-            causal=False, mask=None, scale=scale,
-        )  # fmt: skip
-        if out is None or lse is None:
-            out, lse = more.float(), more_lse
-        else:
-            merge.merge_into(out, lse, more, more_lse)
-    return torch.zeros_like(query) if out is None else out.to(query.dtype)
-
-
-def decode_keys(call: AttentionCall) -> Iterator[tuple[int, slice]]:
-    """Each region with a key visible to a decode query, and the slice of these keys."""
-    start = start_of(call)
-    for number, region in enumerate(call.terms.regions):
-        seen = keys_of_row(region.band, start, call.key_length - 1)
-        if seen.stop > seen.start:
-            yield number, seen
-
-
-def cut_of(band: Band) -> Cut | None:
-    """The function that splits regions of this kind; None where there is none."""
-    bounded = band.nearest is not None or band.farthest is not None
-    by_row = band.rows_from is not None or band.rows_until is not None
-    if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
-        return by_chunks
-    if band.keys_until is not None and band.farthest is None and not by_row and band.chunk == 1:
-        return first_keys
-    if by_row and not bounded and band.keys_until is None:
-        return by_rows
-    if band.chunk == 1 and not by_row and band.keys_until is None:
-        return along_diagonal if band.farthest is not None or band.nearest is None else far_square
-    return None
-
-
-def by_distance(region: Region) -> bool:
-    """Whether the region is independent of the first position of a sequence."""
-    return region.band == Band(region.band.nearest, region.band.farthest)
-
-
-def one_start(call: AttentionCall) -> bool:
-    """Whether the first position is known and the same in all rows of the batch."""
-    if is_traced():
-        return False
-    first = call.ctx.key_positions[:, 0]
-    return len(first) == 1 or bool((first == first[0]).all())
-
-
-def start_of(call: AttentionCall) -> int:
-    """Position of the first key; 0 where nothing depends on it."""
-    if all(by_distance(region) for region in call.terms.regions):
-        return 0
-    return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))
-
-
-def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """A band next to the diagonal, split into keys visible to whole blocks of queries, and edges in smaller blocks.
-
-    A mask costs a sixth of the time, and small blocks a fifth, but every masked pair is wasted computation.
-    """
-    nearest, done = max(0, band.nearest or 0), 0
-    if nearest == 0:  # all keys are visible to the first queries, and the kernel's own causality needs no mask
-        done = length if band.farthest is None else min(length, band.farthest)
-        yield Partial(number, slice(0, done), slice(0, done), causal=True)
-    edge = Edge(number, Band(nearest, band.farthest), device)
-    for first in range(done, length, BLOCK):
-        end = min(first + BLOCK, length)
-        low = 0 if band.farthest is None else max(0, end - band.farthest)
-        high = first - nearest + 1
-        if high - low >= BLOCK:
-            yield Partial(number, slice(first, end), slice(low, high))
-        else:  # too few keys are visible to all of them: one slice for each smaller block
-            low, high = 0, 0
-        for here in range(first, end, EDGE):
-            rows = slice(here, min(here + EDGE, end))
-            yield from edge.parts(rows, 0, low)
-            yield from edge.parts(rows, high, length)
-
-
-class Edge:
-    """Partials of blocks of queries under a mask; equal masks are made once.
-
-    Masked entries are the lowest float, not −∞: a query without visible keys then has weight 0 in the merge.
-    """
-
-    def __init__(self, number: int, band: Band, device: torch.device) -> None:
-        self.number, self.band, self.device = number, band, device
-        self.masks: dict[tuple[int, int, int], Tensor] = {}
-
-    def parts(self, rows: slice, low: int, high: int) -> Iterator[Partial]:
-        """At most one partial: the keys from ``low`` to ``high`` visible to any of the queries."""
-        near, far = self.band.nearest or 0, self.band.farthest
-        low = low if far is None else max(low, rows.start - far + 1)
-        high = min(high, rows.stop - near)
-        if low < high:
-            yield Partial(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
-
-    def mask(self, rows: slice, low: int, high: int) -> Tensor:
-        """0 where a key is visible; float32, as the kernel adds it."""
-        position = (rows.stop - rows.start, low - rows.start, high - rows.start)
-        if position not in self.masks:
-            i = torch.arange(rows.stop - rows.start, device=self.device)[:, None]
-            j = torch.arange(low - rows.start, high - rows.start, device=self.device)
-            hidden = ~self.band.holds(i, j)
-            self.masks[position] = torch.zeros(hidden.shape, device=self.device).masked_fill(
-                hidden, torch.finfo(torch.float32).min
-            )[None, None]
-        return self.masks[position]
-
-
-def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """All pairs from some distance on."""
-    nearest = band.nearest or 0
-    if length > nearest:
-        yield Partial(number, slice(nearest, length), slice(0, length - nearest), causal=True)
-
-
-def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """The first keys, for all queries from some distance on."""
-    nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
-    if keys <= 0 or length <= nearest:
-        return
-    full = min(nearest + keys, length)  # from here on a query is far enough from all of them
-    yield Partial(number, slice(nearest, full), slice(0, full - nearest), causal=True)
-    if full < length:
-        yield Partial(number, slice(full, length), slice(0, keys))
-
-
-def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """Chunk by chunk of the queries: the keys of the earlier chunks within the band, and its own square."""
-    chunk, nearest = band.chunk, max(0, band.nearest or 0)
-    for c in range(start // chunk, (start + length - 1) // chunk + 1):
-        rows = slice(max(0, c * chunk - start), min(length, (c + 1) * chunk - start))
-        oldest = 0 if band.farthest is None else max(0, (c - band.farthest + 1) * chunk - start)
-        before = min(rows.start, (c - max(nearest, 1) + 1) * chunk - start)
-        if oldest < before:
-            yield Partial(number, rows, slice(oldest, before))
-        if nearest == 0 and (band.farthest is None or band.farthest > 0):
-            yield Partial(number, rows, rows, causal=True)
-
-
-def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
-    """A range of queries with all keys up to them."""
-    first = max(0, (band.rows_from or 0) - start)
-    last = length if band.rows_until is None else min(length, band.rows_until - start)
-    if first >= last:
-        return
-    if first > 0:
-        yield Partial(number, slice(first, last), slice(0, first))
-    yield Partial(number, slice(first, last), slice(first, last), causal=True)
-
-
-def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
-    """Restrict the partials of a square to its queries from ``first`` on, renumbered from there."""
-    for part in cuts:
-        skipped = max(0, first - part.rows.start)
-        rows = slice(part.rows.start + skipped - first, part.rows.stop - first)
-        if rows.stop <= 0:
-            continue
-        if part.causal and skipped:
-            square = part.keys.start + skipped
-            yield Partial(part.region, rows, slice(part.keys.start, square))
-            yield Partial(part.region, rows, slice(square, part.keys.stop), causal=True)
-        else:
-            yield replace(part, rows=rows, mask=part.mask[:, :, skipped:] if isinstance(part.mask, Tensor) else None)
-
-
-def keys_of_row(band: Band, start: int, row: int) -> slice:
-    """The slice of keys visible in a region to one query, at index ``row``."""
-    low, high, position = 0, row + 1, start + row
-    if (band.rows_from is not None and position < band.rows_from) or (
-        band.rows_until is not None and position >= band.rows_until
-    ):
-        return slice(0, 0)
-    chunk = position // band.chunk
-    if band.farthest is not None:
-        low = max(low, (chunk - band.farthest + 1) * band.chunk - start)
-    if band.nearest is not None:
-        high = min(high, (chunk - band.nearest + 1) * band.chunk - start)
-    if band.keys_until is not None:
-        high = min(high, band.keys_until - start)
-    return slice(low, max(low, high))

@@ -15,7 +15,8 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.merge import Partial
-from hf_posenc.attention.routes import regions_cpu
+from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row
+from hf_posenc.attention.routes.sequence_start import one_start, start_of
 from hf_posenc.core.regions import Band
 
 
@@ -26,8 +27,8 @@ def accepts(call: AttentionCall) -> bool:
         and (call.triangle or call.last_row)
         and call.ctx.causal
         and (call.terms.only("regions") or (call.terms.only("visible") and by_window(call.terms.visible)))
-        and all(regions_cpu.cut_of(region.band) is not None for region in call.terms.regions)
-        and (all(regions_cpu.by_distance(region) for region in call.terms.regions) or regions_cpu.one_start(call))
+        and can_cut(call.terms.regions)
+        and (by_distance(call.terms.regions) or one_start(call))
         and by_device.usable(call.queries[0], call.keys[0], call.values)
     )
 
@@ -53,12 +54,12 @@ def by_window(band: Band) -> bool:
 
 def square(call: AttentionCall) -> Iterator[Partial]:
     """The partials of a prefill."""
-    start = regions_cpu.start_of(call)
+    start = start_of(call)
     for number, band in enumerate(bands_of(call)):
         if band == Band(band.nearest, band.farthest):
             yield from windowed(number, band, call.key_length)
         else:
-            cut = regions_cpu.cut_of(band)
+            cut = cut_of(band)
             yield from cut(number, band, start, call.key_length, call.ctx.device)  # type: ignore[misc]
 
 
@@ -74,8 +75,8 @@ def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
 
 def last_row(call: AttentionCall) -> Iterator[Partial]:
     """The slice of keys visible to a decode query in each region."""
-    start = regions_cpu.start_of(call)
+    start = start_of(call)
     for number, band in enumerate(bands_of(call)):
-        seen = regions_cpu.keys_of_row(band, start, call.key_length - 1)
+        seen = keys_of_row(band, start, call.key_length - 1)
         if seen.stop > seen.start:
             yield Partial(number, slice(0, 1), seen)

@@ -37,8 +37,8 @@ def accepts(call: AttentionCall) -> bool:
     """Prefill on the CPU, with or without a cache, with distance biases and no other terms."""
     terms = call.terms
     return (
-        call.last_rows
-        and len(terms.bias) > 0
+        len(terms.bias) > 0
+        and call.last_rows
         and all(isinstance(b, ToeplitzBias) for b in terms.bias)
         and terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)

@@ -66,15 +66,18 @@ def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
     """
     length = x.shape[2]
     if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: a comparison ties a graph to its length
-        return _rotated(x, rotation.layout, cos_sin)
+        return rotate_at_once(x, rotation.layout, cos_sin)
     out = torch.empty_like(x)
     for start in range(0, length, ROWS):
         rows = slice(start, start + ROWS)
-        out[:, :, rows] = _rotated(x[:, :, rows], rotation.layout, (cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]))
+        out[:, :, rows] = rotate_at_once(
+            x[:, :, rows], rotation.layout, (cos_sin[0][:, :, rows], cos_sin[1][:, :, rows])
+        )
     return out
 
 
-def _rotated(x: Tensor, layout: Layout, cos_sin: Table) -> Tensor:
+def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table) -> Tensor:
+    """Rotate all positions in one operation, as many channels as the tables have; see `rotate`."""
     own, partner = cos_sin
     dims, width = own.shape[-1], x.shape[-1]
     rest = None if dims == width else x[..., dims:]

@@ -30,8 +30,8 @@ class Span:
         """The table of some positions, a view; None if the span lacks some."""
         if first < self.first or first + count > self.end:
             return None
-        rows = slice(first - self.first, first - self.first + count)
-        return self.table[0][:, :, rows], self.table[1][:, :, rows]
+        own, partner = self.table
+        return own.narrow(2, first - self.first, count), partner.narrow(2, first - self.first, count)
 
 
 class CosSinCache:

@@ -1,0 +1,183 @@
+"""Cut bands of query-key pairs into rectangles for the kernel.
+
+    distance    near band: blocks of queries along the diagonal; far: {i − j ≥ w} is itself a causal square
+    first keys  a column for the queries that are far enough
+    chunks      the own chunk is a causal square, earlier ones are rectangles
+    rows        a causal square with a rectangle before it
+
+A decode query has one slice of keys in each band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.merge import Partial
+from hf_posenc.core.regions import Band, Region
+
+BLOCK = 256  # queries that share the unmasked middle of a band, and set the block size of the kernel
+EDGE = 64  # queries that share a mask at its edges
+
+Cut = Callable[[int, Band, int, int, torch.device], Iterator[Partial]]
+
+
+def can_cut(regions: Iterable[Region]) -> bool:
+    """Whether the bands of all regions are of kinds that can be cut."""
+    return None not in [cut_of(region.band) for region in regions]
+
+
+def by_distance(regions: Iterable[Region]) -> bool:
+    """Whether no region depends on the first position of a sequence."""
+    for region in regions:
+        band = region.band
+        if band.chunk != 1 or not (band.rows_from is band.rows_until is band.keys_until is None):
+            return False
+    return True
+
+
+def cut_of(band: Band) -> Cut | None:
+    """The function that splits regions of this kind; None where there is none."""
+    bounded = band.nearest is not None or band.farthest is not None
+    by_row = band.rows_from is not None or band.rows_until is not None
+    if band.chunk > 1 and bounded and not by_row and band.keys_until is None:
+        return by_chunks
+    if band.keys_until is not None and band.farthest is None and not by_row and band.chunk == 1:
+        return first_keys
+    if by_row and not bounded and band.keys_until is None:
+        return by_rows
+    if band.chunk == 1 and not by_row and band.keys_until is None:
+        return along_diagonal if band.farthest is not None or band.nearest is None else far_square
+    return None
+
+
+def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+    """A band next to the diagonal, split into keys visible to whole blocks of queries, and edges in smaller blocks.
+
+    A mask costs a sixth of the time, and small blocks a fifth, but every masked pair is wasted computation.
+    """
+    nearest, done = max(0, band.nearest or 0), 0
+    if nearest == 0:  # all keys are visible to the first queries, and the kernel's own causality needs no mask
+        done = length if band.farthest is None else min(length, band.farthest)
+        yield Partial(number, slice(0, done), slice(0, done), causal=True)
+    edge = Edge(number, Band(nearest, band.farthest), device)
+    for first in range(done, length, BLOCK):
+        end = min(first + BLOCK, length)
+        low = 0 if band.farthest is None else max(0, end - band.farthest)
+        high = first - nearest + 1
+        if high - low >= BLOCK:
+            yield Partial(number, slice(first, end), slice(low, high))
+        else:  # too few keys are visible to all of them: one slice for each smaller block
+            low, high = 0, 0
+        for here in range(first, end, EDGE):
+            rows = slice(here, min(here + EDGE, end))
+            yield from edge.parts(rows, 0, low)
+            yield from edge.parts(rows, high, length)
+
+
+class Edge:
+    """Partials of blocks of queries under a mask; equal masks are made once.
+
+    Masked entries are the lowest float, not −∞: a query without visible keys then has weight 0 in the merge.
+    """
+
+    def __init__(self, number: int, band: Band, device: torch.device) -> None:
+        self.number, self.band, self.device = number, band, device
+        self.masks: dict[tuple[int, int, int], Tensor] = {}
+
+    def parts(self, rows: slice, low: int, high: int) -> Iterator[Partial]:
+        """At most one partial: the keys from ``low`` to ``high`` visible to any of the queries."""
+        near, far = self.band.nearest or 0, self.band.farthest
+        low = low if far is None else max(low, rows.start - far + 1)
+        high = min(high, rows.stop - near)
+        if low < high:
+            yield Partial(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
+
+    def mask(self, rows: slice, low: int, high: int) -> Tensor:
+        """0 where a key is visible; float32, as the kernel adds it."""
+        place = (rows.stop - rows.start, low - rows.start, high - rows.start)
+        if place not in self.masks:
+            i = torch.arange(rows.stop - rows.start, device=self.device)[:, None]
+            j = torch.arange(low - rows.start, high - rows.start, device=self.device)
+            hidden = ~self.band.holds(i, j)
+            self.masks[place] = torch.zeros(hidden.shape, device=self.device).masked_fill(
+                hidden, torch.finfo(torch.float32).min
+            )[None, None]
+        return self.masks[place]
+
+
+def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+    """All pairs from some distance on."""
+    nearest = band.nearest or 0
+    if length > nearest:
+        yield Partial(number, slice(nearest, length), slice(0, length - nearest), causal=True)
+
+
+def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+    """The first keys, for all queries from some distance on."""
+    nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
+    if keys <= 0 or length <= nearest:
+        return
+    full = min(nearest + keys, length)  # from here on a query is far enough from all of them
+    yield Partial(number, slice(nearest, full), slice(0, full - nearest), causal=True)
+    if full < length:
+        yield Partial(number, slice(full, length), slice(0, keys))
+
+
+def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+    """Chunk by chunk of the queries: the keys of the earlier chunks within the band, and its own square."""
+    chunk, nearest = band.chunk, max(0, band.nearest or 0)
+    for c in range(start // chunk, (start + length - 1) // chunk + 1):
+        rows = slice(max(0, c * chunk - start), min(length, (c + 1) * chunk - start))
+        oldest = 0 if band.farthest is None else max(0, (c - band.farthest + 1) * chunk - start)
+        before = min(rows.start, (c - max(nearest, 1) + 1) * chunk - start)
+        if oldest < before:
+            yield Partial(number, rows, slice(oldest, before))
+        if nearest == 0 and (band.farthest is None or band.farthest > 0):
+            yield Partial(number, rows, rows, causal=True)
+
+
+def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+    """A range of queries with all keys up to them."""
+    first = max(0, (band.rows_from or 0) - start)
+    last = length if band.rows_until is None else min(length, band.rows_until - start)
+    if first >= last:
+        return
+    if first > 0:
+        yield Partial(number, slice(first, last), slice(0, first))
+    yield Partial(number, slice(first, last), slice(first, last), causal=True)
+
+
+def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
+    """Restrict the partials of a square to its queries from ``first`` on, renumbered from there."""
+    for part in cuts:
+        skipped = max(0, first - part.rows.start)
+        rows = slice(part.rows.start + skipped - first, part.rows.stop - first)
+        if rows.stop <= 0:
+            continue
+        if part.causal and skipped:
+            square = part.keys.start + skipped
+            yield Partial(part.region, rows, slice(part.keys.start, square))
+            yield Partial(part.region, rows, slice(square, part.keys.stop), causal=True)
+        else:
+            yield replace(part, rows=rows, mask=part.mask[:, :, skipped:] if isinstance(part.mask, Tensor) else None)
+
+
+def keys_of_row(band: Band, start: int, row: int) -> slice:
+    """The slice of keys visible in a region to one query, at index ``row``."""
+    low, high, place = 0, row + 1, start + row
+    if (band.rows_from is not None and place < band.rows_from) or (
+        band.rows_until is not None and place >= band.rows_until
+    ):
+        return slice(0, 0)
+    chunk = place // band.chunk
+    if band.farthest is not None:
+        low = max(low, (chunk - band.farthest + 1) * band.chunk - start)
+    if band.nearest is not None:
+        high = min(high, (chunk - band.nearest + 1) * band.chunk - start)
+    if band.keys_until is not None:
+        high = min(high, band.keys_until - start)
+    return slice(low, max(low, high))

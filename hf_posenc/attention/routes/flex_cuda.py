@@ -1,0 +1,99 @@
+"""Route of structured biases on CUDA: flex attention, where it agrees with the formula on a small example.
+
+Its kernels are generated for each dtype and head size, and some do not compile, or are wrong. Each kind is computed
+once on a small example, with its gradients; a kind that fails is computed by another route, with a warning.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels.flash_cuda import ALLOWED
+from hf_posenc.attention.routes import dense_blocks, flex
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
+from hf_posenc.core.tracing import is_traced
+
+
+def accepts(call: AttentionCall) -> bool:
+    """Biases and bands on CUDA, under a boolean mask or none."""
+    return (
+        call.values.device.type == "cuda"
+        and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
+        and flex.unable(call) is None
+        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), is_traced())
+    )
+
+
+def attend(call: AttentionCall) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
+    return flex.attend(call, call.mask)
+
+
+@torch.compiler.assume_constant_result
+def sound(dtype: torch.dtype, dim: int, device: str, tracing: bool) -> bool:
+    """Whether compiled flex attention agrees with the formula on a small example of this kind.
+
+    While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
+    """
+    kind = (dtype, dim, device)
+    if tracing:
+        return dtype in ALLOWED and kind not in FAILED
+    return dtype in ALLOWED and _checked(*kind)
+
+
+FAILED: set[tuple[torch.dtype, int, str]] = set()
+
+
+@lru_cache(maxsize=64)
+def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
+    try:
+        off = deviation(dtype, dim, device)
+        reason = None if off <= ALLOWED[dtype] else f"it is off by {off:.1e} on a small example"
+    except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+    if reason is not None:
+        FAILED.add((dtype, dim, device))
+        warnings.warn(
+            f"PyTorch's flex attention for {dtype} with {dim} channels a head on {device} is not used for biases: "
+            f"{reason}. A slower way with the same result is taken.",
+            stacklevel=2,
+        )
+    return reason is None
+
+
+def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
+    """Deviation of output and gradients of a small call from the general route, relative to the largest entry."""
+    draw, length = torch.Generator().manual_seed(0), 200
+    shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
+    q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
+    learned = torch.randn(4, 41, generator=draw).to(device)
+    positions = torch.arange(length, device=device)[None]
+    falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
+    leaves = [x.requires_grad_() for x in ((q, k, v, learned) if torch.device(device).type == "cuda" else ())]
+
+    def mixed(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
+        table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
+        terms = Terms(
+            bias=(KeyBias(falling[None]), table), regions=(Region(Band(None, 70)), Region(Band(70, None))),
+        )  # fmt: skip
+        call = AttentionCall(
+            (q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5
+        )
+        out = route(call)
+        return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
+
+    with torch.set_grad_enabled(bool(leaves)):
+        ours, theirs = mixed(attend), mixed(dense_blocks.attend_by_blocks)
+    gaps = [
+        float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
+    ]
+    return max(math.inf if math.isnan(gap) else gap for gap in gaps)

@@ -1,0 +1,68 @@
+"""A decode query on the CPU, with regions: the scores of all regions under one softmax.
+
+    o = Σ_j softmax_j([q_r(j) · k_j · scale]) v_j        r(j) = the region of key j, one slice of keys each
+
+The query heads that share a key head are rows of one matrix product. That needs the batch and the heads as one axis
+without a copy, and scores in float32: other calls are one kernel call a region, merged by log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import merge
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.routes.band_cuts import keys_of_row
+from hf_posenc.attention.routes.sequence_start import start_of
+
+Seen = list[tuple[int, slice]]
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
+    seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
+    ends = [keys.stop for _, keys in seen]
+    joined = len(seen) > 0 and ends[:-1] == [keys.start for _, keys in seen[1:]]
+    if joined and len(values) == 1 and values.dtype == torch.float32:
+        return partial(_by_product, seen, slice(seen[0][1].start, ends[-1]), logit_scale)
+    return partial(_by_kernel, seen, logit_scale)
+
+
+def visible_keys(call: AttentionCall) -> Seen:
+    """The number of each region with a visible key, and the slice of its keys, from the oldest to the newest."""
+    start, row, seen = start_of(call), call.key_length - 1, []
+    for number, region in enumerate(call.terms.regions):
+        keys = keys_of_row(region.band, start, row)
+        if keys.stop > keys.start:
+            seen.append((keys.start, number, keys))
+    return [(number, keys) for _, number, keys in sorted(seen)]
+
+
+def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
+    query, (_, kv_heads, _, dim) = call.queries[0], call.values.shape
+    scores = [
+        torch.bmm(call.queries[number].reshape(kv_heads, -1, dim), call.keys[number][0, :, some].mT)
+        for number, some in seen
+    ]
+    weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
+    return torch.bmm(weights, call.values[0, :, keys]).view(query.shape)
+
+
+def _by_kernel(seen: Seen, logit_scale: float, call: AttentionCall) -> Tensor:
+    query, values, scale = call.queries[0], call.values, call.scaling * logit_scale
+    out, lse = None, None
+    for number, keys in seen:
+        more, more_lse = flash_cpu.attend(
+            call.queries[number], call.keys[number][:, :, keys], values[:, :, keys],
+            causal=False, mask=None, scale=scale,
+        )  # fmt: skip
+        if out is None or lse is None:
+            out, lse = more.float(), more_lse
+        else:
+            merge.merge_into(out, lse, more, more_lse)
+    return torch.zeros_like(query) if out is None else out.to(query.dtype)

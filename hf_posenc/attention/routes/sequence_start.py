@@ -1,0 +1,22 @@
+"""The position of the first key of a call, for bands that depend on it."""
+
+from __future__ import annotations
+
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.routes.band_cuts import by_distance
+from hf_posenc.core.tracing import is_traced
+
+
+def one_start(call: AttentionCall) -> bool:
+    """Whether the first position is known and the same in all rows of the batch."""
+    if is_traced():
+        return False
+    first = call.ctx.key_positions[:, 0]
+    return len(first) == 1 or bool((first == first[0]).all())
+
+
+def start_of(call: AttentionCall) -> int:
+    """Position of the first key; 0 where nothing depends on it."""
+    if by_distance(call.terms.regions):
+        return 0
+    return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))

@@ -1,0 +1,99 @@
+"""Prepare the KV cache of a forward pass: make, check and mark it, choose its layers, and record positions in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+
+from hf_posenc.patches.cache.eviction import ascend, check_ascending, install_eviction, is_fresh, keep_padding
+from hf_posenc.patches.cache.key_positions import CachedPositions, count_on, record
+from hf_posenc.patches.cache.length_rotated import install_length_rotation
+from hf_posenc.patches.cache.preallocated import install_preallocation
+from hf_posenc.patches.cache.provenance import mark_cache
+from hf_posenc.patches.cache.self_attention import self_attention_cache
+from hf_posenc.patches.cache.validate_fit import check_fit
+
+
+def prepare_cache(
+    module: nn.Module,
+    kwargs: dict[str, Any],
+    tokens: Tensor,
+    padding: Tensor | None,
+    moved: Tensor | None,
+    attentions: Sequence[Any],
+) -> Cache | None:
+    """Make the cache of a decoder if it wants one, check and mark it; the part of it that is of self-attention.
+
+    Where layers need less than a growing cache keeps, or more, or faster, those of one still empty are replaced.
+
+    Args:
+        module: the base model.
+        kwargs: of the call, where a new cache is put.
+        tokens: ``[batch, query, …]``.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+        moved: positions as the scheme changes them; None where it does not.
+        attentions: the patched modules, in the order of the layers.
+
+    Raises:
+        InvalidInput: the cache does not fit the call, or holds keys of another scheme.
+    """
+    config: Any = module.config
+    if not attentions[0].is_causal:
+        return self_attention_cache(kwargs.get("past_key_values"))
+    cache = kwargs.get("past_key_values")
+    wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
+    makes = cache is None and wanted and makes_dynamic_cache(type(module))
+    if makes and not (module.training and getattr(module, "gradient_checkpointing", False)):
+        cache = DynamicCache(config=config)
+        if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
+            cache = EncoderDecoderCache(cache, DynamicCache(config=config))
+        kwargs["past_key_values"] = cache
+    own = self_attention_cache(cache)
+    check_fit(own, len(attentions), *tokens.shape[:2])
+    mark_cache(module, cache)
+    if is_fresh(own):
+        install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
+        kept = [attention.scheme.kept_keys for attention in attentions]
+        if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
+            install_eviction(own, kept, padding)
+        install_preallocation(own, len(attentions))
+    keep_padding(own, padding)
+    return own
+
+
+def makes_dynamic_cache(cls: type[Any]) -> bool:
+    """Whether a model without a cache makes itself a growing one; some with other layers have a kind of their own."""
+    return "DynamicCache" in inspect.unwrap(cls.forward).__code__.co_names
+
+
+def record_positions(
+    kwargs: dict[str, Any], cache: Cache | None, tokens: Tensor, padding: Tensor | None, moved: Tensor | None
+) -> CachedPositions | None:
+    """Positions of all keys of this forward pass, recorded in its cache; None without a cache.
+
+    Args:
+        kwargs: of the call.
+        cache: of self-attention.
+        tokens: ``[batch, query, …]``.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+        moved: positions as the scheme changes them; None where it does not.
+    """
+    length = tokens.shape[1]
+    if cache is None or length == 0:
+        return None
+    positions = kwargs.get("position_ids") if moved is None else moved
+    own = positions is None
+    if positions is None:
+        keys = count_on(cache, length)
+        if keys is not None:
+            return keys
+        positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
+    keys = record(cache, positions, padding, own=own)
+    if keys.positions is not None:
+        check_ascending(cache, keys.positions, length, padding)
+    return keys
