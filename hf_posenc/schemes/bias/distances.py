@@ -94,8 +94,10 @@ def of_queries(query: Tensor, table: Tensor, row: Tensor) -> Tensor:
         table: ``[rows, head_dim]``.
         row: ``[batch or 1, n, key]``.
     """
-    # As a batch: with a plain matrix torch.export compares strides of the queries with their number.
-    products = query @ table.T[None]
+    codes = table.T
+    if is_traced():  # as a batch: of a plain matrix torch.export compares the strides of the queries with their number
+        codes = codes[None]
+    products = query @ codes
     return products.gather(-1, row[:, None].expand(*query.shape[:3], row.shape[-1]))
 
 
