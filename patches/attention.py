@@ -44,6 +44,7 @@ class PatchedAttention(nn.Module):
 
     Class attributes:
         host_eager: the host's own eager attention function.
+        heeded_keywords: what the host's own forward passes to its attention function and the engine computes as well.
         flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
     """
 
@@ -52,6 +53,7 @@ class PatchedAttention(nn.Module):
     is_causal: bool
     config: PreTrainedConfig
     host_eager: ClassVar[Callable[..., tuple[Tensor, Tensor | None]]]
+    heeded_keywords: ClassVar[frozenset[str]] = frozenset()
     flattens_ids: ClassVar[bool] = False
 
     @property
@@ -220,7 +222,7 @@ class PatchedAttention(nn.Module):
     ) -> ComputeCall:
         """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
         name, weights = plan.fixed.name, bool(host.get("output_attentions"))
-        check_keywords(host, call.mask, call.ctx, name)
+        check_keywords(host, call.mask, call.ctx, name, heeded=self.heeded_keywords, window=self.window)
         return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 

@@ -24,15 +24,21 @@ HARMLESS = frozenset(
         *("labels", "shift_labels", "num_items_in_batch", "ignore_index", "skip_logits"),
         *("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
         *("max_length_q", "max_length_k"),  # said by the borders, too
-        *("sliding_window", "deterministic"),  # said by the mask, too; of flash-attn alone
-        *("softcap", "s_aux"),  # which the engine takes into account
     )
 )
 BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k")  # of texts packed into one row
 TEXT_OF_TOKEN = "seq_idx"
 
 
-def check_keywords(call: Mapping[str, Any], mask: Any, ctx: PositionContext, scheme: str) -> None:
+def check_keywords(
+    call: Mapping[str, Any],
+    mask: Any,
+    ctx: PositionContext,
+    scheme: str,
+    *,
+    heeded: frozenset[str] = frozenset(),
+    window: int | None = None,
+) -> None:
     """Refuse keywords that would change what the engine computes, and that it does not read.
 
     Args:
@@ -40,13 +46,17 @@ def check_keywords(call: Mapping[str, Any], mask: Any, ctx: PositionContext, sch
         mask: as transformers made it for the backend in use.
         ctx: of the call.
         scheme: its name.
+        heeded: keywords of the model itself that the engine takes into account.
+        window: keys that a query of the layer sees at most, which the mask says as well.
 
     Raises:
         MaskMismatch: texts are packed into one row, and nothing keeps them apart.
         UnknownKeyword: a keyword is not known to be harmless.
     """
     for name, value in call.items():
-        if value is None or name in HARMLESS or (name == "is_causal" and bool(value) == ctx.causal):
+        if value is None or name in HARMLESS or name in heeded:
+            continue
+        if (name == "is_causal" and bool(value) == ctx.causal) or (name == "sliding_window" and value == window):
             continue
         if name in BORDERS and isinstance(value, Tensor):
             check_borders(name, value, mask, ctx)

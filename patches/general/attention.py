@@ -2,8 +2,8 @@
 
 The forward runs as it is, with a rotation by nothing and a KV cache that takes nothing, and calls the attention
 function that its configuration names: `attend_as_patched`, registered here with transformers, which goes on with the
-new queries, keys and values. Norms, clipping, fused projections and gates are therefore those of the model, whatever they
-are.
+new queries, keys and values. Norms, clipping, fused projections and gates are therefore those of the model, whatever
+they are.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class InterceptedAttention(PatchedAttention):
     """Mixin of a model's own attention class: see `intercepted`."""
 
     prefix = "Patched"
+    heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
     scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
 
     @property

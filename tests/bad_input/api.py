@@ -123,6 +123,10 @@ NO_MODELS: dict[str, Any] = {
     "class": nn.Linear,
     "T5": T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)),
 }
+WHY = dict.fromkeys(NO_MODELS, "A live model is needed") | {
+    "layer": "goes through the AttentionInterface",
+    "T5": "holds several models that read tokens",
+}
 
 
 def with_config(name: str, value: Any, scheme: str = "yarn") -> Callable[[Scene], object]:
@@ -299,7 +303,7 @@ def rows() -> list[Row]:
     )
     for number, taker in enumerate(takers):
         found += [
-            Row(20, f"{name} {number}", errors.UnsupportedModel, "No adapter", lambda _, t=taker, m=model: t(m))
+            Row(20, f"{name} {number}", errors.UnsupportedModel, WHY[name], lambda _, t=taker, m=model: t(m))
             for name, model in NO_MODELS.items()
         ]
     found += [

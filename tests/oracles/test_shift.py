@@ -21,7 +21,7 @@ LENGTH = 24
 LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
 # Everything registered is in one of these two: a new scheme has to say what it is.
 RELATIVE = (
-    *("none", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
+    *("none", "host", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
     *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
     *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),

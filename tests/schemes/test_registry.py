@@ -60,7 +60,7 @@ def test_required_schemes_exist(name: str) -> None:
 def test_every_record_is_complete() -> None:
     for record in list_schemes():
         assert record.title.rstrip().endswith((".", "?")), record.name
-        assert record.paper or record.name == "none", record.name
+        assert record.paper or record.name in ("none", "host"), record.name
         assert record.cache in ("final", "copies", "raw")
         assert set(record.needs) <= set(NEEDS)
         assert (record.defined_for == "any") == (not record.needs), record.name
