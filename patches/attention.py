@@ -45,6 +45,7 @@ class PatchedAttention(nn.Module):
     Class attributes:
         host_eager: the host's own eager attention function.
         heeded_keywords: what the host's own forward passes to its attention function and the engine computes as well.
+        score_factor: name of the attribute that is the factor of q · k.
         flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
     """
 
@@ -54,6 +55,7 @@ class PatchedAttention(nn.Module):
     config: PreTrainedConfig
     host_eager: ClassVar[Callable[..., tuple[Tensor, Tensor | None]]]
     heeded_keywords: ClassVar[frozenset[str]] = frozenset()
+    score_factor: ClassVar[str] = "scaling"
     flattens_ids: ClassVar[bool] = False
 
     @property
@@ -66,11 +68,6 @@ class PatchedAttention(nn.Module):
     def backend(self) -> str:
         """Name of the attention implementation in use."""
         return self.config._attn_implementation or "eager"
-
-    @property
-    def score_factor(self) -> float:
-        """Factor of q · k, before any of the scheme."""
-        return self.scaling
 
     @property
     def window(self) -> int | None:
@@ -186,7 +183,7 @@ class PatchedAttention(nn.Module):
     ) -> AttentionOutput:
         if plan.function is None:
             plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
-        scaling = self.score_factor * terms.logit_scale
+        scaling = getattr(self, self.score_factor) * terms.logit_scale
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(
@@ -206,8 +203,9 @@ class PatchedAttention(nn.Module):
         rotated_keys = (
             None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
         )
+        scaling = getattr(self, self.score_factor)
         call = AttentionCall(
-            queries, keys, v, terms, ctx, plan.mask, self.score_factor, self.live_dropout, rotated_keys, softcap=softcap
+            queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap
         )
         if plan.shared is None or own_sink is not None:  # every layer has its own terms, or its own sink
             return self._engine_for(call, plan, host, cache)(call)
@@ -222,7 +220,8 @@ class PatchedAttention(nn.Module):
     ) -> ComputeCall:
         """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
         name, weights = plan.fixed.name, bool(host.get("output_attentions"))
-        check_keywords(host, call.mask, call.ctx, name, heeded=self.heeded_keywords, window=self.window)
+        window = self.window if "sliding_window" in host else None
+        check_keywords(host, call.mask, call.ctx, name, heeded=self.heeded_keywords, window=window)
         return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 

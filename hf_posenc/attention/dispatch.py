@@ -26,7 +26,6 @@ from hf_posenc.attention.routes import (
 Compute = Callable[[AttentionCall], Tensor]
 
 ROUTES = {
-    "capped": (lambda call: call.softcap is not None, dense_blocks.attend_by_blocks),
     "rows": (length_rotation.accepts, length_rotation.attend),
     "any length": (exported.accepts, exported.attend),
     "key bias": (key_bias.accepts, key_bias.attend),
@@ -73,7 +72,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _prepared(call: AttentionCall) -> Compute:
-    name = route(call)
+    name = route(call) if call.softcap is None else "blocks"  # which alone bounds scores
     return PREPARE[name](call) if name in PREPARE else ROUTES[name][1]
 
 

@@ -101,6 +101,7 @@ class InterceptedAttention(PatchedAttention):
     """Mixin of a model's own attention class: see `intercepted`."""
 
     prefix = "Patched"
+    score_factor = "posenc_scaling"  # as the model's own forward hands it over
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
     scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
 
@@ -134,11 +135,6 @@ class InterceptedAttention(PatchedAttention):
     @is_causal.setter
     def is_causal(self, value: bool) -> None:
         self.__dict__["is_causal"] = value
-
-    @property
-    def score_factor(self) -> float:
-        """Factor of q · k, as the model's own forward hands it over."""
-        return self.__dict__["posenc_scaling"]  # type: ignore[no-any-return]
 
     @property
     def window(self) -> int | None:
