@@ -13,7 +13,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -184,7 +183,6 @@ def intercepted(cls: type[nn.Module]) -> type[nn.Module]:
     return above(cls, InterceptedAttention)
 
 
-@cache
 def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:
     """The eager attention function that stands beside an attention class, or a subclass of it."""
     for one in cls.__mro__:
@@ -209,8 +207,12 @@ def config_of_layers(config: Any, name: str = INTERFACE) -> Any:
     return own
 
 
-@cache
+_NAMES: dict[Any, tuple[str, ...]] = {}
+
+
 def parameters_of(cls: type[nn.Module]) -> tuple[str, ...]:
-    """Names of what an attention class takes, its input first."""
-    forward: Any = own_class(cls).forward
-    return tuple(inspect.signature(inspect.unwrap(forward)).parameters)[1:]
+    """Names of what an attention class takes, its input first; a compiler warns of a cache around a function."""
+    key: Any = own_class(cls)
+    if key not in _NAMES:
+        _NAMES[key] = tuple(inspect.signature(inspect.unwrap(key.forward)).parameters)[1:]
+    return _NAMES[key]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from torch import nn
 
+_MADE: dict[Any, type[nn.Module]] = {}
 
-@cache
+
 def above(cls: type[nn.Module], mixin: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``cls`` whose methods are those of ``mixin`` first."""
     return _made(mixin, mixin, cls)
 
 
-@cache
 def below(cls: type[nn.Module], mixin: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``cls`` that calls ``mixin`` where ``cls`` calls a class that both derive from."""
     return mixin if cls in mixin.__mro__ else _made(mixin, cls, mixin)
@@ -26,9 +25,11 @@ def own_class(cls: type[nn.Module]) -> type[nn.Module]:
 
 
 def _made(mixin: type[nn.Module], *bases: type[nn.Module]) -> type[nn.Module]:
+    if bases in _MADE:
+        return _MADE[bases]
     own = next(one for one in bases if one is not mixin)
     members = {"__module__": __name__, "__reduce_ex__": _reduce, "own_class": own, "recipe": (bases[0] is mixin, mixin)}
-    return type(f"{mixin.prefix}{own.__name__}", bases, members)  # type: ignore[attr-defined]
+    return _MADE.setdefault(bases, type(f"{mixin.prefix}{own.__name__}", bases, members))  # type: ignore[attr-defined]
 
 
 def _reduce(self: Any, protocol: Any) -> Any:

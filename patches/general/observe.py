@@ -84,7 +84,8 @@ def of_all_layers(seen: Observation, found: StandIn) -> Observation:
 
 def in_all_layers(found: StandIn, names: Iterable[str]) -> dict[str, str]:
     """Names of modules of a model, in the order of its layers, and of those in its stand-in that are of their kind."""
-    start, inside = f"{found.layers}.", {}
+    start = f"{found.layers}."
+    inside: dict[int, list[str]] = {}
     for name in names:
         if name.startswith(start):
             number, _, rest = name[len(start) :].partition(".")

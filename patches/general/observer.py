@@ -97,7 +97,7 @@ def _noted(observer: Observer, name: str, module: nn.Module) -> Iterator[None]:
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     elif isinstance(module, nn.Embedding):
         module.__dict__[OBSERVER] = observer, name
-        module.__class__ = below(own_class(type(module)), ObservedTable)
+        module.__class__ = below(own_class(type(module)), ObservedTable)  # type: ignore[assignment]
     elif not any(True for _ in module.parameters()):
         handles.append(module.register_forward_hook(partial(_note_rotation, observer, name), with_kwargs=True))
     try:
@@ -147,7 +147,8 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
     forward = type(module).forward
-    observer.handed = handed = []
+    handed: list[Handed] = []
+    observer.handed = handed
     forward(module, **call)
     observer.silent = True
     try:
@@ -170,7 +171,7 @@ def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
     vocabulary = model.get_input_embeddings().num_embeddings
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(min(3, vocabulary - 1), vocabulary, positions.shape, generator=draw).to(positions.device)
-    given = {"input_ids": ids}
+    given: dict[str, Any] = {"input_ids": ids}
     if takes_positions(model):
         given["position_ids"] = positions
     if "use_cache" in inspect.signature(type(model).forward).parameters:

@@ -89,8 +89,8 @@ def one(name: str) -> list[Family]:
     kinds: list[Kind] = [kind for kind, classes in CLASSES.items() if name in classes]
     if kinds:
         return [family(name, kind) for kind in kinds]
-    with Checkpoint.open(name) as checkpoint:
-        config, cls = checkpoint.hf_config(), checkpoint.model_class()
+    checkpoint = Checkpoint.open(name)
+    config, cls = checkpoint.hf_config(), checkpoint.model_class()
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
         model = cls(config)
     masked = cls.__name__ in CLASSES["masked"].values()
