@@ -18,6 +18,7 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patching.state import base_model_of
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ def attention_projections(model: nn.Module) -> list[str]:
 
 def _attentions(model: nn.Module) -> Any:
     base, adapter = base_model_of(model)
-    known = (*adapter.attention, *adapter.attention.values())
-    return (module for module in base.modules() if type(module) in known)
+    return base.__dict__.get(ATTENTIONS) or adapter.attentions(base)
 
 
 def _is_linear(part: nn.Module) -> bool:

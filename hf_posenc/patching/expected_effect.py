@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.schemes.base import Scheme, implements, overrides
 
 
-def differs_from_host(scheme: Scheme, positions: Tensor) -> bool:
-    """Whether the scheme's values at these positions differ from those of the unpatched model."""
-    geometry = scheme.geometry
+def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> bool:
+    """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry."""
     biased = any(overrides(part, "bias") and not part.silent_at_first for part in scheme.schemes)
     if (
         biased

@@ -64,7 +64,7 @@ class EffectProbe:
     """
 
     def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry, layers: Sequence[int] = (0,)) -> None:
-        self.adapter, self.base = adapter, base
+        self.adapter, self.base, self.geometry = adapter, base, geometry
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)
@@ -107,7 +107,7 @@ class EffectProbe:
     def verdict_of(self, layer: int) -> Proof:
         """The verdict on one layer. Raises as `verdict` does."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
-        must_move = differs_from_host(scheme, self.positions)
+        must_move = differs_from_host(scheme, self.positions, self.geometry.of_layer(layer))
         change, moves = 0.0, False
         for sharper, before, nudged in zip(SHARPENING, self.before[layer], self.nudged[layer], strict=True):
             moved = relative_change(self.run(layer, sharper, self.positions), before)

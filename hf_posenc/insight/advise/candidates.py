@@ -53,7 +53,7 @@ class Trial:
         finally:
             unpatch_model(self.skeleton)
         geometry = scheme.geometry
-        if geometry.rotary is not None and not differs_from_host(scheme, spread(geometry)):
+        if geometry.rotary is not None and not differs_from_host(scheme, spread(geometry), geometry):
             raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
         factor, least = shown.factor, geometry.target_length / geometry.trained_length
         return Recommendation(

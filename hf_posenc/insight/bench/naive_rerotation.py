@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
-from hf_posenc.patches.attention import AttentionOutput, LayerProjections, PatchedAttention
+from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.cache.self_attention import self_attention_cache
+from hf_posenc.patches.call_plan import plan_of
 from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.positions import KEYWORD, context_of
 from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -31,17 +31,15 @@ class Rerotating(PatchedAttention):
     ) -> AttentionOutput:
         """See `PatchedAttention.attend`."""
         scheme, cache = self.scheme, self_attention_cache(cache)
-        ctx = context_of(
-            q, cache, self.layer_idx, host.get("position_ids"), host.pop(KEYWORD, None), causal=self.is_causal
-        )
-        ctx = replace(ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+        plan = replace(plan_of(self, q, cache, mask, host), shared=None)
+        ctx = self._context(plan, hidden)
         q, k = scheme.prepare(q, k)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
         queries, _, _ = rotated(scheme, q, q[:, :0], q[:, :0], ctx)
         _, keys, v = rotated(scheme, k[:, :0], k, v, at_keys(ctx))
         queries, terms = scaled(queries, scheme.terms(ctx))
-        return self._by_engine(queries, copies_of(keys, terms.regions), v, terms, ctx, mask, host, None)
+        return self._by_engine(queries, copies_of(keys, terms.regions), v, terms, ctx, plan, host, None)
 
 
 def at_keys(ctx: PositionContext) -> PositionContext:

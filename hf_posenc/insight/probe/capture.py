@@ -20,6 +20,9 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.call_plan import CallPlan
+from hf_posenc.patches.forward_hook import ATTENTIONS
+from hf_posenc.patches.general.attention import eager_of
 from hf_posenc.patching.state import base_model_of
 
 CallCallback = Callable[[int, AttentionCall], None]
@@ -47,14 +50,12 @@ def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]
         UnsupportedModel: no adapter knows the model.
     """
     attentions = attentions_of(model)
-    kinds: dict[Any, Any] = dict(base_model_of(model)[1].attention)
     try:
         for layer, attention in enumerate(attentions):
             if isinstance(attention, PatchedAttention):
                 capture_patched(attention, layer, on_call)
             else:
-                eager = kinds[type(attention)].host_eager
-                capture_unpatched(attention, Capture(layer, on_call, attention.config, eager))
+                capture_unpatched(attention, Capture(layer, on_call, attention.config, eager_of(type(attention))))
         yield
     finally:
         for attention in attentions:
@@ -64,8 +65,7 @@ def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]
 def attentions_of(model: nn.Module) -> list[Any]:
     """Return the self-attention modules of a model, patched or not, in layer order."""
     base, adapter = base_model_of(model)
-    kinds = (*adapter.attention, *adapter.attention.values())
-    return [m for m in base.modules() if type(m) in kinds and not getattr(m, "is_cross_attention", False)]
+    return list(base.__dict__.get(ATTENTIONS) or adapter.attentions(base))
 
 
 def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
@@ -73,7 +73,8 @@ def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
     by_host, by_engine = attention._by_host, attention._by_engine
 
     def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, *rest: Any) -> Any:
-        on_call(layer, plain_call(q, k, v, mask, attention.scaling, attention.is_causal, terms))
+        factor = getattr(attention, attention.score_factor)
+        on_call(layer, plain_call(q, k, v, mask, factor, attention.is_causal, terms))
         return by_host(q, k, v, terms, mask, *rest)
 
     def to_engine(
@@ -82,13 +83,14 @@ def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
         v: Tensor,
         terms: Terms,
         ctx: PositionContext,
-        mask: Any,
+        plan: CallPlan,
         *rest: Any,
     ) -> Any:
         seen = ctx.key_positions.shape[1]
         keys = tuple(one[:, :, :seen] for one in k)
-        on_call(layer, AttentionCall(q, keys, v[:, :, :seen], terms, ctx, tensor_or_none(mask), attention.scaling))
-        return by_engine(q, k, v, terms, ctx, mask, *rest)
+        mask, factor = tensor_or_none(plan.mask), getattr(attention, attention.score_factor)
+        on_call(layer, AttentionCall(q, keys, v[:, :, :seen], terms, ctx, mask, factor))
+        return by_engine(q, k, v, terms, ctx, plan, *rest)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
 

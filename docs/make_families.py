@@ -1,0 +1,80 @@
+"""Write docs/families.md: the decoder and encoder families of the installed transformers that can be patched.
+
+    python docs/make_families.py [FILE]
+
+FILE is what ``hf-posenc families --json`` wrote; without it the survey is made now, which takes some minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+PAGE = Path(__file__).parent / "families.md"
+KINDS = {"causal": "Decoders", "masked": "Encoders"}
+HEAD = """# Families of models
+
+Which families of transformers {version} can be patched, as `hf-posenc families` measures it: each is built from the
+default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells it
+the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
+`hf-posenc families --model M` does the same with a checkpoint of yours. Llama, GPT-2 and BERT have adapters of their
+own.
+
+Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
+state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}. A family
+inside a multimodal wrapper (Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a
+class makes no model that runs; a checkpoint of the family may well be patched. `schemes` is the number of schemes
+that are defined on it without another one.
+
+This page is written by `python docs/make_families.py`.
+"""
+
+
+def measured() -> list[dict[str, Any]]:
+    """The survey, made now."""
+    from hf_posenc.insight.families.survey import survey
+
+    return [asdict(family) for family in survey()]
+
+
+def page(families: list[dict[str, Any]]) -> str:
+    """The page in Markdown."""
+    by_kind = {kind: [one for one in families if one["kind"] == kind] for kind in KINDS}
+    patched = {
+        kind: [one["verdict"] for one in found if one["verdict"] in ("exact", "attention layers")]
+        for kind, found in by_kind.items()
+    }
+    text = HEAD.format(
+        version=transformers.__version__,
+        causal=len(by_kind["causal"]),
+        masked=len(by_kind["masked"]),
+        exact=patched["causal"].count("exact"),
+        partly=patched["causal"].count("attention layers"),
+        encoders=len(patched["masked"]),
+    )
+    for kind, title in KINDS.items():
+        text += f"\n## {title} that can be patched\n\n| family | schemes | positions |\n|---|---|---|\n"
+        for one in by_kind[kind]:
+            if one["verdict"] in ("exact", "attention layers"):
+                part = " (attention layers)" if one["verdict"] == "attention layers" else ""
+                text += f"| {one['model_type']}{part} | {one['schemes']} | {one['detail']} |\n"
+        text += f"\n## {title} that cannot, or were not built\n\n| family | | why |\n|---|---|---|\n"
+        for one in by_kind[kind]:
+            if one["verdict"] in ("refused", "not built"):
+                text += f"| {one['model_type']} | {one['verdict']} | {one['detail'].replace('|', '/')} |\n"
+    return text
+
+
+def main() -> None:
+    """Write the page."""
+    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")) if len(sys.argv) > 1 else measured()
+    PAGE.write_text(page(given), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
