@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
+from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
 
 from hf_posenc.core.geometry import Geometry, LayerKind
 from hf_posenc.errors import PosEncError, UnsupportedModel
@@ -56,13 +59,13 @@ class GeneralAdapter(Adapter):
     @property
     def observation(self) -> Observation:
         """What was observed of the model, now or when one of its class and configuration was first met."""
-        kept = self.base.__dict__.get(OBSERVATION)
-        if kept is not None:
-            return kept  # type: ignore[no-any-return]
-        entries = {name: value for name, value in self.base.config.to_dict().items() if name not in OF_THE_PATCH}
-        key = type(self.base), json.dumps(entries, sort_keys=True, default=str)
+        return self.base.__dict__.get(OBSERVATION) or self.observation_of(self.base.config)
+
+    def observation_of(self, config: PreTrainedConfig) -> Observation:
+        """What is observed of a model of the same class with this configuration."""
+        key = type(self.base), entries_of(config)
         if key not in _KNOWN:
-            _KNOWN[key] = observed(type(self.base), self.base.config)
+            _KNOWN[key] = observed(type(self.base), config)
         return _KNOWN[key]
 
     def trained_length(self, config: PreTrainedConfig) -> int:
@@ -73,12 +76,18 @@ class GeneralAdapter(Adapter):
             )
         return min([super().trained_length(config), *self._table_lengths()])
 
+    def scaled_already(self, config: PreTrainedConfig) -> str | None:
+        parameters = getattr(config, "rope_parameters", None) or {}
+        nested = [one for one in parameters.values() if isinstance(one, dict)] or [parameters]
+        return next((one["rope_type"] for one in nested if one.get("rope_type", "default") != "default"), None)
+
     def _table_lengths(self) -> list[int]:
         tables = self.observation.tables.items()
         return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]
 
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
-        seen = self.observation
+        same = config is self.base.config or entries_of(config) == entries_of(self.base.config)
+        seen = self.observation if same else self.observation_of(config)
         kinds = tuple(
             LayerKind(one.shape.heads, one.shape.kv_heads, one.shape.head_dim, one.rotary, one.window)
             for one in seen.attentions
@@ -151,6 +160,30 @@ class GeneralAdapter(Adapter):
         return base.get_submodule(".".join(parts[: end + 1]))
 
 
+def adapter_of_configuration(config: PreTrainedConfig) -> GeneralAdapter | None:
+    """The general adapter for models of a configuration, of which there need not be one; None where it has no class.
+
+    Raises:
+        UnsupportedModel: a model of its class has no attention that can be intercepted.
+    """
+    classes = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING)
+    cls = next((mapping[type(config)] for mapping in classes if type(config) in mapping), None)
+    if cls is None:
+        return None
+    adapter = GeneralAdapter()
+    with torch.device("cpu"), init_empty_weights(include_buffers=False):
+        model = cls(copy.deepcopy(config))
+    if adapter.base_model(model) is None:
+        raise unsupported(model)
+    return adapter
+
+
+def entries_of(config: PreTrainedConfig) -> str:
+    """All entries of a configuration but those that a patch changes, as text."""
+    entries = {name: value for name, value in config.to_dict().items() if name not in OF_THE_PATCH}
+    return json.dumps(entries, sort_keys=True, default=str)
+
+
 def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
     """What is observed of a base model of a class and configuration.
 
@@ -176,7 +209,10 @@ def reads_tokens(module: nn.Module) -> bool:
         embedding = module.get_input_embeddings()
     except (AttributeError, NotImplementedError):
         return False
-    return isinstance(embedding, nn.Embedding) and any(map(goes_through_interface, module.modules()))
+    if not isinstance(embedding, nn.Module):
+        return False
+    embeds = any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
+    return embeds and any(map(goes_through_interface, module.modules()))
 
 
 def _holds(one: nn.Module, other: nn.Module) -> bool:

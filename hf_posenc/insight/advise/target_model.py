@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.general.adapter import adapter_of_configuration
 from hf_posenc.patches.registry import adapter_class, adapter_names
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
@@ -60,8 +61,9 @@ class TargetModel:
                 delattr(config, name)
         if block is not None:
             config.max_position_embeddings = block.host_length
-        adapter = adapter_class(config.model_type)
-        return cls(named, config, adapter() if adapter else None, block, *_lengths(config, adapter, block))
+        own = adapter_class(config.model_type)
+        adapter = adapter_of_configuration_or_none(config) if own is None else own()
+        return cls(named, config, adapter, block, *_lengths(config, adapter, block))
 
     @property
     def geometry(self) -> Geometry:
@@ -116,8 +118,19 @@ def _config_and_scheme(given: Any) -> tuple[PreTrainedConfig, SchemeConfig | Non
     return checkpoint.hf_config(), checkpoint.scheme
 
 
+def adapter_of_configuration_or_none(config: PreTrainedConfig) -> Adapter | None:
+    """The general adapter of a family that can be patched; None for the others."""
+    try:
+        adapter = adapter_of_configuration(config)
+        if adapter is not None:
+            adapter.trained_length(config)
+        return adapter
+    except UnsupportedModel:
+        return None
+
+
 def _lengths(
-    config: PreTrainedConfig, adapter: type[Adapter] | None, block: SchemeConfig | None
+    config: PreTrainedConfig, adapter: Adapter | None, block: SchemeConfig | None
 ) -> tuple[int | None, int | None, str | None]:
     """Trained length, reach and scaling."""
     declared = getattr(config, "max_position_embeddings", None)
@@ -126,7 +139,7 @@ def _lengths(
         before = parameters.get("original_max_position_embeddings") or declared
         kind = parameters.get("rope_type")
         return before, declared, None if kind == "default" else kind
-    trained, scaling = adapter().trained_length(config), adapter().scaled_already(config)
+    trained, scaling = adapter.trained_length(config), adapter.scaled_already(config)
     if block is not None:
         return block.trained_length, block.target_length, scaling
     return trained, trained if scaling is None else max(trained, declared or 0), scaling
