@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
@@ -23,6 +22,7 @@ from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
+from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
@@ -171,7 +171,7 @@ def adapter_of_configuration(config: PreTrainedConfig) -> GeneralAdapter | None:
     if cls is None:
         return None
     adapter = GeneralAdapter()
-    with torch.device("cpu"), init_empty_weights(include_buffers=False):
+    with without_weights():
         model = cls(copy.deepcopy(config))
     if adapter.base_model(model) is None:
         raise unsupported(model)

@@ -55,6 +55,27 @@ def check_blindness(model: Any, seen: Observation) -> None:
         )
 
 
+def check_alone(model: Any, seen: Observation) -> None:
+    """Refuse a model whose attention cannot be run on its own, as the proof that a patch took effect has to.
+
+    Raises:
+        UnsupportedModel: it raises.
+    """
+    positions = torch.arange(TOKENS)[None]
+    mask = torch.full((1, 1, TOKENS, TOKENS), torch.finfo(torch.float32).min).triu(1)
+    for layer in seen.attentions:
+        try:
+            hidden = torch.randn(1, TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+            with observed(model, Observer(positions, restored={"": layer})), torch.no_grad():
+                layer.run(model, hidden, positions, mask if seen.causal else None)
+        except Exception as error:  # whatever its kernel, or a module around it, says
+            first = " ".join(str(error).split()).rstrip(" .:!")[:150]
+            raise UnsupportedModel(
+                f"Attention of this {type(model).__name__} ({layer.name}) cannot be run on its own: "
+                f"{type(error).__name__}: {first}. {REMEDY}"
+            ) from error
+
+
 def silenced(observer: Observer) -> Observer:
     """The same observer, for a run without positions."""
     observer.silent = True

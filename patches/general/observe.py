@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import CACHES, parameters_of
-from hf_posenc.patches.general.blindness import REMEDY, check_blindness
+from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
@@ -55,6 +55,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
         if seen.tables:
             seen = as_numbered_by_itself(model, seen)
         check_blindness(model, seen)
+        check_alone(model, seen)
     return of_all_layers(seen, found)
 
 

@@ -8,13 +8,18 @@ any size takes as many numbers as it has rows and columns.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
+LARGE = 1 << 24  # numbers; no buffer has more
 SCALARS = (bool, int, float, str, type(None))
 OWN_NUMBER = ("layer_idx", "layer_id", "layer_number")  # attributes that say which layer a module belongs to
 
@@ -38,17 +43,17 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``."""
     config = copy.deepcopy(config)
     config._attn_implementation_internal = interface
-    config._experts_implementation_internal = "eager"  # fused kernels take contiguous weights only
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with init_empty_weights(include_buffers=False):
+        with without_weights():
             model: Any = cls(config)
     finally:
         torch.set_default_dtype(before)
     for module in model.modules():
         if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation_internal"):
             module.config._attn_implementation_internal = interface
+            module.config._experts_implementation_internal = "eager"  # fused kernels take contiguous weights only
     name = layers_of(model)
     kinds = () if name is None else kinds_of(model.get_submodule(name))
     if kinds:
@@ -57,6 +62,26 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
         setattr(model.get_submodule(parent), own, every[: max(kinds) + 1])
     fill(model)
     return StandIn(model.eval(), name, kinds)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Make modules on the CPU with buffers and without weights: parameters are on the meta device."""
+    with torch.device("cpu"), LargeOnMeta(), init_empty_weights(include_buffers=False):
+        yield
+
+
+class LargeOnMeta(TorchFunctionMode):
+    """Makes large tensors on the meta device: accelerate takes weights away after they were allocated."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As of `TorchFunctionMode`."""
+        kwargs = kwargs or {}
+        if func in FACTORIES:
+            empty = func(*args, **{**kwargs, "device": "meta"})
+            if empty.numel() > LARGE:
+                return empty
+        return func(*args, **kwargs)
 
 
 def layers_of(model: nn.Module) -> str | None:

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 import transformers
-from accelerate import init_empty_weights
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 from transformers.utils import logging
@@ -22,6 +20,7 @@ from transformers.utils import logging
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.geometry import Geometry, HostRotary
 from hf_posenc.errors import PosEncError
+from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.registry import list_schemes
 
@@ -71,7 +70,7 @@ def family(model_type: str, kind: Kind) -> Family:
         config = CONFIG_MAPPING[model_type]()
         if kind == "causal" and hasattr(config, "is_decoder"):
             config.is_decoder = True
-        with torch.device("cpu"), init_empty_weights(include_buffers=False):
+        with without_weights():
             model = cls(config)
     except Exception as error:  # whatever a constructor says of a configuration that nobody filled in
         return Family(model_type, kind, "not built", _first_sentence(error))
@@ -91,7 +90,7 @@ def one(name: str) -> list[Family]:
         return [family(name, kind) for kind in kinds]
     checkpoint = Checkpoint.open(name)
     config, cls = checkpoint.hf_config(), checkpoint.model_class()
-    with torch.device("cpu"), init_empty_weights(include_buffers=False):
+    with without_weights():
         model = cls(config)
     masked = cls.__name__ in CLASSES["masked"].values()
     return [look_at(model, config.model_type, "masked" if masked else "causal")]
