@@ -23,8 +23,8 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
         OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
     parts = [cls(geometry, **options) for cls, options in chosen.parts]
-    keeps_host = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
-    if keeps_host and geometry.rotary is not None:
+    on_model_rotation = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
+    if on_model_rotation and geometry.rotary is not None:
         parts.insert(0, HostRotation(geometry))
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:
