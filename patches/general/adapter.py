@@ -28,7 +28,7 @@ from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
 OBSERVATION = "posenc_observation"  # of a patched base model
-OF_THE_PATCH = ("position_scheme", "max_position_embeddings")  # entries of a configuration that a patch changes
+OF_THE_PATCH = ("position_scheme", "max_position_embeddings")  # starts of the entries that a patch writes
 
 _KNOWN: dict[tuple[type, str], Observation] = {}
 
@@ -180,7 +180,7 @@ def adapter_of_configuration(config: PreTrainedConfig) -> GeneralAdapter | None:
 
 def entries_of(config: PreTrainedConfig) -> str:
     """All entries of a configuration but those that a patch changes, as text."""
-    entries = {name: value for name, value in config.to_dict().items() if name not in OF_THE_PATCH}
+    entries = {name: value for name, value in config.to_dict().items() if not name.startswith(OF_THE_PATCH)}
     return json.dumps(entries, sort_keys=True, default=str)
 
 
