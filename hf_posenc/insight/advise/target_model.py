@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.adapter import adapter_of_configuration
-from hf_posenc.patches.registry import adapter_class, adapter_names
+from hf_posenc.patches.registry import adapter_class
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
@@ -78,11 +78,10 @@ class TargetModel:
 
     @property
     def unsupported(self) -> str:
-        """Message that there is no adapter, with the known ones; empty where there is one."""
+        """Message that the family cannot be patched; empty where it can."""
         if self.adapter is not None:
             return ""
-        known = ", ".join(adapter_names())
-        return f"No adapter knows where {self.config.model_type!r} models keep position; there are some for {known}."
+        return f"No adapter knows where {self.config.model_type!r} models keep position; `hf-posenc families` says why."
 
     @property
     def positions(self) -> str:
