@@ -89,7 +89,7 @@ def test_key_bias_at_8k_keys() -> None:
 
 @pytest.mark.parametrize("length", [70, 1500])
 def test_a_key_bias_of_forget_gates_in_float32(length: int) -> None:
-    """Sums of 0.8 nats for each token: relative to one query for a whole block, they would cost the scores their digits."""
+    """Sums of 0.8 nats for each token would cost the scores their digits, relative to one query for a whole block."""
     draw = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 4, length, 32, generator=draw) for _ in range(3))
     sums = -nn.functional.logsigmoid(torch.randn(1, 4, length, generator=draw).double()).cumsum(-1)
