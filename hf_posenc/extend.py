@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hf_posenc.core.context import PositionContext as PositionContext
     from hf_posenc.core.geometry import Geometry as Geometry
     from hf_posenc.core.geometry import HostRotary as HostRotary
+    from hf_posenc.core.geometry import LayerKind as LayerKind
     from hf_posenc.core.geometry import Layout as Layout
     from hf_posenc.core.geometry import Rotation as Rotation
     from hf_posenc.core.geometry import geometric as geometric
@@ -60,7 +61,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "hf_posenc.core.context": ("PositionContext",),
-        "hf_posenc.core.geometry": ("Geometry", "HostRotary", "Layout", "Rotation", "geometric"),
+        "hf_posenc.core.geometry": ("Geometry", "HostRotary", "LayerKind", "Layout", "Rotation", "geometric"),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.core.regions": ("Band", "Region"),
         "hf_posenc.core.terms": ("BlockBias", "KeyBias", "RowRotation", "Terms", "ToeplitzBias", "ValueBias"),
