@@ -49,7 +49,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
         kwargs = dict(zip(names, args, strict=False)) | kwargs
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
-    by_kind = _take_masks_by_kind(kwargs)
+    by_kind = _take_masks_by_kind(module, kwargs)
     tokens = _validate(module, kwargs, cache, schemes)
     _number_from_zero(module, kwargs)
     in_pages = _mark_pages(module, kwargs)
@@ -162,11 +162,14 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
     return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
 
 
-def _take_masks_by_kind(kwargs: dict[str, Any]) -> dict[str, Any] | None:
+def _take_masks_by_kind(module: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Masks that `generate` made for each kind of layer; one of them is left in the call in their place."""
-    mask = kwargs.get("attention_mask")
+    mask, config = kwargs.get("attention_mask"), module.config
     if not isinstance(mask, dict):
         return None
+    kinds = getattr(config, "layer_types", None) or ()
+    if not set(mask) <= set(kinds) or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
+        return None  # and is refused as it is
     kwargs["attention_mask"] = next((one for one in mask.values() if one is not None), None)
     return mask
 
