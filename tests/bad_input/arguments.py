@@ -153,8 +153,8 @@ def settings() -> list[Row]:
 def fine_tuning() -> list[Row]:
     """What `finetune` takes besides."""
     known: list[tuple[int, str, Errors, str, dict[str, Any]]] = [
-        (20, "no model", errors.UnsupportedModel, "NoneType", {"model": None}),
-        (20, "a path", errors.UnsupportedModel, "str", {"model": "a/path"}),
+        (20, "no model", errors.UnsupportedModel, "got None", {"model": None}),
+        (20, "a path", errors.UnsupportedModel, "got 'a/path'", {"model": "a/path"}),
         (70, "no tokenizer", KIND, "tokenizer.+None", {"tokenizer": None}),
         (70, "a name", KIND, "tokenizer.+'gpt2'", {"tokenizer": "gpt2"}),
         (70, "vocabulary past the embeddings", errors.InvalidInput, "token 499.+96 embeddings",
@@ -305,7 +305,7 @@ def alone() -> list[Row]:
         Row(12, "probe factor alone", errors.UnknownOption, "'factor'.+scheme=", partial(looked_into, factor=2)),
         Row(12, "probe option alone", errors.UnknownOption, "'ramp'.+scheme=", partial(looked_into, ramp="dim")),
         Row(22, "probe on meta", errors.UnsupportedModel, "meta", lambda s: looked_into(s, model=on_meta(s))),
-        Row(20, "probe no model", errors.UnsupportedModel, "NoneType", partial(looked_into, model=None)),
+        Row(20, "probe no model", errors.UnsupportedModel, "got None", partial(looked_into, model=None)),
         Row(70, "probe past the vocabulary", errors.InvalidInput, "96 embeddings", partial(past, looked_into)),
         Row(70, "evaluate past the vocabulary", errors.InvalidInput, "96 embeddings", partial(past, measured)),
         Row(70, "probe of unknown words", errors.InvalidInput, "100%.+'<unk>'", partial(strange, looked_into)),
