@@ -56,9 +56,13 @@ class ForwardContext:
     counted: bool = False
     own_mask: bool = False
     positions: Tensor | None = None
-    memos: dict[tuple[torch.device, int], dict[Hashable, object]] = field(default_factory=dict)
+    memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
+
+    def memo_of(self, device: torch.device, keys: int) -> dict[Hashable, object]:
+        """What layers on a device with as many keys share; a graph is not tied to their number by a lookup."""
+        return self.memos.setdefault(device if is_traced() else (device, keys), {})
 
 
 def context_of(
@@ -112,7 +116,7 @@ def _context(
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and complete and isinstance(past, int) and keys == past + length:
         everyone = torch.arange(keys, device=device).unsqueeze(0)
-        memo = forward.memos.setdefault((device, keys), {})
+        memo = forward.memo_of(device, keys)
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
@@ -144,7 +148,7 @@ def _context(
             if not forward.contiguous:  # what is new stands where the caller says
                 start = past if complete and dropped == 0 else len(columns) - length
                 key_positions = _with_own(key_positions, positions, start)
-    memo = forward.memos.setdefault((device, keys), {})
+    memo = forward.memo_of(device, keys)
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     return PositionContext(
         positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
