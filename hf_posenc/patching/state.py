@@ -87,7 +87,10 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         if (base := adapter.base_model(module)) is not None:
             return base, adapter
     general = GeneralAdapter()
-    if isinstance(model, nn.Module) and (base := general.base_model(model)) is not None:
+    if (base := general.base_model(model)) is not None:
+        failures = adapter_failures()
+        if repr(general.name) in failures:  # somebody installed an adapter for this very model
+            raise UnsupportedModel(f"The adapter installed for {general.name!r} models cannot be used.{failures}")
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
