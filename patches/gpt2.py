@@ -44,9 +44,8 @@ class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward for self-attention; see `GPT2Attention`."""
-        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        fused = self.c_attn(hidden_states).split(self.split_size, dim=2)
-        q, k, v = (x.view(shape).transpose(1, 2) for x in fused)
+        fused = self.c_attn(hidden_states).view(*hidden_states.shape[:-1], 3, -1, self.head_dim)
+        q, k, v = fused.permute(2, 0, 3, 1, 4).unbind()
         mixed, weights = self.attend(
             q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
         )

@@ -60,10 +60,6 @@ class ForwardContext:
     plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
-    def memo_of(self, device: torch.device, keys: int) -> dict[Hashable, object]:
-        """What layers on a device with as many keys share; a graph is not tied to their number by a lookup."""
-        return self.memos.setdefault(device if is_traced() else (device, keys), {})
-
 
 def context_of(
     query: Tensor,
@@ -116,7 +112,7 @@ def _context(
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and complete and isinstance(past, int) and keys == past + length:
         everyone = torch.arange(keys, device=device).unsqueeze(0)
-        memo = forward.memo_of(device, keys)
+        memo = forward.memos.setdefault((device, keys), {})
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
@@ -148,7 +144,8 @@ def _context(
             if not forward.contiguous:  # what is new stands where the caller says
                 start = past if complete and dropped == 0 else len(columns) - length
                 key_positions = _with_own(key_positions, positions, start)
-    memo = forward.memo_of(device, keys)
+    sharers = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
+    memo = forward.memos.setdefault(sharers, {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     return PositionContext(
         positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
