@@ -25,8 +25,11 @@ def eager_mask(attention: Any, hidden: Tensor) -> Tensor | None:
         attention: a module, patched or not.
         hidden: ``[1, token, width]``.
     """
-    if not attention.is_causal or attention.config._attn_implementation != "eager":
-        return None
+    return causal_mask(hidden) if attention.is_causal and attention.config._attn_implementation == "eager" else None
+
+
+def causal_mask(hidden: Tensor) -> Tensor:
+    """What is added to scores for causality, ``[1, 1, token, token]``, for states ``[batch, token, width]``."""
     length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
     return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
 

@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from hf_posenc.core.geometry import Geometry, LayerKind
+from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel
-from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
@@ -88,10 +87,7 @@ class GeneralAdapter(Adapter):
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
         same = config is self.base.config or entries_of(config) == entries_of(self.base.config)
         seen = self.observation if same else self.observation_of(config)
-        kinds = tuple(
-            LayerKind(one.shape.heads, one.shape.kv_heads, one.shape.head_dim, one.rotary, one.window)
-            for one in seen.attentions
-        )
+        kinds = tuple(one.kind for one in seen.attentions)
         first = next((kind for kind in kinds if kind.rotary and not kind.window), None)
         first = first or next((kind for kind in kinds if kind.rotary), kinds[0])
         return Geometry(
@@ -131,7 +127,7 @@ class GeneralAdapter(Adapter):
             for name in self.observation.tables:
                 yield base.get_submodule(name).weight  # type: ignore[misc]
 
-    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
+    def probe(self, base: Any, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         seen = self.observation
         first = self._first_layer(base)
         if isinstance(first, AddsPositionCode):
@@ -144,14 +140,9 @@ class GeneralAdapter(Adapter):
                 if patched
                 else nn.functional.embedding(positions + row, table.weight)
             )
-        out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
+        masked = seen.causal and base.config._attn_implementation == "eager"
+        out = seen.attentions[layer].run(base, hidden, positions, causal_mask(hidden) if masked else None)
         return out[0] if isinstance(out, tuple) else out
-
-    def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
-        if not self.observation.causal or base.config._attn_implementation != "eager":
-            return None
-        length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
-        return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
 
     def _first_layer(self, base: nn.Module) -> nn.Module:
         """The layer of the first attention: the module in a list of layers that holds it."""

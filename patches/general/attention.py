@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.general.classes import above, own_class
-from hf_posenc.patches.general.observation import rotated_first
-from hf_posenc.patches.positions import KEYWORD
+from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
+from hf_posenc.patches.general.unrotated import unrotated
+from hf_posenc.patches.positions import KEYWORD, ForwardContext
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
@@ -31,23 +33,26 @@ if TYPE_CHECKING:
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
 OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`
+CONFIGS = "posenc_configs"  # of a patched base model: its configurations as attention modules see them
 CACHES = ("past_key_values", "past_key_value", "layer_past")  # what transformers' attention modules call a KV cache
 
 
-@dataclass
+@dataclass(slots=True)
 class LayerCall:
     """What a patched layer's own forward is not given, kept for `attend_as_patched`.
 
     Attributes:
         hidden: input of the layer, ``[batch, query, width]``.
         cache: the call's KV cache.
-        kept: keywords that the model's own forward may not hand on: positions, and the context of the forward pass.
+        forward: context of the forward pass of the base model, if it is one; its own forward may not hand it on.
+        position_ids: likewise, ``[batch or 1, query]``.
         captured: takes queries and keys, where they are asked for and nothing is to be attended to.
     """
 
     hidden: Tensor
     cache: Cache | None
-    kept: dict[str, Any]
+    forward: ForwardContext | None = None
+    position_ids: Tensor | None = None
     captured: list[Tensor] | None = None
 
 
@@ -78,15 +83,20 @@ def attend_as_patched(
 ) -> AttentionOutput:
     """The attention function of patched layers: takes over from the model's own forward. Shapes as of transformers'."""
     call: LayerCall = host.pop(CALL)
-    query, key = rotated_first(query, module.__dict__[OBSERVED]), rotated_first(key, module.__dict__[OBSERVED])
+    own: dict[str, Any] = module.__dict__
+    layer: AttentionObservation = own[OBSERVED]
+    if layer.first:
+        query, key = rotated_first(query, layer), rotated_first(key, layer)
     if call.captured is not None:
         call.captured += [query, key]
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
-    module.__dict__["posenc_dropout"] = dropout
-    module.__dict__["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
-    host = {**call.kept, **host}
-    if KEYWORD in host:  # a model may number its tokens otherwise
-        host["position_ids"] = host[KEYWORD].positions
+    own["posenc_dropout"] = dropout
+    own["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if call.forward is not None:
+        host[KEYWORD] = call.forward
+        host["position_ids"] = call.forward.positions  # a model may number its tokens otherwise
+    elif call.position_ids is not None:
+        host["position_ids"] = call.position_ids
     mixed, weights = module.attend(
         query, key, value, hidden=call.hidden, cache=call.cache, mask=attention_mask, host=host
     )
@@ -102,7 +112,7 @@ class InterceptedAttention(PatchedAttention):
     prefix = "Patched"
     score_factor = "posenc_scaling"  # as the model's own forward hands it over
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
-    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
+    scaling = layer_idx = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
@@ -116,11 +126,12 @@ class InterceptedAttention(PatchedAttention):
 
     @property
     def config(self) -> Any:  # type: ignore[override]
-        """The model's configuration, in a copy that names `INTERFACE` as the attention function."""
-        real, own = self.__dict__["config"], self.__dict__.get("posenc_config")
-        if own is None or own[0] is not real:
-            own = self.__dict__["posenc_config"] = real, config_of_layers(real)
-        return own[1]
+        """The model's configuration, in a copy that names `INTERFACE` as the attention function; one for all layers."""
+        real, known = self.__dict__["config"], self.__dict__["posenc_owner"].__dict__.setdefault(CONFIGS, {})
+        found = known.get(id(real))
+        if found is None or found[0] is not real:
+            found = known[id(real)] = real, config_of_layers(real)
+        return found[1]
 
     @config.setter
     def config(self, value: Any) -> None:
@@ -137,16 +148,7 @@ class InterceptedAttention(PatchedAttention):
 
     @property
     def window(self) -> int | None:
-        return self.__dict__[OBSERVED].window  # type: ignore[no-any-return]
-
-    @property
-    def layer_idx(self) -> int | None:  # type: ignore[override]
-        """Number of the layer in the KV cache."""
-        return self.__dict__.get("layer_idx")
-
-    @layer_idx.setter
-    def layer_idx(self, value: int | None) -> None:
-        self.__dict__["layer_idx"] = value
+        return self.__dict__[OBSERVED].kind.window  # type: ignore[no-any-return]
 
     @property
     def live_dropout(self) -> float:
@@ -159,20 +161,22 @@ class InterceptedAttention(PatchedAttention):
         return self._captured(x)[1][0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward, and a KV cache that it leaves to the scheme."""
-        call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
-        hidden = call[parameters_of(type(self))[0]]
+        """The model's own forward without its rotation, and a KV cache that it leaves to the scheme."""
+        layer: AttentionObservation = self.__dict__[OBSERVED]
+        call = {**dict(zip(layer.parameters, args, strict=False)), **kwargs} if args else kwargs
         cache = None
         for name in CACHES:
             if call.get(name) is not None:
                 cache, call[name] = call[name], Untouched(call[name])
-        kept = {name: call[name] for name in ("position_ids", KEYWORD) if name in call}
-        call.setdefault(CALL, LayerCall(hidden, cache, kept))
-        return super().forward(**call)
+        if CALL not in call:
+            hidden = call[layer.parameters[0]]
+            call[CALL] = LayerCall(hidden, cache, call.get(KEYWORD), call.get("position_ids"))
+        forward = own_class(type(self)).forward
+        return (forward if is_traced() else unrotated(forward, layer.rotating))(self, **call)
 
     def _captured(self, x: Tensor) -> list[Tensor]:
         """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
-        call = LayerCall(x[None], None, {}, captured=[])
+        call = LayerCall(x[None], None, captured=[])
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
         self.__dict__[OBSERVED].run(self.__dict__["posenc_owner"], x[None], zeros, None, extra={CALL: call})
         return call.captured  # type: ignore[return-value]
@@ -200,10 +204,10 @@ def goes_through_interface(module: nn.Module) -> bool:
     return "ALL_ATTENTION_FUNCTIONS" in getattr(getattr(forward, "__code__", None), "co_names", ())
 
 
-def config_of_layers(config: Any, name: str = INTERFACE) -> Any:
-    """A shallow copy of a model's configuration that names an attention function, for its attention modules alone."""
+def config_of_layers(config: Any) -> Any:
+    """A shallow copy of a model's configuration that names `INTERFACE`, for its attention modules alone."""
     own = copy.copy(config)
-    own._attn_implementation_internal = name
+    own._attn_implementation_internal = INTERFACE
     return own
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.adapter import causal_mask
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of, observed
 
@@ -33,8 +34,8 @@ def check_blindness(model: Any, seen: Observation) -> None:
     positions = torch.arange(TOKENS, device=next(model.parameters()).device)[None]
     call = inputs_of(model, positions)
     stock = outputs(model, Observer(positions), call)
-    restored = Observer(positions, restored={one.name: one for one in seen.attentions})
-    change = deviation(outputs(model, silenced(restored), call), stock) if not seen.tables else 0.0
+    restored = Observer(positions, silent=True, restored={one.name: one for one in seen.attentions})
+    change = deviation(outputs(model, restored, call), stock) if not seen.tables else 0.0
     if change > LIMIT:
         raise UnsupportedModel(
             f"The rotation of this {type(model).__name__} was measured, but applied to its queries and keys it gives "
@@ -45,8 +46,8 @@ def check_blindness(model: Any, seen: Observation) -> None:
     order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(1)).to(positions.device)
     everything = torch.zeros(1, 1, TOKENS, TOKENS, device=positions.device, dtype=stock.dtype)
     call = {**call, "attention_mask": everything}
-    straight = outputs(model, silenced(Observer(positions)), call)
-    permuted = outputs(model, silenced(Observer(positions)), {**call, "input_ids": call["input_ids"][:, order]})
+    straight = outputs(model, Observer(positions, silent=True), call)
+    permuted = outputs(model, Observer(positions, silent=True), {**call, "input_ids": call["input_ids"][:, order]})
     change = deviation(permuted, straight[:, order])
     if change > LIMIT:
         raise UnsupportedModel(
@@ -62,12 +63,12 @@ def check_alone(model: Any, seen: Observation) -> None:
         UnsupportedModel: it raises.
     """
     positions = torch.arange(TOKENS)[None]
-    mask = torch.full((1, 1, TOKENS, TOKENS), torch.finfo(torch.float32).min).triu(1)
+    hidden = torch.randn(1, TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    mask = causal_mask(hidden) if seen.causal else None
     for layer in seen.attentions:
         try:
-            hidden = torch.randn(1, TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-            with observed(model, Observer(positions, restored={"": layer})), torch.no_grad():
-                layer.run(model, hidden, positions, mask if seen.causal else None)
+            with observed(model, Observer(positions)), torch.no_grad():
+                layer.run(model, hidden, positions, mask)
         except Exception as error:  # whatever its kernel, or a module around it, says
             first = " ".join(str(error).split()).rstrip(" .:!")[:150]
             raise UnsupportedModel(
@@ -76,15 +77,8 @@ def check_alone(model: Any, seen: Observation) -> None:
             ) from error
 
 
-def silenced(observer: Observer) -> Observer:
-    """The same observer, for a run without positions."""
-    observer.silent = True
-    return observer
-
-
 def outputs(model: nn.Module, observer: Observer, call: dict[str, Any]) -> Tensor:
     """Hidden states of one run, ``[1, token, width]``, in at least float32."""
-    observer.calls = {name: None for name, _ in model.named_modules()}  # type: ignore[misc]  # nothing is called twice
     with observed(model, observer):
         return model(**call)[0].float()  # type: ignore[no-any-return]
 

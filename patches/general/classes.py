@@ -21,20 +21,25 @@ def below(cls: type[nn.Module], mixin: type[nn.Module]) -> type[nn.Module]:
 
 def own_class(cls: type[nn.Module]) -> type[nn.Module]:
     """The model's own class, of a class made here; any other as it is."""
-    return cls.__dict__.get("own_class", cls)
+    return getattr(cls, "posenc_own_class", cls)  # a compiler does not follow vars(cls) once a dictionary has changed
 
 
 def _made(mixin: type[nn.Module], *bases: type[nn.Module]) -> type[nn.Module]:
     if bases in _MADE:
         return _MADE[bases]
     own = next(one for one in bases if one is not mixin)
-    members = {"__module__": __name__, "__reduce_ex__": _reduce, "own_class": own, "recipe": (bases[0] is mixin, mixin)}
+    members = {
+        "__module__": __name__,
+        "__reduce_ex__": _reduce,
+        "posenc_own_class": own,
+        "recipe": (bases[0] is mixin, mixin),
+    }
     return _MADE.setdefault(bases, type(f"{mixin.prefix}{own.__name__}", bases, members))  # type: ignore[attr-defined]
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
     first, mixin = type(self).recipe
-    return _blank, (first, type(self).own_class, mixin), dict(self.__dict__)
+    return _blank, (first, type(self).posenc_own_class, mixin), dict(self.__dict__)
 
 
 def _blank(first: bool, cls: type[nn.Module], mixin: type[nn.Module]) -> nn.Module:

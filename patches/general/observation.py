@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.geometry import HostRotary
+from hf_posenc.core.geometry import LayerKind
 
 
 class Stand(Enum):
@@ -71,15 +71,6 @@ def filled_all(call: Mapping[str, Any], given: Mapping[Stand, Any]) -> dict[str,
 
 
 @dataclass(frozen=True)
-class HeadShape:
-    """Number of query heads, of key heads, and channels of each."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-
-
-@dataclass(frozen=True)
 class AttentionObservation:
     """One self-attention module and the call that its layer makes.
 
@@ -87,19 +78,19 @@ class AttentionObservation:
         name: of the module.
         call: every argument by the name of its parameter, with `Stand` in the place of tensors.
         rotations: arguments that a rotary module made, and that call of it.
-        shape: of its heads.
-        rotary: what it does to queries and keys; None where nothing.
+        kind: its heads, what it does to queries and keys, and how far it sees.
         first: the first rotated channel of a head.
-        window: keys that a query sees at most; None for all before it.
+        parameters: names of what it takes, its input first.
+        rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
     """
 
     name: str
     call: Mapping[str, Any]
     rotations: Mapping[str, RotaryObservation]
-    shape: HeadShape
-    rotary: HostRotary | None = None
+    kind: LayerKind
     first: int = 0
-    window: int | None = None
+    parameters: tuple[str, ...] = ()
+    rotating: tuple[tuple[str, int], ...] = ()
 
     def run(
         self,
@@ -143,9 +134,9 @@ class Observation:
 
 def rotated_first(x: Tensor, layer: AttentionObservation) -> Tensor:
     """Queries or keys ``[…, head_dim]`` with the channels that the model rotates before the others."""
-    if layer.first == 0 or layer.rotary is None:
+    if layer.first == 0 or layer.kind.rotary is None:
         return x
-    start, end = layer.first, layer.first + layer.rotary.rotation.dims
+    start, end = layer.first, layer.first + layer.kind.rotary.rotation.dims
     return torch.cat((x[..., start:end], x[..., :start], x[..., end:]), dim=-1)
 
 

@@ -8,22 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
-from hf_posenc.core.geometry import HostRotary, geometric
+from hf_posenc.core.geometry import LayerKind
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.general.attention import CACHES, parameters_of
+from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
+from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
-from hf_posenc.patches.general.observation import (
-    AttentionObservation,
-    HeadShape,
-    Observation,
-    RotaryObservation,
-    Stand,
-)
+from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.stand_in import StandIn, stand_in
+from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
 
 TOKENS = 16  # of a model that counts positions itself
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
@@ -48,7 +43,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
         found = stand_in(cls, config, INTERFACE)
         model = found.model
         places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
-        observer = Observer(torch.tensor([places]))
+        observer = Observer(torch.tensor([places]), measures=True)
         with observed(model, observer):
             model(**inputs_of(model, observer.positions))
         seen = read(model, observer, places)
@@ -61,7 +56,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
 
 def as_numbered_by_itself(model: Any, seen: Observation) -> Observation:
     """Where position tables begin if the model numbers its tokens itself, and the number that it gives the first."""
-    observer = Observer(torch.arange(TOKENS)[None], restored={"": seen.attentions[0]})
+    observer = Observer(torch.arange(TOKENS)[None])
     call = inputs_of(model, observer.positions)
     call.pop("position_ids", None)
     with observed(model, observer):
@@ -100,7 +95,7 @@ def in_all_layers(found: StandIn, names: Iterable[str]) -> dict[str, str]:
 
 
 def read(model: Any, observer: Observer, places: list[int]) -> Observation:
-    """The observation of a copy that has run."""
+    """The observation of a stand-in that has run."""
     if not observer.calls:
         raise UnsupportedModel(
             f"No attention of this {type(model).__name__} hands queries and keys to the AttentionInterface of "
@@ -108,19 +103,19 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         )
     known = stated_frequencies(model, observer)
     found = []
-    for number, (name, (call, handed)) in enumerate(observer.calls.items()):
-        (query, key, seen), (plain_query, plain_key, _) = handed
+    for number, (name, call) in enumerate(observer.calls.items()):
+        (query, key, seen), (plain_query, plain_key, _) = call.rotated, call.silent
         refuse_own_ways(model, seen)
         after, before = torch.cat((query, key), dim=1)[0], torch.cat((plain_query, plain_key), dim=1)[0]
         fit = fitted(model, number, before, after, places)
         fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
         rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
-        template, rotations = template_of(observer, call, model.get_submodule(name))
-        shape = HeadShape(query.shape[1], key.shape[1], query.shape[-1])
-        first = 0 if fit is None else fit.first
-        window = seen.get("sliding_window")
-        found.append(AttentionObservation(name, template, rotations, shape, rotary, first, window))
-    mask = handed[0][2]["mask"]
+        kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, seen.get("sliding_window"))
+        module = model.get_submodule(name)
+        template, rotations = template_of(observer, call.arguments, module)
+        first, parameters = 0 if fit is None else fit.first, parameters_of(type(module))
+        found.append(AttentionObservation(name, template, rotations, kind, first, parameters, call.rotating))
+    mask = seen["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
     if causal and observer.repeated:
         raise UnsupportedModel(
@@ -164,81 +159,6 @@ def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[i
             f"Layer {layer} of this {type(model).__name__} changes queries and keys by position in a way of its own: "
             f"{error}. {REMEDY}"
         ) from error
-
-
-def bases_of(config: Any) -> list[float]:
-    """RoPE's θ, of every kind of layer for which a configuration states one."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [one for one in parameters.values() if isinstance(one, Mapping)] or [parameters]
-    return list(dict.fromkeys(float(one["rope_theta"]) for one in nested if one.get("rope_theta")))
-
-
-def base_of(frequencies: tuple[float, ...], stated: list[float]) -> float:
-    """RoPE's θ of some frequencies: the stated one, of several the one whose geometric series they are."""
-    if len(stated) == 1:
-        return stated[0]
-    moving = [one for one in frequencies if one]
-    measured = (moving[1] / moving[0]) ** -len(frequencies) if len(moving) > 1 else 10_000.0
-    return min(stated, key=lambda base: abs(base - measured), default=measured)
-
-
-def stated_frequencies(model: Any, observer: Observer) -> list[tuple[float, ...]]:
-    """Frequencies that the model's configuration and the buffers of its rotary modules state, the most exact first."""
-    sizes = {2 * buffer.numel() for name in observer.rotaries for buffer in model.get_submodule(name).buffers()}
-    exact = [geometric(base, dims) for base in bases_of(model.config) for dims in sorted(sizes)]
-    buffers = [
-        tuple(buffer.double().flatten().tolist())
-        for name in observer.rotaries
-        for buffer in (*_fresh(model.get_submodule(name)), *model.get_submodule(name).buffers())
-    ]
-    return list(dict.fromkeys(exact + buffers))
-
-
-def _fresh(rotary: Any) -> list[Tensor]:
-    """Buffers of a rotary module made anew: a cast to half precision has rounded those it has."""
-    try:
-        return list(type(rotary)(rotary.config).buffers())
-    except Exception:  # it has other arguments
-        return []
-
-
-def as_host_rotary(model: Any, fit: Fit, head_dim: int) -> HostRotary:
-    """A measured rotation as schemes take it: what scales whole heads is a factor of logits."""
-    rotation = fit.rotation
-    frequencies: Any = rotation.frequencies
-    base = base_of(frequencies, bases_of(model.config))
-    if rotation.dims < head_dim:
-        return HostRotary(rotation, base)
-    return HostRotary(replace(rotation, amplitude=1.0), base, rotation.amplitude**2)
-
-
-def template_of(
-    observer: Observer, call: dict[str, Any], module: nn.Module
-) -> tuple[dict[str, Any], dict[str, RotaryObservation]]:
-    """A call with its tensors replaced by what they stand for, and the rotations among its arguments."""
-    template: dict[str, Any] = {}
-    rotations: dict[str, RotaryObservation] = {}
-    for name, value in call.items():
-        if id(value) in observer.rotations:
-            rotary, args, kwargs, _ = observer.rotations[id(value)]
-            kept = tuple(_stand_in(observer, one) for one in args)
-            named = {key: _stand_in(observer, one) for key, one in kwargs.items()}
-            rotations[name] = RotaryObservation(rotary, kept, named)
-        elif name == parameters_of(type(module))[0]:
-            template[name] = Stand.HIDDEN
-        elif name in CACHES or isinstance(value, Cache):
-            template[name] = None
-        elif isinstance(value, Tensor):
-            template[name] = Stand.MASK if "mask" in name else _stand_in(observer, value)
-        else:
-            template[name] = value
-    return template, rotations
-
-
-def _stand_in(observer: Observer, value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return Stand.POSITIONS if not value.is_floating_point() else Stand.HIDDEN
 
 
 def mixes_otherwise(model: nn.Module, attentions: list[str]) -> bool:

@@ -28,11 +28,29 @@ from hf_posenc.patches.general.observation import (
     kind_of_call,
     rotated_first,
 )
+from hf_posenc.patches.general.unrotated import rotating_functions
 
 INTERFACE = "hf_posenc_observer"
 OBSERVER = "posenc_observer"
 
 Handed = tuple[Tensor, Tensor, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ObservedCall:
+    """One call of an attention module.
+
+    Attributes:
+        arguments: by the names of its parameters.
+        rotated: query, key and keywords that it handed to the attention function.
+        silent: what it handed over with a rotation by nothing.
+        rotating: functions that rotate; see `hf_posenc.patches.general.unrotated`.
+    """
+
+    arguments: Mapping[str, Any]
+    rotated: Handed
+    silent: Handed
+    rotating: tuple[tuple[str, int], ...]
 
 
 @dataclass
@@ -41,23 +59,25 @@ class Observer:
 
     Attributes:
         positions: of the tokens, ``[1, token]``.
+        measures: whether to call every attention module twice, which not every forward pass allows.
         silent: whether rotary modules rotate by nothing, and position tables read nothing.
         restored: rotations to apply to the queries and keys of each attention module, by its name.
         rotations: by identity of what they returned, calls of rotary modules.
         rotaries: by name, what rotary modules return; see `Observation.rotaries`.
         tables: by name, the row of position 0 of position tables.
-        calls: by name, the call of each attention module and what it handed over, rotated and not.
+        calls: by name, the call of each attention module.
         repeated: names of attention modules that were called more than once.
         handed: what the attention function was given in the present call.
     """
 
     positions: Tensor
+    measures: bool = False
     silent: bool = False
     restored: Mapping[str, AttentionObservation] = field(default_factory=dict)
     rotations: dict[int, tuple[str, tuple[Any, ...], Mapping[str, Any], Any]] = field(default_factory=dict)
     rotaries: dict[str, dict[tuple[Any, ...], RotationShape]] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, tuple[dict[str, Any], list[Handed]]] = field(default_factory=dict)
+    calls: dict[str, ObservedCall] = field(default_factory=dict)
     repeated: set[str] = field(default_factory=set)
     handed: list[Handed] = field(default_factory=list)
 
@@ -67,11 +87,11 @@ def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     observer, name = module.__dict__[OBSERVER]
     observer.handed.append((query, key, {**call, "mask": attention_mask}))
     layer = observer.restored.get(name)
-    if layer is not None and layer.rotary is not None:
-        query, key = rotated_first(query, layer), rotated_first(key, layer)
-        turns = table(layer.rotary.rotation, observer.positions)
-        query, key = (rotate(x, layer.rotary.rotation, turns) for x in (query, key))
-        query = query * layer.rotary.logit_scale
+    rotary = None if layer is None else layer.kind.rotary
+    if layer is not None and rotary is not None:
+        turns = table(rotary.rotation, observer.positions)
+        query, key = (rotate(rotated_first(x, layer), rotary.rotation, turns) for x in (query, key))
+        query = query * rotary.logit_scale
     return eager_of(own_class(type(module)))(module, query, key, value, attention_mask, **call)
 
 
@@ -140,25 +160,26 @@ def _note_rotation(observer: Observer, name: str, module: nn.Module, args: Any, 
 
 def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
     """Call the module twice before its layer does: as it will be called, and with a rotation by nothing."""
-    if observer.silent or observer.restored:
+    if observer.silent or not observer.measures:
         return
     if name in observer.calls:  # a module that serves several layers
         observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
-    forward = type(module).forward
+    forward: Any = type(module).forward
     handed: list[Handed] = []
     observer.handed = handed
     forward(module, **call)
+    nothing = {key: identity_like(value) for key, value in call.items() if id(value) in observer.rotations}
+    rotations = {id(part) for one in nothing.values() for part in ((one,) if isinstance(one, Tensor) else one)}
     observer.silent = True
     try:
-        silenced = {key: identity_like(v) if id(v) in observer.rotations else v for key, v in call.items()}
-        forward(module, **silenced)
+        rotating = rotating_functions(forward, lambda forward: forward(module, **{**call, **nothing}), rotations)
     finally:
         observer.silent = False
     observer.handed = []
     if len(handed) == 2:
-        observer.calls[name] = (call, handed)
+        observer.calls[name] = ObservedCall(call, handed[0], handed[1], rotating)
 
 
 def takes_positions(model: nn.Module) -> bool:

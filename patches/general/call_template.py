@@ -1,0 +1,42 @@
+"""An observed call of an attention module as a template: what every call has of its own is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from hf_posenc.patches.general.attention import CACHES, parameters_of
+from hf_posenc.patches.general.observation import RotaryObservation, Stand
+from hf_posenc.patches.general.observer import Observer
+
+
+def template_of(
+    observer: Observer, call: Mapping[str, Any], module: nn.Module
+) -> tuple[dict[str, Any], dict[str, RotaryObservation]]:
+    """A call with its tensors replaced by what they stand for, and the rotations among its arguments."""
+    template: dict[str, Any] = {}
+    rotations: dict[str, RotaryObservation] = {}
+    for name, value in call.items():
+        if id(value) in observer.rotations:
+            rotary, args, kwargs, _ = observer.rotations[id(value)]
+            kept = tuple(_open(observer, one) for one in args)
+            named = {key: _open(observer, one) for key, one in kwargs.items()}
+            rotations[name] = RotaryObservation(rotary, kept, named)
+        elif name == parameters_of(type(module))[0]:
+            template[name] = Stand.HIDDEN
+        elif name in CACHES or isinstance(value, Cache):
+            template[name] = None
+        elif isinstance(value, Tensor):
+            template[name] = Stand.MASK if "mask" in name else _open(observer, value)
+        else:
+            template[name] = value
+    return template, rotations
+
+
+def _open(observer: Observer, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return Stand.POSITIONS if not value.is_floating_point() else Stand.HIDDEN
