@@ -15,7 +15,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patches.general.adapter import GeneralAdapter, unsupported
-from hf_posenc.patches.registry import adapter_failures, adapter_of_config
+from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
@@ -88,9 +88,10 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
             return base, adapter
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
-        failures = adapter_failures()
-        if repr(general.name) in failures:  # somebody installed an adapter for this very model
-            raise UnsupportedModel(f"The adapter installed for {general.name!r} models cannot be used.{failures}")
+        if adapter_has_failed(general.name):
+            raise UnsupportedModel(
+                f"The adapter installed for {general.name!r} models cannot be used.{adapter_failures()}"
+            )
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
