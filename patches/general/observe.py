@@ -24,6 +24,7 @@ from hf_posenc.patches.general.observation import (
 )
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.stand_in import StandIn, stand_in
+from hf_posenc.patches.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
@@ -31,9 +32,7 @@ FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its a
 
 def positions_to_measure(config: Any) -> list[int]:
     """0 and the powers of two below the length for which a model's configuration states its frequencies."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, Mapping)] or [parameters]
-    stated = [one.get("original_max_position_embeddings") for one in nested]
+    stated = [one.get("original_max_position_embeddings") for one in rotations(config).values()]
     end = min([int(one) for one in stated if one] + [int(config.max_position_embeddings), FARTHEST + 1])
     return [0] + [1 << power for power in range(max(1, (end - 1).bit_length())) if 1 << power < end]
 
@@ -168,9 +167,8 @@ def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[i
 
 def bases_of(config: Any) -> list[float]:
     """RoPE's θ, of every kind of layer for which a configuration states one."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [one for one in parameters.values() if isinstance(one, Mapping)] or [parameters]
-    return list(dict.fromkeys(float(one["rope_theta"]) for one in nested if one.get("rope_theta")))
+    stated = [one.get("rope_theta") for one in rotations(config).values()]
+    return list(dict.fromkeys(float(base) for base in stated if base))
 
 
 def base_of(frequencies: tuple[float, ...], stated: list[float]) -> float:
