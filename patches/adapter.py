@@ -62,6 +62,11 @@ class Adapter(ABC):
         kinds = [one.get("rope_type", UNSCALED) for one in rotations(config).values()]
         return next((kind for kind in kinds if kind != UNSCALED), None)
 
+    def reach(self, config: PreTrainedConfig) -> int:
+        """Tokens that the unpatched model reads: those its configuration scales it to, or the trained length."""
+        trained = self.trained_length(config)
+        return trained if self.scaled_already(config) is None else max(trained, int(config.max_position_embeddings))
+
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The base model inside ``model`` (or itself)."""
         return next((m for m in model.modules() if isinstance(m, self.base_class)), None)  # type: ignore[return-value]
