@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -55,13 +57,18 @@ class Adapter(ABC):
 
     def trained_length(self, config: PreTrainedConfig) -> int:
         """Tokens of the texts that the weights were trained on, before any scaling that the configuration has."""
-        parameters = getattr(config, "rope_parameters", None) or {}
-        return int(parameters.get("original_max_position_embeddings") or config.max_position_embeddings)
+        stated = [one.get("original_max_position_embeddings") for one in rotations(config).values()]
+        return int(min(filter(None, stated), default=None) or config.max_position_embeddings)
 
     def scaled_already(self, config: PreTrainedConfig) -> str | None:
-        """The ``rope_type`` of a scaling in the model's own configuration, or None."""
-        kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        return None if kind == "default" else kind
+        """The ``rope_type`` of a scaling in the model's own configuration, of any type of layer, or None."""
+        kinds = [one.get("rope_type", UNSCALED) for one in rotations(config).values()]
+        return next((kind for kind in kinds if kind != UNSCALED), None)
+
+    def reach(self, config: PreTrainedConfig) -> int:
+        """Tokens that the unpatched model reads: those its configuration scales it to, or the trained length."""
+        trained = self.trained_length(config)
+        return trained if self.scaled_already(config) is None else max(trained, int(config.max_position_embeddings))
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The base model inside ``model`` (or itself)."""

@@ -15,7 +15,7 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
 from hf_posenc.eval.comparison.progress import RemainingTime
 from hf_posenc.eval.evaluation import evaluate
-from hf_posenc.eval.lm.native_length import check_reach, trained_length_of
+from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -110,7 +110,9 @@ def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
         yield
         return
     reach = request.longest if request.one_factor else cell.length
-    lengths = entry.lengths or {"target_length": max(reach, trained_length_of(lm))}
+    lengths = dict(entry.lengths)
+    if not lengths.keys() & {"factor", "target_length"}:
+        lengths["target_length"] = max(reach, trained_length_under(lm, entry))
     with torch.random.fork_rng():
         torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly
         patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)

@@ -11,17 +11,32 @@ from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.eval.errors import BeyondTable, NotMeasurable
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.trained_length import trained_length_of_patch
+from hf_posenc.schemes.entry import Entry
 
 
 def trained_length_of(lm: Any) -> int:
-    """Trained length of an lm-eval model object in tokens, by its configuration; else lm-eval's own maximum length."""
+    """Tokens that the model of an lm-eval model object reads as it stands, by its configuration or its scheme's record.
+
+    Where nothing is known of it, lm-eval's own maximum length.
+    """
     if "trained_length" in lm.report:
         return lm.report["trained_length"]
     try:
         base, adapter = base_model_of(lm.model)
     except UnsupportedModel:  # without a scheme, any model may be measured
         return lm.max_length
-    return adapter.trained_length(base.config)
+    return adapter.reach(base.config)
+
+
+def trained_length_under(lm: Any, entry: Entry) -> int:
+    """The trained length, in tokens, that a patch of the model of an lm-eval model object counts from.
+
+    Raises:
+        PosEncError: the scheme of the entry, or one of its options, is refused; or there is no adapter for the model.
+    """
+    base, adapter = base_model_of(lm.model)
+    return trained_length_of_patch(adapter, base.config, entry.scheme, entry.options)
 
 
 def check_device(name: Any) -> None:

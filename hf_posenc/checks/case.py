@@ -19,6 +19,7 @@ from hf_posenc.checks.torch_settings import restore_settings
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
+from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.registry import list_schemes
@@ -47,7 +48,7 @@ class Case:
         self.options = {name: value for name, value in options.items() if value is not None}
         self.dtype = dtype if isinstance(model, str) else next(model.parameters()).dtype
         config, adapter = self._config_and_adapter()
-        self.trained_length: int = options.get("trained_length") or adapter.trained_length(config)
+        self.trained_length = trained_length_of_patch(adapter, config, scheme, self.options)
         geometry = adapter.geometry(config, trained_length=self.trained_length, target_length=self.trained_length)
         self.geometry = geometry
         self.causal, self.table, self.rotary = geometry.causal, geometry.table, geometry.rotary

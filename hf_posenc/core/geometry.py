@@ -92,6 +92,8 @@ class Geometry:
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
+        on_host: whether schemes that stretch a rotation start from the model's own frequencies, with any scaling that
+            these have, rather than from unscaled ones: in ``"host+yarn"`` and its like.
     """
 
     heads: int
@@ -105,6 +107,7 @@ class Geometry:
     rotary: HostRotary | None = None
     table: int | None = None
     kinds: tuple[LayerKind, ...] = ()
+    on_host: bool = False
 
     def of_layer(self, layer: int) -> Geometry:
         """The geometry as a scheme of one layer sees it: with that layer's heads and rotation."""

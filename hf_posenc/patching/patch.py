@@ -10,13 +10,14 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
-from hf_posenc.patches.validate_adapter import explained_forward, geometry_of, trained_length_of
+from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
@@ -30,6 +31,7 @@ from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
+from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
@@ -58,7 +60,9 @@ def patch_model(
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
-        trained_length: tokens the weights were trained on, where the configuration does not say it.
+        trained_length: tokens the weights were trained on, where the configuration does not say it. Of a model that
+            is scaled already it is by default what that reaches, and has to be given for a scheme that puts another
+            rotation in the place of the scaled one.
         layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
             there are none, get ``scheme``. By default layers that see a window of keys only, or do not rotate them,
             keep their own positions under a scheme that extends the context; ``"all"`` gives it to them, too.
@@ -78,9 +82,11 @@ def patch_model(
         check_model(model, base)
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
-        lengths = resolve_lengths(configured=trained_length_of(adapter, config), factor=factor, **given)
-        geometry = geometry_of(adapter, config, trained_length=lengths.trained, target_length=lengths.target)
+        geometry = unscaled_geometry(adapter, config)
         chosen = layout_of(scheme, options, layers, geometry)
+        configured = trained_length_under(adapter, config, chosen, geometry)
+        lengths = resolve_lengths(configured=configured, factor=factor, **given)
+        geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         schemes = build_layer_schemes(chosen, geometry, adapter.name)
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)

@@ -54,6 +54,8 @@ class Scheme(nn.Module):
         chooses_keys: whether it decides which keys are visible.
         silent_at_first: whether its bias is zero until it is trained.
         recipe: whether it is a training recipe, which changes positions in training mode only.
+        stretches: whether it stretches a rotation to a longer context, and so can start from the model's own
+            frequencies: ``"host+yarn"``.
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
         idle: hooks of the class that the options of this instance leave unused.
@@ -69,6 +71,7 @@ class Scheme(nn.Module):
     needs_table: ClassVar[bool] = False
     silent_at_first: ClassVar[bool] = False
     recipe: ClassVar[bool] = False
+    stretches: ClassVar[bool] = False
     shared: ClassVar[bool] = True
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()

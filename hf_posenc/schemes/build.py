@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import NEEDS
 from hf_posenc.errors import (
@@ -22,6 +24,8 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
         CannotCombine: two parts use the same hook.
         OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
+    if builds_on_host(chosen) and geometry.rotary is not None:
+        geometry = replace(geometry, on_host=True)
     parts = [cls(geometry, **options) for cls, options in chosen.parts]
     on_model_rotation = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
     if on_model_rotation and geometry.rotary is not None:
@@ -29,6 +33,7 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:
         _check_defined(part, scheme, geometry, model)
+    _check_amplitude(scheme, geometry)
     end = reach_of(scheme)
     if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(
@@ -38,11 +43,45 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
     return scheme
 
 
+def builds_on_host(chosen: Plan) -> bool:
+    """Whether a plan stretches the model's own frequencies, as ``"host+yarn"`` does."""
+    named = any(issubclass(cls, HostRotation) for cls, _ in chosen.parts)
+    return named and any(cls.stretches for cls, _ in chosen.parts)
+
+
+def replaces_rotation(chosen: Plan, geometry: Geometry) -> bool:
+    """Whether a plan has a rotation that takes the place of the model's own."""
+    if builds_on_host(chosen):
+        return False
+    may = [(cls, options) for cls, options in chosen.parts if cls.replaces_host and may_rotate(cls)]
+    return any(rotates(cls(geometry, **options)) for cls, options in may)
+
+
+def may_rotate(cls: type[Scheme]) -> bool:
+    """Whether schemes of a class rotate queries and keys, unless their options say otherwise."""
+    return cls.rotation is not Scheme.rotation or cls.row_rotation is not Scheme.row_rotation
+
+
+def rotates(scheme: Scheme) -> bool:
+    """Whether a scheme rotates queries and keys."""
+    return implements(scheme, "rotation") or implements(scheme, "row_rotation")
+
+
 def reach_of(scheme: Scheme) -> int | None:
     """Number of positions a scheme supports on its model; None where there is no limit."""
     by_row = (not scheme.replaces_host or scheme.keeps_table) and not implements(scheme, "read_table")
     ends = (scheme.longest, scheme.geometry.table if by_row else None)
     return min((end for end in ends if end is not None), default=None)
+
+
+def _check_amplitude(scheme: Scheme, geometry: Geometry) -> None:
+    """Refuse to stretch by length a rotation that scales a part of each head, which rotations by length cannot."""
+    own = geometry.rotary if geometry.on_host else None
+    if own is not None and own.rotation.amplitude != 1 and implements(scheme, "row_rotation"):
+        raise SchemeNotDefined(
+            f"Scheme {scheme.extra_repr()!r} is not defined for this model, whose own scaling multiplies the rotated "
+            'channels of each head alone. Use a scheme that does not follow the length, such as "host+yarn".'
+        )
 
 
 UNMET = {
@@ -59,12 +98,12 @@ UNMET = {
 
 def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) -> None:
     """Refuse a part whose needs neither the model nor another part meets."""
-    rotates = implements(whole, "rotation") or implements(whole, "row_rotation")
+    rotated = rotates(whole)
     reads_table = geometry.table is not None and (not whole.replaces_host or whole.keeps_table)
     met = {
         "causal": geometry.causal,
-        "rotation": rotates,
-        "relative": rotates or implements(whole, "bias"),
+        "rotation": rotated,
+        "relative": rotated or implements(whole, "bias"),
         "function": not reads_table,
         "table": geometry.table is not None,
     }

@@ -28,7 +28,7 @@ class Composition(Scheme):
     def __init__(self, parts: Sequence[Scheme]) -> None:
         super().__init__(parts[0].geometry)
         self.parts = nn.ModuleList(parts)
-        self.replaces_host = any(part.replaces_host for part in parts)  # type: ignore[misc]
+        self.replaces_host = any(part.replaces_host for part in parts) and not self.geometry.on_host  # type: ignore[misc]
         self.shared = all(part.shared for part in parts)  # type: ignore[misc]
         for hook in SINGLE:
             self._at_most_one(hook)

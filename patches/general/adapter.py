@@ -75,11 +75,6 @@ class GeneralAdapter(Adapter):
             )
         return min([super().trained_length(config), *self._table_lengths()])
 
-    def scaled_already(self, config: PreTrainedConfig) -> str | None:
-        parameters = getattr(config, "rope_parameters", None) or {}
-        nested = [one for one in parameters.values() if isinstance(one, dict)] or [parameters]
-        return next((one["rope_type"] for one in nested if one.get("rope_type", "default") != "default"), None)
-
     def _table_lengths(self) -> list[int]:
         tables = self.observation.tables.items()
         return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]

@@ -19,6 +19,7 @@ from hf_posenc.patches.general.observation import AttentionObservation, Observat
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.stand_in import StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
+from hf_posenc.patches.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
@@ -26,9 +27,7 @@ FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its a
 
 def positions_to_measure(config: Any) -> list[int]:
     """0 and the powers of two below the length for which a model's configuration states its frequencies."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, Mapping)] or [parameters]
-    stated = [one.get("original_max_position_embeddings") for one in nested]
+    stated = [one.get("original_max_position_embeddings") for one in rotations(config).values()]
     end = min([int(one) for one in stated if one] + [int(config.max_position_embeddings), FARTHEST + 1])
     return [0] + [1 << power for power in range(max(1, (end - 1).bit_length())) if 1 << power < end]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +10,13 @@ from torch import Tensor
 from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.patches.general.fit_rotation import Fit
 from hf_posenc.patches.general.observer import Observer
+from hf_posenc.patches.rope_parameters import rotations
 
 
 def bases_of(config: Any) -> list[float]:
     """RoPE's θ, of every kind of layer for which a configuration states one."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [one for one in parameters.values() if isinstance(one, Mapping)] or [parameters]
-    return list(dict.fromkeys(float(one["rope_theta"]) for one in nested if one.get("rope_theta")))
+    stated = [one.get("rope_theta") for one in rotations(config).values()]
+    return list(dict.fromkeys(float(base) for base in stated if base))
 
 
 def base_of(frequencies: tuple[float, ...], stated: list[float]) -> float:

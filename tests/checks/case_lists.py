@@ -19,6 +19,8 @@ COMPOSED = [
     Case("llama", "pi+self_extend", factor=4),
     Case("llama", "rope+alibi", factor=4),
     Case("llama", "dynamic_ntk+logn", factor=4),
+    Case("llama", "dynamic_yarn+ssmax", factor=4),
+    Case("llama", "host+yarn", factor=4),
     Case("llama", "alibi+window", factor=4),
     Case("llama", "rope", factor=4, layers={"1": "none"}),
     Case("gpt2", "rope+rerope", factor=4),

@@ -14,7 +14,7 @@ from hf_posenc.core.terms import RowRotation
 from hf_posenc.errors import NotTraceable
 from hf_posenc.patching.state import scheme_of
 
-SCHEMES = ("yarn", "alibi", "shaw", "dynamic_ntk")
+SCHEMES = ("yarn", "alibi", "shaw", "dynamic_ntk", "dynamic_yarn")
 
 
 class Masked(nn.Module):

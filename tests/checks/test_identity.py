@@ -19,6 +19,7 @@ LLAMA = {
     "yarn": ({"factor": 1}, {"factor": 1.1}),
     "llama3": ({"factor": 1}, {"factor": 2}),
     "dynamic_ntk": ({"factor": 1}, None),
+    "dynamic_yarn": ({"factor": 1}, None),
     "window": ({"size": TRAINED_LENGTH}, {"size": TRAINED_LENGTH - 1}),
     "rerope": ({"window": TRAINED_LENGTH - 1}, {"window": 4}),
     "self_extend": ({"group": 1}, {"group": 4, "window": 8}),

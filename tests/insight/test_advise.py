@@ -297,9 +297,13 @@ def test_scaling_in_the_configuration_is_accounted_for() -> None:
     assert advise(config, "64k").recommendations == ()
     advice = advise(config, "256k")
     assert (advice.trained_length, advice.reach) == (8192, 131072)
-    assert all(one.lengths["trained_length"] == 131072 for one in advice.zero_shot)
-    assert all(one.lengths["trained_length"] == 8192 for one in advice.training)
-    assert "yarn" not in [one.scheme for one in advice.zero_shot]  # it would replace what the weights were tuned under
+    assert all(one.trained == 131072 for one in advice.zero_shot)
+    assert all("trained_length" not in one.lengths for one in advice.zero_shot)
+    replacing = [one for one in advice.training if one.scheme != "drope"]  # which rotates nothing
+    assert all(one.lengths["trained_length"] == one.trained == 8192 for one in replacing)
+    found = [one.scheme for one in advice.zero_shot]
+    assert "yarn" not in found  # it would replace what the weights were tuned under
+    assert "host+yarn" in found
     assert "'llama3'" in advice.positions
 
 

@@ -25,6 +25,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "deberta": {"span": 512, "buckets": 256},  # deberta-v2-xlarge and v3
     "dyn_bias": {"width": 128, "depth": 2},
     "dynamic_ntk": {"multiplier": 1.0, "granularity": 1},
+    "dynamic_yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "ramp": "dim", "truncate": True, "granularity": 1},
     "fire": {"width": 32, "c": 0.1, "tau": 512.0, "eps": 1e-6},  # the released code
     "fox": {"bias_init": 0.0},
     "kerple": {"eps": 0.01},

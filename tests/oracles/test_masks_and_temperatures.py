@@ -121,6 +121,15 @@ def test_yarn_and_logn_multiply() -> None:
     assert (both - models.logits(yarn, ids)).abs().max() > 100 * LIMIT  # control
 
 
+def test_an_encoder_has_yarn_of_its_sequence_length() -> None:
+    length, ids = 3 * TRAINED, models.text(3 * TRAINED)
+    expected = models.logits(patch_model(models.bert(), "yarn", factor=3), ids)
+    found = models.logits(patch_model(models.bert(), "dynamic_yarn", factor=4), ids)
+    assert (found - expected).abs().max() < LIMIT
+    longer = models.logits(patch_model(models.bert(), "dynamic_yarn", factor=4), models.text(length + 8))[:length]
+    assert (longer - expected).abs().max() > 100 * LIMIT  # control: another length, other factors
+
+
 def test_logn_needs_two_tokens() -> None:
     with pytest.raises(LengthContradiction, match="at least 2"):
         LogN(models.geometry(trained=1))

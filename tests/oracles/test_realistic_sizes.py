@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,12 +20,15 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model
+from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import cos_sin
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
+from hf_posenc.schemes.rotary.dynamic_yarn import DynamicYarn
 from hf_posenc.schemes.rotary.longrope import LongRoPE
 from hf_posenc.schemes.rotary.partial import Partial
+from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn, slowed_between
 
 from . import models, naive
@@ -334,3 +338,28 @@ def test_whole_model_with_tokens_far_apart(name: str, released: str) -> None:
     unlike = naive.Positions(distance >= 0, distance, FORMULAS[name](size._replace(factor=1.5 * size.factor)))
     if name != "rope":
         assert (naive.llama(plain, ids, unlike) - expected).abs().max() > 1e-2  # control: another factor
+
+
+@every_size
+def test_dynamic_yarn_is_transformers_yarn_of_every_length(size: Size) -> None:
+    """transformers has one factor for a model; at each length, ours is that of a model scaled to it."""
+    scheme = DynamicYarn(geometry(size))
+    for share in (0.5, 1.0, 1.01, size.factor / 2, size.factor):
+        length = max(round(share * size.trained), size.trained)
+        found = torch.tensor(scheme.rotation_of(length).frequencies, dtype=torch.float64)
+        here = size._replace(factor=length / size.trained)
+        assert apart(found, by_parts(here)) < EXACT
+        frequencies, factor = theirs("yarn", here)
+        assert apart(found, frequencies) < FLOAT32
+        assert apart(scheme.frequencies_of(torch.tensor([[length]]))[0, 0], found) < EXACT
+        position = torch.tensor([[length - 1]])
+        ctx = PositionContext(position, position, causal=True, contiguous=False)
+        assert float(scheme.row_scale(ctx)) == pytest.approx(factor**2, rel=1e-5)
+
+
+@every_size
+def test_rotations_of_frequencies_that_are_there_are_those_of_the_closed_form(size: Size) -> None:
+    """On unscaled frequencies, the pair of so many rotations is where RoPE's formula has it, also past both ends."""
+    closed, found = Rotary(geometry(size)), Rotary(replace(geometry(size), on_host=True))
+    for rotations in (1e-3, 1.0, 2.5, 32.0, 1e6):
+        assert found.pair_with_rotations(rotations) == pytest.approx(closed.pair_with_rotations(rotations), abs=1e-8)

@@ -35,7 +35,9 @@ ABSOLUTE: dict[str, dict[str, Any]] = {
     "rope_nd": {},  # a shift moves the ends of the grid's rows
     "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
     "dca": {},  # and so do chunks
-    **{name: {} for name in ("dynamic_ntk", "longrope", "logn", "ssmax")},  # the length of a row is its position
+    **{
+        name: {} for name in ("dynamic_ntk", "dynamic_yarn", "longrope", "logn", "ssmax")
+    },  # the length of a row is its position
     "llama4_temp": {"floor": 8},
     "fire": {"tau": 16.0},  # which normalises by the query's position where that is past tau
 }

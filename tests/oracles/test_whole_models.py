@@ -59,6 +59,21 @@ def by_row(multiplier: float = 1.0, step: int = 1) -> Callable[[Positions], Posi
     return of
 
 
+def yarn_by_row(step: int = 1) -> Callable[[Positions], Positions]:
+    """YaRN with the factor of every row's own length: frequencies and temperature."""
+    places = [HEAD_DIM * math.log(TRAINED / (2 * math.pi * turns)) / (2 * math.log(10_000.0)) for turns in (32, 1)]
+    low, high = max(math.floor(places[0]), 0), min(math.ceil(places[1]), HEAD_DIM - 1)
+    slowed = ((torch.arange(HEAD_DIM // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+
+    def of(text: Positions) -> Positions:
+        lengths = [TRAINED + math.ceil(max(0, i + 1 - TRAINED) / step) * step for i in range(LENGTH)]
+        rows = [rope(HEAD_DIM) * (1 - slowed + slowed * TRAINED / length) for length in lengths]
+        scales = torch.tensor([(0.1 * math.log(length / TRAINED) + 1) ** 2 for length in lengths], dtype=torch.float64)
+        return replace(text, frequencies=torch.stack(rows), row_scale=scales)
+
+    return of
+
+
 def remapped(distance_of: Callable[[int, int], float], **more: Any) -> Callable[[Positions], Positions]:
     moved = torch.tensor([[distance_of(i, j) for j in range(LENGTH)] for i in range(LENGTH)])
     return lambda text: replace(text, distance=moved, frequencies=rope(HEAD_DIM), **more)
@@ -98,6 +113,8 @@ CASES = [
     Case("dynamic_ntk", by_row(), models=DECODERS),
     Case("dynamic_ntk", by_row(2.0), {"multiplier": 2.0}, DECODERS),
     Case("dynamic_ntk", by_row(1.0, 20), {"granularity": 20}, DECODERS),
+    Case("dynamic_yarn", yarn_by_row(), models=DECODERS),
+    Case("dynamic_yarn", yarn_by_row(20), {"granularity": 20}, DECODERS),
     Case("alibi", alibi),
     Case("rerope", remapped(rerope), models=("llama",)),
     Case("self_extend", remapped(self_extend(7, 16)), models=("llama",)),

@@ -65,7 +65,9 @@ def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("scheme", ["abf", "dynamic_ntk", "longrope", "ntk", "pi", "rope", "xpos", "yarn"])
+@pytest.mark.parametrize(
+    "scheme", ["abf", "dynamic_ntk", "dynamic_yarn", "longrope", "ntk", "pi", "rope", "xpos", "yarn"]
+)
 def test_a_base_just_above_one_is_computed(scheme: str) -> None:
     """All pairs turn a radian a token: of no use to anybody, and defined."""
     assert logits(scheme, base=1.0000001, factor=2).isfinite().all()

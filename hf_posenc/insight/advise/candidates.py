@@ -22,10 +22,12 @@ from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.option_rules import RULES
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
+from hf_posenc.patches.forward_hook import schemes_of_base
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.state import scheme_of
+from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 
 
@@ -49,9 +51,11 @@ class Trial:
         options = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
         patch_model(self.skeleton, shown.scheme, **lengths, **options)
         try:
-            scheme = scheme_of(self.skeleton)
+            schemes = schemes_of_base(base_model_of(self.skeleton)[0])
         finally:
             unpatch_model(self.skeleton)
+        # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
+        scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry
         if geometry.rotary is not None and not differs_from_host(scheme, spread(geometry), geometry):
             raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
@@ -73,16 +77,15 @@ class Trial:
         )
 
     def lengths(self, scheme: str) -> dict[str, Any]:
-        """Length arguments of `patch_model`; the trained length only where the configuration has another."""
-        target_model = self.target_model
-        length = target_model.reach if keeps_positions(scheme) and target_model.block is None else target_model.trained
-        recorded = target_model.adapter.trained_length(target_model.config) if target_model.adapter else None
-        needed = length != recorded or (target_model.scaling is not None and not keeps_positions(scheme))
-        lengths = {"target_length": self.target}
+        """Length arguments of `patch_model`; the trained length only where it would take another, or none."""
+        target_model, lengths = self.target_model, {"target_length": self.target}
+        default = target_model.counts_from(scheme)
+        length = default if target_model.block is None else target_model.trained
+        needed = length != default or target_model.overwrites_scaling(scheme)
         return {"trained_length": length, **lengths} if needed and length is not None else lengths
 
     def _by_rule(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
-        trained = lengths.get("trained_length", self.target_model.trained or 0)
+        trained = lengths.get("trained_length") or self.target_model.counts_from(part)
         geometry: Geometry = replace(self.target_model.geometry, trained_length=trained, target_length=self.target)
         return RULES[part](geometry) if part in RULES else {}
 

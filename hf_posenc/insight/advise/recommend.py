@@ -23,6 +23,7 @@ from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.units import tokens
+from hf_posenc.schemes.registry import scheme_class
 
 
 def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
@@ -78,5 +79,8 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:
-    """Claims for zero-shot use: a scaling that the weights were tuned under cannot be replaced."""
-    return [shown for shown in ZERO_SHOT if target_model.scaling is None or keeps_positions(shown.scheme)]
+    """Claims for zero-shot use: a scaling that the weights were tuned under is stretched and not replaced."""
+    if target_model.scaling is None:
+        return list(ZERO_SHOT)
+    able = [shown for shown in ZERO_SHOT if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches]
+    return [one if keeps_positions(one.scheme) else replace(one, scheme=f"host+{one.scheme}") for one in able]

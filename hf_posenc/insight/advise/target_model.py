@@ -14,9 +14,12 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.adapter import adapter_of_configuration
 from hf_posenc.patches.registry import adapter_class
+from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+from hf_posenc.patching.layer_schemes import layout_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.trained_length import overwrites_scaling, trained_length_of_patch
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -72,9 +75,22 @@ class TargetModel:
         Raises:
             UnsupportedModel: no adapter knows the architecture.
         """
-        if self.adapter is None or self.trained is None:
+        trained: Any = self.trained  # a length wherever there is an adapter
+        return self._known_adapter().geometry(self.config, trained_length=trained, target_length=trained)
+
+    def counts_from(self, scheme: str) -> int:
+        """The trained length that `patch_model` takes for a scheme by default, tokens."""
+        return trained_length_of_patch(self._known_adapter(), self.config, scheme)
+
+    def overwrites_scaling(self, scheme: str) -> bool:
+        """Whether a scheme replaces a rotation that is scaled already, so that ``trained_length`` must be given."""
+        adapter, geometry = self._known_adapter(), self.geometry
+        return overwrites_scaling(adapter, self.config, layout_of(scheme, {}, None, geometry), geometry)
+
+    def _known_adapter(self) -> Adapter:
+        if self.adapter is None:
             raise UnsupportedModel(f"{self.unsupported} Write one with hf_posenc.register_adapter.")
-        return self.adapter.geometry(self.config, trained_length=self.trained, target_length=self.trained)
+        return self.adapter
 
     @property
     def unsupported(self) -> str:
@@ -134,11 +150,11 @@ def _lengths(
     """Trained length, reach and scaling."""
     declared = getattr(config, "max_position_embeddings", None)
     if adapter is None:
-        parameters = getattr(config, "rope_parameters", None) or {}
-        before = parameters.get("original_max_position_embeddings") or declared
-        kind = parameters.get("rope_type")
-        return before, declared, None if kind == "default" else kind
-    trained, scaling = adapter.trained_length(config), adapter.scaled_already(config)
+        found = rotations(config).values()
+        before = min(filter(None, (one.get("original_max_position_embeddings") for one in found)), default=declared)
+        kinds = (one.get("rope_type", UNSCALED) for one in found)
+        return before, declared, next((kind for kind in kinds if kind != UNSCALED), None)
+    scaling = adapter.scaled_already(config)
     if block is not None:
         return block.trained_length, block.target_length, scaling
-    return trained, trained if scaling is None else max(trained, declared or 0), scaling
+    return adapter.trained_length(config), adapter.reach(config), scaling

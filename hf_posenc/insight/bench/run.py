@@ -24,6 +24,7 @@ from hf_posenc.insight.bench.variants import (
     variant,
 )
 from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 ProgressCallback = Callable[[float | None, str], None]
@@ -124,7 +125,7 @@ def cell_of(
                 found[role] = Measured(why_not=reason)
                 continue
             try:
-                target = settings.target(adapter.trained_length(base.config))
+                target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
                 chosen = variant(model, role, entry, length, target, decodes=CASES[case].decoder_only)
                 running[role] = CASES[case](chosen, ids)
             except PosEncError as error:

@@ -44,7 +44,9 @@ def variant(
         chosen = lengthened(model, length)
     else:
         chosen = twin(model)
-        lengths = entry.lengths if entry.lengths.keys() & {"factor", "target_length"} else {"target_length": target}
+        lengths = dict(entry.lengths)
+        if not lengths.keys() & {"factor", "target_length"}:
+            lengths["target_length"] = target
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             scheme: str = entry.scheme  # type: ignore[assignment]  # `BenchSettings` refuses an entry without one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from hf_posenc.insight.probe.variant import (
 )
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.patching.trained_length import trained_length_of_patch
+from hf_posenc.schemes.spec import SchemeSpec
 
 
 def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
@@ -49,10 +51,21 @@ def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, see
     seed_of(seed)
 
 
-def lengths_of(model: nn.Module) -> tuple[int, int | None]:
-    """Return the trained length and the size of the model's position table in tokens (None without a table)."""
+def lengths_of(
+    model: nn.Module, scheme: SchemeSpec | None = None, options: Mapping[str, Any] | None = None
+) -> tuple[int, int | None]:
+    """Return the trained length and the size of the model's position table in tokens (None without a table).
+
+    Args:
+        model: patched or not.
+        scheme: that an unpatched model will be patched with.
+        options: of the scheme, and ``trained_length`` where it is given.
+    """
     base, adapter = base_model_of(model)
-    trained = describe(model).trained_length if is_patched(model) else adapter.trained_length(base.config)  # type: ignore[arg-type]
+    if is_patched(model):
+        trained = describe(model).trained_length
+    else:
+        trained = trained_length_of_patch(adapter, base.config, scheme, options)
     return trained, adapter.geometry(base.config, trained_length=trained, target_length=trained).table  # type: ignore[arg-type]
 
 

@@ -116,7 +116,7 @@ def probe(
     try:
         variants = []
         is_patched_already = is_patched(model)
-        trained, table_size = lengths_of(model)
+        trained, table_size = lengths_of(model, scheme, options)
         probed = length or default_length(model, factor, target_length, trained, table_size)
         check_text_memory(model, probed)
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}

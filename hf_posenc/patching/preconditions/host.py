@@ -12,7 +12,8 @@ from hf_posenc.errors import (
     UnsupportedModel,
 )
 from hf_posenc.patches.offloading import is_foreign
-from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.build import rotates
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -28,14 +29,13 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
     scaling = adapter.scaled_already(config)
     if scaling is None:
         return
-    replaced = all(s.replaces_host for s in schemes)
-    rotates = any(implements(s, "rotation") or implements(s, "row_rotation") for s in schemes)
-    if replaced and not trained_length_given and rotates:
+    if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
+        other = "" if scaling in adapter.length_dependent else ', or stretch what is there, as with scheme="host+yarn"'
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
-            "trained_length= to say what the weights saw, or compose with a scheme that keeps it (such as self_extend)."
+            f"trained_length= to say what the weights saw before{other}."
         )
-    if not replaced and scaling in adapter.length_dependent:
+    if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(
             f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
             'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'

@@ -16,6 +16,7 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
+from hf_posenc.patches.rope_parameters import by_layer_type
 
 LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
 ROTATIONS = ("rope_parameters", "rope_scaling")
@@ -70,8 +71,7 @@ def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
         raise HostConfigInvalid(
             f"{name} of {where} must be an object such as {{'rope_type': 'default'}}, got {shown(given)}. Correct it."
         )
-    nested = [value for value in given.values() if isinstance(value, Mapping)]
-    yield from nested or [given]
+    yield from by_layer_type(given).values()
 
 
 def check_numbers(values: Mapping[str, Any], where: str) -> None:

@@ -18,11 +18,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.core.terms import RowRotation
-from hf_posenc.schemes.absolute.text_length import text_lengths
-from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.by_length import RotationByLength, exact_dtype
 from hf_posenc.schemes.rotary.ntk import stretched
 from hf_posenc.schemes.rotary.rotary import Rotary
 
@@ -31,7 +29,7 @@ from hf_posenc.schemes.rotary.rotary import Rotary
     "dynamic_ntk", aliases=("dynamic",), zero_shot=True, cache="raw",
     paper="https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr",
 )  # fmt: skip
-class DynamicNTK(Scheme):
+class DynamicNTK(RotationByLength):
     """RoPE whose base follows the sequence length so far. Exact up to the trained length, usable to 2–4×.
 
     ``granularity`` rounds lengths beyond the trained one up to steps, counted from there, so that blocks of queries
@@ -47,22 +45,9 @@ class DynamicNTK(Scheme):
         granularity: PositiveInt = 1,
         base: Base | None = None,
     ) -> None:
-        super().__init__(geometry)
-        self.multiplier, self.granularity = multiplier, granularity
-        rope = Rotary(geometry, base=base)
-        self.base, self.unscaled, self.frequencies = rope.base, rope.rotation(), rope.frequencies()
-        self.native_parameters = rope.scaled_as("dynamic", factor=multiplier)
-
-    def row_rotation(self) -> RowRotation:
-        """The rotation of every length that a query can have."""
-        return RowRotation(self.length_of, self.rotation_of, self.frequencies_of)
-
-    def length_of(self, positions: Tensor) -> Tensor:
-        """Length at queries of ``positions […]``, rounded up; at least the trained length."""
-        trained, step = self.geometry.trained_length, self.granularity
-        lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
-        beyond = (lengths - trained).clamp(min=0)
-        return trained + (beyond + step - 1) // step * step
+        super().__init__(geometry, granularity=granularity, base=base)
+        self.multiplier = multiplier
+        self.native_parameters = Rotary(geometry, base=base).scaled_as("dynamic", factor=multiplier)
 
     def rotation_of(self, length: int) -> Rotation:
         """The rotation of queries at one length."""
@@ -71,7 +56,7 @@ class DynamicNTK(Scheme):
 
     def frequencies_of(self, lengths: Tensor) -> Tensor:
         """Radians per token of each pair at ``lengths […]``, ``[…, pairs]``, float64."""
-        exact = torch.float32 if lengths.device.type == "mps" else torch.float64
+        exact = exact_dtype(lengths.device)
         stretch = 1 + self.multiplier * (lengths.to(exact) / self.geometry.trained_length - 1)
         unscaled = torch.tensor(self.frequencies, dtype=exact, device=lengths.device)
         powers = torch.arange(len(unscaled), dtype=exact, device=lengths.device) / max(len(unscaled) - 1, 1)
@@ -80,12 +65,3 @@ class DynamicNTK(Scheme):
     def native_within_trained(self) -> dict[str, Any]:
         """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""
         return self.native_parameters
-
-    @property
-    def unchanged_below(self) -> int:
-        """The trained length, where the unscaled rotation is the model's own."""
-        rotary = self.geometry.rotary
-        if not self.geometry.causal or rotary is None:
-            return 0
-        unchanged = rotary.rotation == self.unscaled and rotary.logit_scale == 1.0
-        return self.geometry.trained_length if unchanged else 0

@@ -11,7 +11,7 @@ Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783; the rel
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
@@ -23,6 +23,8 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 @register_scheme("llama3", paper="2407.21783", zero_shot=True)
 class Llama3(Rotary):
     """RoPE with pairs of at most ``low_freq_factor`` rotations slowed, those of at least ``high_freq_factor`` kept."""
+
+    stretches: ClassVar[bool] = True
 
     def __init__(
         self,

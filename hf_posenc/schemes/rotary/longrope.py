@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ class LongRoPE(Rotary):
     discontinuous where scaling begins, the score of a pair would depend on more than its distance, and outputs
     would change with a shift of all positions. The paper's code offers it; transformers and Phi-3 do without.
     """
+
+    stretches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -131,7 +133,8 @@ class LongRoPE(Rotary):
         rotary = self.geometry.rotary
         if not self.geometry.causal or rotary is None:
             return 0
-        unchanged = rotary.rotation == self.short and rotary.logit_scale == self.logit_scale()
+        own_scale = 1.0 if self.geometry.on_host else rotary.logit_scale
+        unchanged = rotary.rotation == self.short and own_scale == self.logit_scale()
         return self.geometry.trained_length if unchanged else 0
 
     def native_within_trained(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ bloc97 2023, reddit.com/r/LocalLLaMA/comments/14lz7j5; Peng et al. 2023, arXiv:2
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.schemes.options import Base
@@ -23,6 +23,8 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 )
 class NTK(Rotary):
     """RoPE with a larger base. Static: keys are cached rotated. Usable untrained to 2–4×."""
+
+    stretches: ClassVar[bool] = True
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
         super().__init__(geometry, base=base)

@@ -12,6 +12,7 @@ bloc97 2023, github.com/jquesnelle/yarn, ``LlamaPartNTKScaledRotaryEmbedding``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.schemes.options import Base
@@ -24,6 +25,8 @@ from hf_posenc.schemes.rotary.yarn import slowed_between
 @register_scheme("ntk_parts_v1", paper="https://github.com/jquesnelle/yarn", zero_shot=True)
 class NTKByPartsV1(Rotary):
     """RoPE with slow pairs interpolated, middle ones under a larger base, fast ones kept. Static, no options."""
+
+    stretches: ClassVar[bool] = True
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
         super().__init__(geometry, base=base)

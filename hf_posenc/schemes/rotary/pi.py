@@ -7,7 +7,7 @@ Chen, Wong, Chen, Tian 2023, arXiv:2306.15595, section 2; kaiokendev's "linear s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.schemes.options import Base
@@ -18,6 +18,8 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 @register_scheme("pi", aliases=("linear",), paper="2306.15595", zero_shot=True)
 class PositionInterpolation(Rotary):
     """Every frequency divided by the factor. Adjacent positions become hard to distinguish: tune briefly beyond 2×."""
+
+    stretches: ClassVar[bool] = True
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:
         super().__init__(geometry, base=base)

@@ -39,6 +39,9 @@ class Rotary(Scheme):
         layout: of the pairs; the model's own by default, or ``half``.
         dims: rotated channels of each head, the first ones; by default those that the model rotates, or all of them.
 
+    In ``"host+NAME"`` (``geometry.on_host``), schemes of which ``stretches`` is true start from the frequencies, layout
+    and amplitude of the model's own rotation, whatever scaling these have already.
+
     Class attributes:
         attention_factor: of cosines and sines, as transformers calls it. Where whole heads are rotated, logits are
             multiplied with its square instead, which is the same; else it is the amplitude of the rotation.
@@ -51,20 +54,29 @@ class Rotary(Scheme):
     ) -> None:
         super().__init__(geometry)
         rotary = geometry.rotary
+        if geometry.on_host and base is not None:
+            raise OptionOutOfRange(
+                f"base is {base:g}, but this scheme stretches the frequencies that the model has. Leave base out, or "
+                "leave host out of the composition."
+            )
         self.base = base if base is not None else rotary.base if rotary else 10_000.0
         self.layout: Layout = layout or (rotary.rotation.layout if rotary else "half")
         self.dims = geometry.rotary_dim if dims is None else dims
 
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each rotated pair, fastest first."""
-        return geometric(self.base, self.dims)
+        own = self.geometry.rotary if self.geometry.on_host else None
+        return geometric(self.base, self.dims) if own is None else own.rotation.frequencies  # type: ignore[return-value]
 
     def rotation(self) -> Rotation:
         return self.keep("its rotation", lambda: self.rotation_by(self.frequencies()))
 
     def rotation_by(self, frequencies: tuple[float, ...]) -> Rotation:
         """A rotation by these frequencies, in the scheme's layout and with its amplitude."""
-        return Rotation(frequencies, self.layout, amplitude=1.0 if self.scales_logits else self.attention_factor)
+        own = self.geometry.rotary if self.geometry.on_host else None
+        before = 1.0 if own is None else own.rotation.amplitude
+        amplitude = before if self.scales_logits else before * self.attention_factor
+        return Rotation(frequencies, self.layout, amplitude=amplitude)
 
     @property
     def rotates_all(self) -> bool:
@@ -79,12 +91,32 @@ class Rotary(Scheme):
     def pair_with_rotations(self, rotations: float) -> float:
         """Fractional index of the pair that makes so many rotations within the trained length."""
         d, trained = self.dims, self.geometry.trained_length
+        if self.geometry.on_host:
+            return pair_with_frequency(Rotary.frequencies(self), 2 * math.pi * rotations / trained)
         return d * math.log(trained / (2 * math.pi * rotations)) / (2 * math.log(self.base))
 
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
         """``rope_parameters`` of one of transformers' types."""
         partly = {} if self.rotates_all else {"partial_rotary_factor": self.dims / self.geometry.head_dim}
         return {"rope_type": kind, "rope_theta": self.base, **partly, **numbers}
+
+
+def pair_with_frequency(frequencies: tuple[float, ...], wanted: float) -> float:
+    """Fractional index of the pair that rotates by ``wanted`` radians per token.
+
+    Between two pairs, and beyond the first and the last, the logarithm of the frequency is linear in the index, as it
+    is throughout in RoPE's own frequencies. Pairs at rest are left out.
+
+    Args:
+        frequencies: radians per token, fastest first; they need not be geometric.
+        wanted: radians per token, greater than 0.
+    """
+    logs = [math.log(w) for w in frequencies if w > 0]
+    if len(logs) < 2:
+        return 0.0 if logs and wanted < math.exp(logs[0]) else -1.0
+    slower = next((m for m, log in enumerate(logs) if log <= math.log(wanted)), len(logs) - 1)
+    end = min(max(slower, 1), len(logs) - 1)
+    return end - 1 + (logs[end - 1] - math.log(wanted)) / ((logs[end - 1] - logs[end]) or math.inf)
 
 
 @register_scheme("rope", aliases=("rotary", "roformer"), paper="2104.09864", zero_shot=True)

@@ -29,6 +29,8 @@ class NTKByParts(Rotary):
 
     option_aliases: ClassVar[dict[str, str]] = {"beta": "beta_fast", "alpha": "beta_slow"}
 
+    stretches: ClassVar[bool] = True
+
     def __init__(
         self,
         geometry: Geometry,
@@ -49,8 +51,11 @@ class NTKByParts(Rotary):
 
     def frequencies(self) -> tuple[float, ...]:
         unscaled, s = super().frequencies(), self.geometry.factor
-        slowed = self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_rotations(unscaled)
-        return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, slowed, strict=True))
+        return tuple((1 - g) * w + g * w / s for w, g in zip(unscaled, self.slowed(), strict=True))
+
+    def slowed(self) -> list[float]:
+        """γ of each pair: how far it is slowed, from 0, not at all, to 1, by the factor."""
+        return self.slowed_by_pair() if self.ramp == "dim" else self.slowed_by_rotations(super().frequencies())
 
     def slowed_by_pair(self) -> list[float]:
         """γ, linear in the pair index between the pairs of β_fast and β_slow rotations."""

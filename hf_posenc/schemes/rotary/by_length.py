@@ -1,0 +1,71 @@
+"""Rotations that follow the sequence length at each query: what `dynamic_ntk` and `dynamic_yarn` share.
+
+Token i and all its keys are rotated for the length i + 1. One length for a whole call, as in other implementations,
+makes a token's output depend on later tokens, and cached decoding differ from a single forward pass. Keys are therefore
+cached raw and rotated for each query. All queries of an encoder have one length, that of their sequence.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.terms import RowRotation
+from hf_posenc.schemes.absolute.text_length import text_lengths
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.rotary.rotary import Rotary
+
+
+class RotationByLength(Scheme):
+    """Base of the schemes that rotate by the length at each query: they define the rotation of a length.
+
+    Args:
+        geometry: of the model.
+        granularity: lengths beyond the trained one are rounded up to steps of so many tokens.
+        base: θ of the unscaled frequencies; the model's own by default.
+    """
+
+    stretches: ClassVar[bool] = True
+
+    def __init__(self, geometry: Geometry, *, granularity: int, base: float | None) -> None:
+        super().__init__(geometry)
+        self.granularity = granularity
+        rope = Rotary(geometry, base=base)
+        self.base, self.unscaled, self.frequencies = rope.base, rope.rotation(), rope.frequencies()
+
+    def row_rotation(self) -> RowRotation:
+        """The rotation of every length that a query can have."""
+        return RowRotation(self.length_of, self.rotation_of, self.frequencies_of)
+
+    def length_of(self, positions: Tensor) -> Tensor:
+        """Length at queries of ``positions […]``, rounded up; at least the trained length."""
+        trained, step = self.geometry.trained_length, self.granularity
+        lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
+        beyond = (lengths - trained).clamp(min=0)
+        return trained + (beyond + step - 1) // step * step
+
+    def rotation_of(self, length: int) -> Rotation:
+        """The rotation of queries at one length, at least the trained one."""
+        raise NotImplementedError
+
+    def frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per token of each pair at ``lengths […]``, ``[…, pairs]``, float64 where the device has it."""
+        raise NotImplementedError
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length, where the unscaled rotation is the model's own."""
+        rotary = self.geometry.rotary
+        if not self.geometry.causal or rotary is None:
+            return 0
+        own_scale = 1.0 if self.geometry.on_host else rotary.logit_scale
+        unchanged = rotary.rotation == self.unscaled and own_scale == 1.0
+        return self.geometry.trained_length if unchanged else 0
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device: Metal has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,182 @@
+"""Models that their configuration scales already: lengths of a patch, and stretching the frequencies that are there."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from hf_posenc import describe, errors, patch_model, unpatch_model
+from hf_posenc.checks import Case
+from hf_posenc.eval.lm.native_length import trained_length_under
+from hf_posenc.insight.advise import advise
+from hf_posenc.patching.state import base_model_of, scheme_of
+from hf_posenc.patching.trained_length import trained_length_of_patch
+from hf_posenc.schemes.entry import Entry
+
+BEFORE, REACH = 64, 512
+SIZES: dict[str, Any] = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": REACH, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": BEFORE,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": BEFORE}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+GEMMA3 = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+LOCAL = {"sliding_window": 16, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+
+
+def model_of(kind: str) -> Any:
+    torch.manual_seed(0)
+    made = {
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+        "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=dict(LLAMA3))),
+        "yarn": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, rope_parameters=dict(YARN))),
+        "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**SIZES, **LOCAL, **EXPERTS, rope_parameters=dict(YARN))),
+        "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **LOCAL, rope_parameters=GEMMA3)),
+        "longrope": lambda: Phi3ForCausalLM(
+            Phi3Config(**SIZES, original_max_position_embeddings=BEFORE, rope_parameters=dict(LONGROPE))
+        ),
+    }
+    return made[kind]().eval()
+
+
+KEPT = ["dca", "rerope", "self_extend", "string", "lm_infinite", "host", "logn", "sinks", "window", "host+yarn"]
+STRETCHED = ["pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "longrope", "dynamic_ntk"]
+
+
+@pytest.mark.parametrize("scheme", KEPT)
+@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+def test_schemes_that_keep_the_rotation_count_from_what_the_model_reaches(kind: str, scheme: str) -> None:
+    report = describe(patch_model(model_of(kind), scheme, factor=2))
+    assert (report.trained_length, report.target_length) == (REACH, 2 * REACH)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn", "gpt-oss", "gemma3", "longrope"])
+@pytest.mark.parametrize("scheme", ["yarn", "ntk", "rope", "yarn+logn", "dynamic_ntk"])
+def test_schemes_that_replace_the_rotation_need_the_trained_length(kind: str, scheme: str) -> None:
+    model = model_of(kind)
+    with pytest.raises(errors.AlreadyScaled, match="trained_length="):
+        patch_model(model, scheme, factor=2)
+    report = describe(patch_model(model, scheme, factor=2, trained_length=BEFORE))
+    assert (report.trained_length, report.target_length) == (BEFORE, 2 * BEFORE)
+
+
+def test_one_layer_whose_rotation_is_replaced_is_enough() -> None:
+    with pytest.raises(errors.AlreadyScaled):
+        patch_model(model_of("llama3"), "dca", factor=2, layers={"0": "yarn"})
+
+
+def test_nothing_is_stretched_that_changes_with_the_length() -> None:
+    with pytest.raises(errors.AlreadyScaled, match="change with the length"):
+        patch_model(model_of("longrope"), "host+yarn", factor=2)
+
+
+@pytest.mark.parametrize("scheme", STRETCHED)
+def test_on_a_model_without_scaling_host_adds_nothing(scheme: str) -> None:
+    model, ids = model_of("llama"), torch.arange(90)[None] % 97
+    found = []
+    for name in (scheme, f"host+{scheme}", f"{scheme}+host"):
+        patch_model(model, name, factor=4, trained_length=BEFORE)
+        with torch.no_grad():
+            found.append(model(ids).logits)
+        unpatch_model(model)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def yarn_on(frequencies: np.ndarray, trained: int, factor: float) -> tuple[np.ndarray, float]:
+    """YaRN in float64 on any frequencies: γ is linear in the pair index between the pairs of 32 and 1 rotations.
+
+    Between pairs, the logarithm of the frequency is linear in the index; the same line goes on at both ends.
+    """
+    logs, index = np.log(frequencies), np.arange(len(frequencies))
+    slope = np.diff(logs)[[0, -1]]
+    longer = np.r_[logs[0] - slope[0] * 1000, logs, logs[-1] + slope[1] * 1000]
+    places = np.r_[-1000, index, len(index) + 999]
+    fast, slow = (np.interp(-math.log(2 * math.pi * r / trained), -longer, places) for r in (32.0, 1.0))
+    first, last = max(math.floor(fast), 0), min(math.ceil(slow), 2 * len(index) - 1)
+    slowed = np.clip((index - first) / max(last - first, 0.001), 0, 1)
+    return (1 - slowed) * frequencies + slowed * frequencies / factor, 0.1 * math.log(factor) + 1
+
+
+def llama3_frequencies(base: float, dims: int) -> np.ndarray:
+    plain = base ** (-2 * np.arange(dims // 2) / dims)
+    kept = np.clip((BEFORE * plain / (2 * math.pi) - 1) / 3, 0, 1)
+    return (1 - kept) * plain / 8 + kept * plain
+
+
+def test_yarn_on_llama3s_frequencies_is_the_formula_in_the_stock_class() -> None:
+    """A stock Llama whose buffers are set to the formula's frequencies has the logits of ``host+yarn``."""
+    model, stock, ids = model_of("llama3"), model_of("llama3"), torch.arange(3, 900)[None] % 97
+    frequencies, temperature = yarn_on(llama3_frequencies(10_000.0, 16), REACH, 2.0)
+    untouched = stock(ids).logits
+    stock.model.rotary_emb.inv_freq = torch.tensor(frequencies, dtype=torch.float32)
+    stock.model.rotary_emb.attention_scaling = temperature
+    patch_model(model, "host+yarn", factor=2)
+    with torch.no_grad():
+        expected, found = stock(ids).logits, model(ids).logits
+    assert (found - expected).abs().max() < 1e-5
+    assert (found - untouched).abs().max() > 1e-3  # the control: without YaRN they differ
+
+
+def test_temperatures_multiply() -> None:
+    parts = scheme_of(patch_model(model_of("yarn"), "host+yarn", factor=2)).schemes
+    expected = (0.1 * math.log(8) + 1) ** 2 * (0.1 * math.log(2) + 1) ** 2
+    assert math.prod(part.logit_scale() for part in parts) == pytest.approx(expected)
+
+
+def test_a_base_would_replace_what_is_stretched() -> None:
+    with pytest.raises(errors.OptionOutOfRange, match="Leave base out"):
+        patch_model(model_of("llama3"), "host+yarn", factor=2, base=5e5)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn", "gpt-oss", "gemma3", "longrope"])
+def test_advice_patches_as_it_says(kind: str) -> None:
+    """What `advise` recommends gives, in `patch_model`, the trained length and factor that it counted with."""
+    model = model_of(kind)
+    advice = advise(model, 2 * REACH)
+    assert advice.reach == REACH
+    assert bool(advice.zero_shot) == (kind != "longrope")
+    for one in advice.recommendations:
+        patch_model(model, one.scheme, **one.lengths, **one.options)
+        report = describe(model)
+        assert (report.trained_length, report.target_length) == (one.trained, 2 * REACH)
+        unpatch_model(model)
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama3", "yarn", "gpt-oss", "gemma3"])
+@pytest.mark.parametrize("scheme", ["dca", "host+ntk", "alibi", "none", ("yarn", {"trained_length": 128})])
+def test_all_count_from_one_length(kind: str, scheme: Any) -> None:
+    """`patch_model`, the checks and the comparison, whose lengths come from one function."""
+    name, options = scheme if isinstance(scheme, tuple) else (scheme, {})
+    model = model_of(kind)
+    base, adapter = base_model_of(model)
+    counted = trained_length_of_patch(adapter, base.config, name, options)
+    lm: Any = SimpleNamespace(model=model, report={})
+    assert trained_length_under(lm, Entry("", name, options)) == counted
+    assert Case(model, name, **options).trained_length == counted
+    assert describe(patch_model(model, name, factor=2, **options)).trained_length == counted
