@@ -103,20 +103,22 @@ def rename_unsplit_modules(patch: Patch) -> None:
             }
 
 
-def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
+def write_config(
+    patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry, host_length: int
+) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
     old: Any = base.config
     new = copy.deepcopy(old)
-    lengths = geometry.trained_length, geometry.target_length, old.max_position_embeddings
+    lengths = geometry.trained_length, geometry.target_length, host_length
     stored = SchemeConfig(chosen, *lengths).to_json()
     setattr(new, SCHEME_KEY, stored)
     base.__dict__[ENTRY] = copy.deepcopy(stored)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded_class(new.__class__)
-    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
+    new.max_position_embeddings = max(geometry.target_length, host_length)
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:
             patch.configs.append((module, old))
