@@ -10,6 +10,7 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -28,7 +29,8 @@ from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe, evaluation_mode
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of
+from hf_posenc.patching.stacks import patched_together, unpatch_together
+from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
 from hf_posenc.schemes.spec import SchemeSpec
@@ -55,7 +57,9 @@ def patch_model(
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc families` lists which.
+        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc families` lists which. Of
+            an encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
+            too, which may get different schemes.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
@@ -73,6 +77,25 @@ def patch_model(
 
     Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
     """
+    given = {"factor": factor, "target_length": target_length, "trained_length": trained_length, "layers": layers}
+    stacks = stacks_of(model)
+    with patched_together(model, stacks) if stacks else nullcontext():
+        for part in stacks.values() or (model,):
+            _patch(part, scheme, dict(options), **given)
+    return model
+
+
+def _patch(
+    model: nn.Module,
+    scheme: SchemeSpec,
+    options: dict[str, Any],
+    *,
+    factor: float | None,
+    target_length: int | None,
+    trained_length: int | None,
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None,
+) -> None:
+    """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
     check_not_in_forward(model, base)
     with patch_lock(base):
@@ -87,7 +110,6 @@ def patch_model(
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
         with exclusive_access(model, base):  # last, so that forward passes wait no longer than they must
             _install(model, base, adapter, geometry, chosen, schemes)
-    return model
 
 
 def _install(
@@ -122,6 +144,9 @@ def unpatch_model(model: M) -> M:
         NotPatched: there is nothing to undo.
         ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
     """
+    if stacks := stacks_of(model):
+        unpatch_together(model, stacks)
+        return model
     base, _ = base_model_of(model)
     check_not_in_forward(model, base)
     with patch_lock(base):
