@@ -68,6 +68,6 @@ def _saver(frames: Iterable[FrameType]) -> nn.Module | None:
 def _lost(model: nn.Module, part: nn.Module) -> CheckpointMismatch:
     together = ", or patch both stacks at once: patch_model(model, scheme)" if stacks_of(model) else ""
     return CheckpointMismatch(
-        f"A {type(part).__name__} inside this {type(model).__name__} carries a scheme, which what is being saved has no "
-        f"place for and would lose. Save that part alone, or call unpatch_model on it{together}."
+        f"A {type(part).__name__} inside this {type(model).__name__} carries a scheme, which what is being saved has "
+        f"no place for and would lose. Save that part alone, or call unpatch_model on it{together}."
     )
