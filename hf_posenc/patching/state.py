@@ -14,7 +14,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.patches.general.adapter import GeneralAdapter, unsupported
+from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_of_config
 from hf_posenc.patching.report import PatchReport
 
@@ -105,40 +105,30 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
             f"This {type(model).__name__} holds several models that read tokens, a {classes}. "
             "Pass one of them: model.get_encoder() or model.get_decoder()."
         )
-    found = find_base_model(model)
-    if found is None:
-        reason = unsupported(model)
-        raise type(reason)(f"{reason}{adapter_failures()}")
-    base, adapter = found
-    failures = adapter_failures()
-    if isinstance(adapter, GeneralAdapter) and repr(adapter.name) in failures:  # somebody installed one for this model
-        raise UnsupportedModel(f"The adapter installed for {adapter.name!r} models cannot be used.{failures}")
-    return base, adapter
-
-
-def find_base_model(model: nn.Module) -> tuple[nn.Module, Adapter] | None:
-    """The base model inside ``model``, and its adapter; None where no adapter fits."""
     for module, cls in adapted_modules(model):
         adapter = cls()
         if (base := adapter.base_model(module)) is not None:
             return base, adapter
     general = GeneralAdapter()
-    base = general.base_model(model)
-    return None if base is None else (base, general)
+    if (base := general.base_model(model)) is not None:
+        failures = adapter_failures()
+        if repr(general.name) in failures:  # somebody installed an adapter for this very model
+            raise UnsupportedModel(f"The adapter installed for {general.name!r} models cannot be used.{failures}")
+        return base, general
+    reason = unsupported(model)
+    raise type(reason)(f"{reason}{adapter_failures()}")
 
 
 def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:
-    """The ``encoder`` and the ``decoder`` of an encoder–decoder, where both can be patched; else nothing.
+    """The ``encoder`` and the ``decoder`` of an encoder–decoder that both read tokens; of any other model, nothing.
 
-    An encoder that reads no tokens (of images, of sound) is none of them: its model is patched in the decoder alone.
+    Where the encoder reads images or sound, the model is patched in its decoder alone.
     """
     outer = outer_model(model)
     if outer is None or not getattr(outer.config, "is_encoder_decoder", False):
         return {}
     stacks = {"encoder": outer.get_encoder(), "decoder": outer.get_decoder()}
-    if any(stack is outer or not isinstance(stack, PreTrainedModel) for stack in stacks.values()):
-        return {}
-    return stacks if all(find_base_model(stack) is not None for stack in stacks.values()) else {}
+    return stacks if all(stack is not outer and embeds_tokens(stack) for stack in stacks.values()) else {}
 
 
 def outer_model(model: nn.Module) -> PreTrainedModel | None:
