@@ -28,7 +28,7 @@ the order of its tokens, and with its measured rotation put back its outputs are
 
 Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
 state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
-encoder–decoder families {both}, in both stacks (an encoder of sound is left alone). A family inside a multimodal wrapper
+encoder–decoder families {both}, in both stacks (encoders of sound are left alone). A family inside a multimodal model
 (Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a class makes no model that
 runs; a checkpoint of the family may well be patched. `schemes` is the number of schemes that are defined on it
 without another one.
