@@ -1,4 +1,4 @@
-"""Write docs/families.md: the decoder and encoder families of the installed transformers that can be patched.
+"""Write docs/families.md: the families of the installed transformers that can be patched.
 
     python docs/make_families.py [FILE]
 
@@ -15,21 +15,23 @@ from typing import Any
 
 import transformers
 
+from hf_posenc.patches.registry import adapter_names
+
 PAGE = Path(__file__).parent / "families.md"
-KINDS = {"causal": "Decoders", "masked": "Encoders"}
+KINDS = {"causal": "Decoders", "masked": "Encoders", "seq2seq": "Encoder–decoders"}
 HEAD = """# Families of models
 
 Which families of transformers {version} can be patched, as `hf-posenc families` measures it: each is built from the
 default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells it
 the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
-`hf-posenc families --model M` does the same with a checkpoint of yours. Llama, GPT-2 and BERT have adapters of their
-own.
+`hf-posenc families --model M` does the same with a checkpoint of yours. Adapters of their own have {own}.
 
 Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
-state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}. A family
-inside a multimodal wrapper (Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a
-class makes no model that runs; a checkpoint of the family may well be patched. `schemes` is the number of schemes
-that are defined on it without another one.
+state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
+encoder–decoder families {both}, in both stacks (encoders of sound are left alone). A family inside a multimodal model
+(Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a class makes no model that
+runs; a checkpoint of the family may well be patched. `schemes` is the number of schemes that are defined on it
+without another one.
 
 This page is written by `python docs/make_families.py`.
 """
@@ -56,6 +58,9 @@ def page(families: list[dict[str, Any]]) -> str:
         exact=patched["causal"].count("exact"),
         partly=patched["causal"].count("attention layers"),
         encoders=len(patched["masked"]),
+        seq2seq=len(by_kind["seq2seq"]),
+        both=len(patched["seq2seq"]),
+        own=", ".join(adapter_names()),
     )
     for kind, title in KINDS.items():
         text += f"\n## {title} that can be patched\n\n| family | schemes | positions |\n|---|---|---|\n"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+from hf_posenc.schemes.host_rotation import HostRotation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -69,6 +70,15 @@ class Adapter(ABC):
         """Tokens that the unpatched model reads: those its configuration scales it to, or the trained length."""
         trained = self.trained_length(config)
         return trained if self.scaled_already(config) is None else max(trained, int(config.max_position_embeddings))
+
+    def host_length(self, config: PreTrainedConfig) -> int:
+        """``max_position_embeddings`` of the unpatched model; the trained length where its configuration has none."""
+        declared = getattr(config, "max_position_embeddings", None)
+        return self.trained_length(config) if declared is None else declared
+
+    def own_positions(self, base: nn.Module, geometry: Geometry, layer: int) -> Scheme:
+        """The scheme that stands for the model's own positions in a layer, where another scheme keeps them."""
+        return HostRotation(geometry)
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The base model inside ``model`` (or itself)."""

@@ -29,6 +29,9 @@ _ADAPTERS: dict[str, str | type[Adapter]] = {
     "llama": "hf_posenc.patches.llama:LlamaAdapter",
     "gpt2": "hf_posenc.patches.gpt2:GPT2Adapter",
     "bert": "hf_posenc.patches.bert:BertAdapter",
+    "t5": "hf_posenc.patches.t5:T5Adapter",
+    "mt5": "hf_posenc.patches.t5:MT5Adapter",
+    "umt5": "hf_posenc.patches.t5:UMT5Adapter",
 }
 
 

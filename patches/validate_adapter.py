@@ -78,11 +78,11 @@ def trained_length_of(adapter: Adapter, config: Any) -> int:
         length = adapter.trained_length(config)
     if not _is_count(length):
         _refuse(type(adapter), f"says that trained_length is {shown(length)}", "Return a positive int, in tokens")
-    if not _is_count(getattr(config, "max_position_embeddings", None)):
+    if not _is_count(adapter.host_length(config)):
         _refuse(
             type(adapter),
             f"is for {type(config).__name__}, which has no max_position_embeddings to write the target length to",
-            "Give the configuration class an attribute_map with that name",
+            "Give the configuration class an attribute_map with that name, or define host_length",
         )
     return length
 

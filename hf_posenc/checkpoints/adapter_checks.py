@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.preconditions.memory import check_rank_memory
-from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.state import base_model_of, parts_of
 from hf_posenc.patching.stored.peft_sidecar import position_parameters
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
@@ -45,8 +45,8 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
         )
     if present is not None:
         unpatch_model(model)
-    config: Any = base_model_of(model)[0].config
-    length = config.max_position_embeddings
+    base, host = base_model_of(parts_of(model)[0])
+    length = host.host_length(base.config)  # type: ignore[arg-type]
     if length != wanted.host_length:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "

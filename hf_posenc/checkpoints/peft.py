@@ -30,7 +30,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PeftAdapterMismatch, PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
 from hf_posenc.patches.offloading import offloads_of
 from hf_posenc.patching.rollback import rollback_on_error
-from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, position_parameters, write_sidecar_on_save
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
     if not hasattr(model, "peft_config"):
         raise WrongKind(f"A PEFT model is needed, got a {type(model).__name__}. Wrap it with get_peft_model first.")
     save_directory = folder_to_write(save_directory)
-    write_sidecar_on_save(base_model_of(model)[0] if patched else model, model.peft_config)
+    write_sidecar_on_save(scheme_holder(model) if patched else model, model.peft_config)
     if kwargs.get("push_to_hub") or not kwargs.get("is_main_process", True):
         return type(model).save_pretrained(model, str(save_directory), **kwargs)
     with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as staging:

@@ -23,7 +23,7 @@ from hf_posenc.patches.offloading import change_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
-from hf_posenc.patching.state import Patch, base_model_of, patch_of, scheme_of
+from hf_posenc.patching.state import Patch, base_model_of, parts_of, patch_of, scheme_of
 from hf_posenc.patching.stored.config_guard import (
     ROTATION_KEY,
     SCHEME_KEY,
@@ -117,9 +117,14 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
 
 def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
     """Add the scheme parameters that layers share to a device map that was written for the plain model."""
-    shared = base_model_of(model)[0]._modules.get("posenc")
-    if not device_map or shared is None or next(shared.parameters(), None) is None:
-        return
+    for part in parts_of(model):
+        shared = base_model_of(part)[0]._modules.get("posenc")
+        if device_map and shared is not None and next(shared.parameters(), None) is not None:
+            map_module(device_map, model, shared)
+
+
+def map_module(device_map: dict[str, Any], model: nn.Module, shared: nn.Module) -> None:
+    """Add a module of ``model`` to a device map that does not reach it."""
     name = next(name for name, module in model.named_modules() if module is shared)
     if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
         device_map[name] = next(iter(device_map.values()))
@@ -134,6 +139,12 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
     """
     initialise_missing(model, set(missing))
     check_finite(model)
+    for part in parts_of(model):
+        finish_part(part)
+
+
+def finish_part(model: nn.Module) -> None:
+    """Freeze tables and prove the effect of a model with one base model. Raises as `finish_loading` does."""
     base, adapter = base_model_of(model)
     patch, scheme = patch_of(base), scheme_of(model)
     freeze(patch, base, adapter.frozen(base, scheme))  # the loader made new parameters

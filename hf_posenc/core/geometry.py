@@ -91,6 +91,7 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
+        biased: whether it adds a bias of the distance to its scores by itself.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
         on_host: whether schemes that stretch a rotation start from the model's own frequencies, with any scaling that
             these have, rather than from unscaled ones: in ``"host+yarn"`` and its like.
@@ -106,6 +107,7 @@ class Geometry:
     target_length: int
     rotary: HostRotary | None = None
     table: int | None = None
+    biased: bool = False
     kinds: tuple[LayerKind, ...] = ()
     on_host: bool = False
 

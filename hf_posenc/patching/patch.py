@@ -10,7 +10,9 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
@@ -28,7 +30,8 @@ from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe, evaluation_mode
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of
+from hf_posenc.patching.stacks import patched_together, unpatch_together
+from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
 from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
@@ -56,7 +59,9 @@ def patch_model(
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc families` lists which.
+        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc families` lists which. Of
+            an encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
+            too, which may get different schemes.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
@@ -76,6 +81,25 @@ def patch_model(
 
     Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
     """
+    given = {"factor": factor, "target_length": target_length, "trained_length": trained_length, "layers": layers}
+    stacks = stacks_of(model)
+    with patched_together(model, stacks) if stacks else nullcontext():
+        for part in stacks.values() or (model,):
+            _patch(part, scheme, dict(options), **given)
+    return model
+
+
+def _patch(
+    model: nn.Module,
+    scheme: SchemeSpec,
+    options: dict[str, Any],
+    *,
+    factor: float | None,
+    target_length: int | None,
+    trained_length: int | None,
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None,
+) -> None:
+    """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
     check_not_in_forward(model, base)
     with patch_lock(base):
@@ -87,12 +111,11 @@ def patch_model(
         configured = trained_length_under(adapter, config, chosen, geometry)
         lengths = resolve_lengths(configured=configured, factor=factor, **given)
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
-        schemes = build_layer_schemes(chosen, geometry, adapter.name)
+        schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
         with exclusive_access(model, base):  # last, so that forward passes wait no longer than they must
             _install(model, base, adapter, geometry, chosen, schemes)
-    return model
 
 
 def _install(
@@ -106,7 +129,7 @@ def _install(
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):
             check_heads(base, geometry)
-        write_config(patch, model, base, chosen, geometry)
+        write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
         patch.record = ConfigRecord.of(base, adapter, geometry)
         with explained_forward(adapter, base):
             proof = probe.verdict()
@@ -127,6 +150,9 @@ def unpatch_model(model: M) -> M:
         NotPatched: there is nothing to undo.
         ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
     """
+    if stacks := stacks_of(model):
+        unpatch_together(model, stacks)
+        return model
     base, _ = base_model_of(model)
     check_not_in_forward(model, base)
     with patch_lock(base):

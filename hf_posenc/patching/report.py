@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -27,6 +27,7 @@ class PatchReport:
         touched: new class of modules, and how many.
         parameters_added, parameters_frozen: counts of numbers.
         layers: schemes of layers that differ from the rest.
+        stacks: reports of the encoder and the decoder, where both were patched at once; the other numbers are of both.
         proof: see `hf_posenc.patching.proof.Proof`.
     """
 
@@ -39,6 +40,7 @@ class PatchReport:
     parameters_frozen: int
     proof: Proof
     layers: dict[str, str] = field(default_factory=dict)
+    stacks: dict[str, PatchReport] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -73,6 +75,31 @@ class PatchReport:
             layers={key: plan.name for key, plan in chosen.layers.items()},
         )
 
+    @classmethod
+    def of_stacks(cls, model: str, stacks: dict[str, PatchReport]) -> PatchReport:
+        """The report of an encoder–decoder.
+
+        Args:
+            model: its class.
+            stacks: reports of its stacks, which have one scheme.
+        """
+        parts = list(stacks.values())
+        touched: Counter[str] = sum((Counter(part.touched) for part in parts), Counter())
+        verdicts = [part.proof.verdict for part in parts]
+        weakest = next(verdict for verdict in ("deferred", "moved", "identity") if verdict in verdicts)
+        proof = Proof(
+            weakest, max(part.proof.change for part in parts), min(part.proof.unchanged_below for part in parts)
+        )
+        return replace(
+            parts[0],
+            model=model,
+            touched=dict(touched),
+            parameters_added=sum(part.parameters_added for part in parts),
+            parameters_frozen=sum(part.parameters_frozen for part in parts),
+            proof=proof,
+            stacks=stacks,
+        )
+
     @property
     def factor(self) -> float:
         """Target length over trained length."""
@@ -80,7 +107,11 @@ class PatchReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), "factor": self.factor}
+        values = {**asdict(self), "factor": self.factor}
+        del values["stacks"]
+        return values | (
+            {"stacks": {name: part.to_dict() for name, part in self.stacks.items()}} if self.stacks else {}
+        )
 
     def __str__(self) -> str:
         lines = [
@@ -92,6 +123,7 @@ class PatchReport:
         ]
         if self.layers:
             lines.insert(1, f"  layers      {', '.join(f'{key}: {name}' for key, name in self.layers.items())}")
+        lines += [f"{name}: {part}" for name, part in self.stacks.items()]
         return "\n".join(lines)
 
 

@@ -14,13 +14,13 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.patches.general.adapter import GeneralAdapter, unsupported
+from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
+from hf_posenc.patching.report import PatchReport
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.patching.config_changes import ConfigRecord
-    from hf_posenc.patching.report import PatchReport
     from hf_posenc.schemes.base import Scheme
 
 STASH = "posenc_patch"  # of a base model: its `Patch`
@@ -31,6 +31,7 @@ class Patch:
     """What it takes to undo a patch, and its report."""
 
     model: nn.Module | None = None
+    whole: nn.Module | None = None  # the encoder–decoder, where both of its stacks were patched at once
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
     unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
@@ -40,11 +41,27 @@ class Patch:
 
 
 def describe(model: nn.Module) -> PatchReport:
-    """The report of a patched model.
+    """The report of a patched model; of an encoder–decoder, with those of its stacks.
 
     Raises:
-        NotPatched: the model carries no scheme.
+        NotPatched: the model, or a stack of it, carries no scheme; or its stacks carry different ones.
     """
+    if stacks := stacks_of(model):
+        reports = {name: _report(stack) for name, stack in stacks.items() if is_patched(stack)}
+        if (
+            len({(report.scheme, report.target_length) for report in reports.values()}) != 1
+            or reports.keys() != stacks.keys()
+        ):
+            carried = ", ".join(f"{name} {reports[name].scheme if name in reports else 'none'}" for name in stacks)
+            raise NotPatched(
+                f"The stacks of this {type(model).__name__} do not carry one scheme ({carried}). "
+                "Pass one of them: model.get_encoder() or model.get_decoder()."
+            )
+        return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
+    return _report(model)
+
+
+def _report(model: nn.Module) -> PatchReport:
     report = patch_of(base_model_of(model)[0]).report
     if report is None:
         raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
@@ -82,6 +99,12 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
+    if stacks := stacks_of(model):
+        classes = " and a ".join(type(stack).__name__ for stack in stacks.values())
+        raise UnsupportedModel(
+            f"This {type(model).__name__} holds several models that read tokens, a {classes}. "
+            "Pass one of them: model.get_encoder() or model.get_decoder()."
+        )
     for module, cls in adapted_modules(model):
         adapter = cls()
         if (base := adapter.base_model(module)) is not None:
@@ -95,6 +118,35 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
+
+
+def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:
+    """The ``encoder`` and the ``decoder`` of an encoder–decoder that both read tokens; of any other model, nothing.
+
+    Where the encoder reads images or sound, the model is patched in its decoder alone.
+    """
+    outer = outer_model(model)
+    if outer is None or not getattr(outer.config, "is_encoder_decoder", False):
+        return {}
+    stacks = {"encoder": outer.get_encoder(), "decoder": outer.get_decoder()}
+    return stacks if all(stack is not outer and embeds_tokens(stack) for stack in stacks.values()) else {}
+
+
+def outer_model(model: nn.Module) -> PreTrainedModel | None:
+    """The outermost model of transformers inside ``model``, such as the one that a PEFT model wraps."""
+    inside = model.modules() if isinstance(model, nn.Module) else ()
+    return next((module for module in inside if isinstance(module, PreTrainedModel)), None)
+
+
+def parts_of(model: nn.Module) -> list[nn.Module]:
+    """What has a patch of its own: the stacks of an encoder–decoder, of any other model the model itself."""
+    return list(stacks_of(model).values()) or [model]
+
+
+def scheme_holder(model: nn.Module) -> nn.Module:
+    """The module whose configuration says the scheme: an encoder–decoder itself, of any other model the base model."""
+    outer = outer_model(model) if stacks_of(model) else None
+    return base_model_of(model)[0] if outer is None else outer
 
 
 def adapted_modules(model: nn.Module) -> Iterator[tuple[PreTrainedModel, type[Adapter]]]:

@@ -29,6 +29,7 @@ from hf_posenc.patching.stored.config_guard import (
     SCHEME_KEY,
     guarded_class,
 )
+from hf_posenc.patching.stored.saver_check import check_saver
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 if TYPE_CHECKING:
@@ -103,20 +104,22 @@ def rename_unsplit_modules(patch: Patch) -> None:
             }
 
 
-def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
+def write_config(
+    patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry, host_length: int
+) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
     old: Any = base.config
     new = copy.deepcopy(old)
-    lengths = geometry.trained_length, geometry.target_length, old.max_position_embeddings
+    lengths = geometry.trained_length, geometry.target_length, host_length
     stored = SchemeConfig(chosen, *lengths).to_json()
     setattr(new, SCHEME_KEY, stored)
     base.__dict__[ENTRY] = copy.deepcopy(stored)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded_class(new.__class__)
-    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
+    new.max_position_embeddings = max(geometry.target_length, host_length)
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:
             patch.configs.append((module, old))
@@ -134,15 +137,20 @@ def restore_config(patch: Patch, base: nn.Module) -> None:
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well."""
+    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well.
+
+    Raises:
+        CheckpointMismatch: a model around this one is being saved that would lose the scheme.
+    """
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.model, *(module for module, _ in patch.configs)):
+    for holder in (patch.model, patch.whole, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
             if patch.record is not None:
                 patch.record.check(base)
-            peft_sidecar.write_sidecar_on_save(base, peft_configs)
+            peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
+    check_saver(base, patch)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:

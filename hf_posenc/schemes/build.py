@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hf_posenc.core.geometry import Geometry
@@ -16,8 +17,16 @@ from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.spec import Plan
 
 
-def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
-    """The scheme of a plan for a model: composed, and placed on top of the model's own rotation where it keeps that.
+def build(
+    chosen: Plan, geometry: Geometry, model: str, own_positions: Callable[[Geometry], Scheme] = HostRotation
+) -> Scheme:
+    """The scheme of a plan for a model: composed, and placed on top of the model's own positions where it keeps them.
+
+    Args:
+        chosen: the plan.
+        geometry: of the model.
+        model: its name, for messages.
+        own_positions: the model's own positions as a scheme, for a geometry.
 
     Raises:
         SchemeNotDefined: a part has no meaning on this model.
@@ -26,10 +35,11 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
     """
     if builds_on_host(chosen) and geometry.rotary is not None:
         geometry = replace(geometry, on_host=True)
-    parts = [cls(geometry, **options) for cls, options in chosen.parts]
-    on_model_rotation = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
-    if on_model_rotation and geometry.rotary is not None:
-        parts.insert(0, HostRotation(geometry))
+    own = own_positions(geometry)
+    parts = [own if cls is HostRotation else cls(geometry, **options) for cls, options in chosen.parts]
+    on_own_positions = not any(part.replaces_host or part is own for part in parts)
+    if on_own_positions and (geometry.rotary is not None or geometry.biased):
+        parts.insert(0, own)
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:
         _check_defined(part, scheme, geometry, model)

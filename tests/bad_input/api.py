@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import MistralConfig, MistralModel
 
 import hf_posenc
 from hf_posenc import errors
@@ -18,6 +18,7 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY
 
 from .row import INF, NAN, Errors, Row, Scene, patching
 
+SIZES = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
 LENGTH, OPTION, UNKNOWN = errors.LengthContradiction, errors.OptionOutOfRange, errors.UnknownScheme
 
 
@@ -121,11 +122,11 @@ NO_MODELS: dict[str, Any] = {
     "list": [],
     "mapping": {},
     "class": nn.Linear,
-    "T5": T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)),
+    "two": nn.ModuleList(MistralModel(MistralConfig(**dict.fromkeys(SIZES, 8), num_hidden_layers=1)) for _ in "ab"),
 }
 WHY = dict.fromkeys(NO_MODELS, "A live model is needed") | {
     "layer": "goes through the AttentionInterface",
-    "T5": "holds several models that read tokens",
+    "two": "holds several models that read tokens",
 }
 
 

@@ -90,8 +90,20 @@ def tiny(model_type: str, *, masked: bool = False, **options: Any) -> PreTrained
     names = (
         modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if masked else modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     )
-    name = names[model_type]
-    config = tiny_config(model_type, **({} if masked else {"is_decoder": True}), **options)
+    return random_model(
+        names[model_type], tiny_config(model_type, **({} if masked else {"is_decoder": True}), **options)
+    )
+
+
+def tiny_encoder_decoder(model_type: str, **options: Any) -> PreTrainedModel:
+    """A tiny encoder–decoder of a family, with fewer layers in the decoder."""
+    name = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type]
+    sizes = {"encoder_layers": 3, "decoder_layers": 2, "num_layers": 3, "num_decoder_layers": 2, "d_kv": 16} | options
+    return random_model(name, tiny_config(model_type, **sizes))
+
+
+def random_model(name: Any, config: Any) -> PreTrainedModel:
+    """A model of a class by name, with random weights, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(transformers, name if isinstance(name, str) else name[0])(config).eval()

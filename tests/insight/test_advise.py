@@ -17,6 +17,7 @@ from transformers import (
     BertForMaskedLM,
     BertLMHeadModel,
     FalconConfig,
+    FunnelConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -358,7 +359,12 @@ def test_an_architecture_without_adapter() -> None:
     assert advice.recommendations == ()
     assert advice.trained_length == 4096
     assert re.search(r"'falcon'.*hf-posenc families", advice.warnings[0])
-    assert advise(T5Config(), "32k").trained_length is None
+    assert advise(FunnelConfig(), "32k").trained_length is None
+
+
+def test_a_stack_of_t5() -> None:
+    advice = advise(T5Config(is_decoder=True), "4k")
+    assert (advice.positions, advice.trained_length) == ("a learned bias of the distance", 512)
 
 
 def test_an_architecture_nobody_knows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import MistralConfig, MistralModel
 
 import hf_posenc
 from hf_posenc import errors
@@ -18,6 +18,7 @@ from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
+SIZES = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
 TWO_SENTENCES = re.compile(r"^\S.+[.?!)] \S.+[.?!)…]$", re.DOTALL)
 
 
@@ -108,7 +109,7 @@ def test_second_patch(scheme: str) -> None:
         (tiny_model("llama").config, "A live model is needed, got LlamaConfig"),
         (None, "A live model is needed, got None"),
         (
-            T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)),
+            nn.ModuleList(MistralModel(MistralConfig(**dict.fromkeys(SIZES, 8), num_hidden_layers=1)) for _ in "ab"),
             "holds several models that read tokens",
         ),
     ],

@@ -109,7 +109,8 @@ class TargetModel:
         if (table := self.geometry.table) is not None:
             return f"a learned table of {table:,} rows"
         rotary = self.geometry.rotary
-        base = f"rotation, base {rotary.base:,.0f}" if rotary else "none"
+        unrotated = "a learned bias of the distance" if self.geometry.biased else "none"
+        base = f"rotation, base {rotary.base:,.0f}" if rotary else unrotated
         if self.scaling is None:
             return base
         return f"{base}, scaled by {self.scaling!r}" + (f" to {self.reach:,}" if self.reach != self.trained else "")

@@ -21,15 +21,16 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.geometry import Geometry, HostRotary
 from hf_posenc.errors import PosEncError
 from hf_posenc.patches.general.stand_in import without_weights
-from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.state import base_model_of, stacks_of
 from hf_posenc.schemes.registry import list_schemes
 
-Kind = Literal["causal", "masked"]
+Kind = Literal["causal", "masked", "seq2seq"]
 Verdict = Literal["exact", "attention layers", "refused", "not built"]
 
 CLASSES: dict[Kind, Any] = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 }
 
 
@@ -39,11 +40,12 @@ class Family:
 
     Attributes:
         model_type: as in its configuration.
-        kind: of the class that was looked at: a decoder (``causal``) or an encoder with a masked-language-model head.
+        kind: of the class that was looked at: a decoder (``causal``), an encoder with a masked-language-model head, or
+            an encoder–decoder (``seq2seq``).
         verdict: ``exact``; ``attention layers`` where other layers carry order too; ``refused``; or ``not built`` where
             transformers makes no model of its default configuration.
-        detail: its rotations and tables; the reason, where it is refused.
-        schemes: how many are defined on it alone.
+        detail: its rotations and tables, of both stacks where they differ; the reason, where it is refused.
+        schemes: how many are defined on it alone, of an encoder–decoder on both stacks.
     """
 
     model_type: str
@@ -54,7 +56,7 @@ class Family:
 
 
 def survey() -> Iterator[Family]:
-    """All causal and masked-language-model families of the installed transformers, in alphabetical order."""
+    """All families of the installed transformers with a language-model head, by kind, in alphabetical order."""
     for kind, classes in CLASSES.items():
         for model_type in sorted(classes):
             yield family(model_type, kind)
@@ -92,23 +94,38 @@ def one(name: str) -> list[Family]:
     config, cls = checkpoint.hf_config(), checkpoint.model_class()
     with without_weights():
         model = cls(config)
-    masked = cls.__name__ in CLASSES["masked"].values()
-    return [look_at(model, config.model_type, "masked" if masked else "causal")]
+    kind = next((kind for kind in CLASSES if cls.__name__ in CLASSES[kind].values()), "causal")
+    return [look_at(model, config.model_type, kind)]
 
 
 def look_at(model: Any, model_type: str, kind: Kind) -> Family:
     """What is known of the family of a model."""
+    stacks = stacks_of(model)
     try:
-        base, adapter = base_model_of(model)
-        length = adapter.trained_length(base.config)  # type: ignore[arg-type]
-        geometry = adapter.geometry(base.config, trained_length=length, target_length=length)  # type: ignore[arg-type]
+        seen = {name: look_at_stack(part) for name, part in (stacks or {"": model}).items()}
     except PosEncError as error:
         return Family(model_type, kind, "refused", _first_sentence(error))
     except Exception as error:  # whatever a forward pass of a model that nobody filled in says
         return Family(model_type, kind, "not built", f"{type(error).__name__}: {_first_sentence(error)}")
-    partly = getattr(getattr(adapter, "observation", None), "mixes_otherwise", False)
-    defined = sum(not record.unmet_needs(geometry) for record in list_schemes())
-    return Family(model_type, kind, "attention layers" if partly else "exact", described(geometry), defined)
+    geometries = [geometry for geometry, _ in seen.values()]
+    defined = sum(not any(map(record.unmet_needs, geometries)) for record in list_schemes())
+    partly = any(mixes_otherwise for _, mixes_otherwise in seen.values())
+    words = {name: described(geometry) for name, (geometry, _) in seen.items()}
+    alike = len(set(words.values())) == 1
+    detail = next(iter(words.values())) if alike else " | ".join(f"{name}: {text}" for name, text in words.items())
+    return Family(model_type, kind, "attention layers" if partly else "exact", detail, defined)
+
+
+def look_at_stack(model: Any) -> tuple[Geometry, bool]:
+    """The geometry of a model with one base model, and whether other modules than attention carry order in it.
+
+    Raises:
+        PosEncError: it cannot be patched.
+    """
+    base, adapter = base_model_of(model)
+    length = adapter.trained_length(base.config)  # type: ignore[arg-type]
+    geometry = adapter.geometry(base.config, trained_length=length, target_length=length)  # type: ignore[arg-type]
+    return geometry, getattr(getattr(adapter, "observation", None), "mixes_otherwise", False)
 
 
 def described(geometry: Geometry) -> str:
@@ -121,6 +138,7 @@ def described(geometry: Geometry) -> str:
     )
     parts = [f"{count} × {text}" for text, count in layers.items() if text]
     parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]
+    parts += ["a bias of the distance"] if geometry.biased else []
     return "; ".join(parts) or "no positions"
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from hf_posenc.core.files.staged import staged
 from hf_posenc.patches.offloading import offloaded_values
 from hf_posenc.patching.state import STASH
+from hf_posenc.patching.stored.saver_check import check_said
 
 METHOD = "save_pretrained"
 
@@ -31,11 +32,13 @@ class AtomicSave:
 
         Raises:
             HostConfigInvalid: the configuration was changed after the patch in what decides positions.
+            CheckpointMismatch: it does not say what each part of the model carries.
         """
         for module in self.model.modules():
             patch = module.__dict__.get(STASH)
             if patch is not None and patch.record is not None:
                 patch.record.check(module)
+        check_said(self.model)
         own: Any = getattr(type(self.model), METHOD)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):

@@ -29,7 +29,7 @@ from torch import nn
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import PeftAdapterMismatch, shown
-from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import GUARD_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
@@ -97,11 +97,10 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 def position_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Learned position parameters that PEFT does not save itself, by their names in the base model."""
-    base, _ = base_model_of(model)
     owned_by_peft = ("modules_to_save", "original_module", "lora_")
     return {
         name: parameter
-        for name, parameter in base.named_parameters()
+        for name, parameter in scheme_holder(model).named_parameters()
         if "posenc" in (path := name.split(".")) and not any(p.startswith(owned_by_peft) for p in path)
     }
 

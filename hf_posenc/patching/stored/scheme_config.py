@@ -14,7 +14,7 @@ from torch import nn
 
 from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, shown
-from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.stored.scheme_fields import FORMAT, LENGTHS, check_fields, unreadable
 from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
@@ -67,8 +67,11 @@ class SchemeConfig:
 
     @classmethod
     def of_model(cls, model: nn.Module) -> SchemeConfig | None:
-        """The scheme config of a live model; None where it is not patched."""
-        return cls.read(vars(base_model_of(model)[0].config)[SCHEME_KEY], "this model") if is_patched(model) else None
+        """The scheme config of a live model; None where it is not patched, or has no scheme as a whole."""
+        if not is_patched(model):
+            return None
+        entry = vars(scheme_holder(model).config).get(SCHEME_KEY)
+        return None if entry is None else cls.read(entry, "this model")
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any], where: str) -> SchemeConfig | None:

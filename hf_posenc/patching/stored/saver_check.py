@@ -1,0 +1,73 @@
+"""Refuse to save a model around a patched one whose checkpoint would not say the scheme.
+
+A stack of an encoder–decoder, or the text part of a multimodal model, can be patched on its own, and has a
+configuration of its own then. What holds it knows nothing of that: its ``save_pretrained`` would write a configuration
+without the scheme beside weights that were trained with it. It asks all of its parts for their parameters, which is
+where a patched part looks who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.patches.cache.provenance import ENTRY
+from hf_posenc.patching.call_stacks import own_stack
+from hf_posenc.patching.state import STASH, Patch, is_patched, stacks_of
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+
+METHOD = "save_pretrained"
+
+
+def check_saver(base: nn.Module, patch: Patch) -> None:
+    """Refuse the innermost ``save_pretrained`` that runs now, where what it saves does not say the scheme of ``base``.
+
+    Raises:
+        CheckpointMismatch: as it says.
+    """
+    saver = _saver(own_stack())
+    if saver is None or not any(module is base for module in saver.modules()):
+        return
+    adapters = getattr(saver, "peft_config", None)
+    if adapters:
+        known = (patch.model, patch.whole, *(module for module, _ in patch.configs))
+        if not any(getattr(module, "peft_config", None) for module in known):
+            raise _lost(saver, base)
+    else:
+        check_said(saver)
+
+
+def check_said(model: nn.Module) -> None:
+    """Refuse to save a model whose configuration does not say what each of its patched parts carries.
+
+    Raises:
+        CheckpointMismatch: as it says.
+    """
+    config: Any = getattr(model, "config", None)
+    said = getattr(config, SCHEME_KEY, None)
+    for module in model.modules():
+        if STASH in module.__dict__ and said != vars(module)[ENTRY]:
+            raise _lost(model, module)
+    for name, stack in stacks_of(model).items():
+        if said is not None and not is_patched(stack):
+            raise CheckpointMismatch(
+                f"The {name} of this {type(model).__name__} carries no scheme any more, and its configuration says "
+                "one for both stacks. Call unpatch_model(model), or patch both of them, and save then."
+            )
+
+
+def _saver(frames: Iterable[FrameType]) -> nn.Module | None:
+    callers = (frame.f_locals.get("self") for frame in frames if frame.f_code.co_name == METHOD)
+    return next((one for one in callers if isinstance(one, nn.Module)), None)
+
+
+def _lost(model: nn.Module, part: nn.Module) -> CheckpointMismatch:
+    together = ", or patch both stacks at once: patch_model(model, scheme)" if stacks_of(model) else ""
+    return CheckpointMismatch(
+        f"A {type(part).__name__} inside this {type(model).__name__} carries a scheme, which what is being saved has "
+        f"no place for and would lose. Save that part alone, or call unpatch_model on it{together}."
+    )

@@ -1,0 +1,183 @@
+"""T5, mT5 and UMT5 keep position in a learned bias of the distance, which every layer of a stack adds to its scores.
+
+An encoder stack sees both sides, a decoder stack earlier tokens only; scores are not scaled (the factor is 1). T5 and
+mT5 learn one table a stack, in its first layer, UMT5 one in every layer. A patched stack builds no
+``[heads, query, key]`` tensor of that bias: a scheme that replaces the model's positions leaves it out, and one that
+keeps them reads the table by distance. Cross-attention and the feed-forward layers are not touched.
+
+Configurations of these models name no length. Without ``n_positions`` (files of before 2021 have it) the length is that
+of the pre-training texts: 512 tokens for T5 (Raffel et al. 2020, arXiv:1910.10683, section 3.1.2), 1,024 for mT5 (Xue
+et al. 2021, arXiv:2010.11934, section 3.2), whose recipe UMT5 follows; ``trained_length=`` overrides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers.models.mt5.modeling_mt5 import MT5Attention, MT5Stack
+from transformers.models.t5.modeling_t5 import T5Attention, T5Stack, eager_attention_forward
+from transformers.models.umt5.modeling_umt5 import UMT5Attention, UMT5Stack
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.general.classes import above
+from hf_posenc.patches.registry import register_adapter
+from hf_posenc.patches.rotary_host import AddsPositionCode
+from hf_posenc.patches.t5_bias import OwnT5Bias, own_bias
+from hf_posenc.schemes.base import Scheme, implements
+
+
+class PatchedT5Like(PatchedAttention):
+    """What the patched self-attention of T5, mT5 and UMT5 has in common."""
+
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    o: nn.Linear
+    dropout: float
+    key_value_proj_dim: int
+    host_eager = staticmethod(eager_attention_forward)
+
+    @property
+    def live_dropout(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def project_query(self, x: Tensor) -> Tensor:
+        return heads_of(self, self.q(x))
+
+    def project_key(self, x: Tensor) -> Tensor:
+        return heads_of(self, self.k(x))
+
+    def attended(self, hidden: Tensor, cache: Any, mask: Tensor | None, host: dict[str, Any]) -> Any:
+        """Output ``[batch, query, width]`` of the self-attention, and its weights or None."""
+        q, k, v = (heads_of(self, project(hidden)) for project in (self.q, self.k, self.v))
+        mixed, weights = self.attend(q, k, v, hidden=hidden, cache=cache, mask=mask, host=host)
+        return self.o(mixed.flatten(2)), weights
+
+
+def heads_of(attention: Any, x: Tensor) -> Tensor:
+    """``[…, n, heads · head_dim]`` to ``[…, heads, n, head_dim]``."""
+    return x.unflatten(-1, (-1, attention.key_value_proj_dim)).transpose(-3, -2)
+
+
+class SharedBiasAttention(PatchedT5Like):
+    """Self-attention of T5 and mT5, which hand the bias of the first layer on to the others: here, None."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        past_key_values: Any = None,
+        **host: Any,
+    ) -> tuple[Tensor, None, Tensor | None]:
+        """The host's forward for self-attention; see `T5Attention`."""
+        mixed, weights = self.attended(hidden_states, past_key_values, mask, host)
+        return mixed, None, weights
+
+
+class PatchedT5Attention(SharedBiasAttention, T5Attention):
+    """T5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
+
+
+class PatchedMT5Attention(SharedBiasAttention, MT5Attention):
+    """mT5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
+
+
+class PatchedUMT5Attention(PatchedT5Like, UMT5Attention):
+    """UMT5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **host: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The host's forward for self-attention; see `UMT5Attention`."""
+        return self.attended(hidden_states, past_key_values, attention_mask, host)  # type: ignore[no-any-return]
+
+
+@register_adapter("t5")
+class T5Adapter(Adapter):
+    """Where T5 keeps position.
+
+    Class attributes:
+        pretraining_length: tokens of the pre-training texts.
+    """
+
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {T5Attention: PatchedT5Attention}
+    base_class: ClassVar[type[nn.Module]] = T5Stack
+    pretraining_length: ClassVar[int] = 512
+
+    def trained_length(self, config: Any) -> int:
+        stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+        return next((length for length in stated if length is not None), self.pretraining_length)
+
+    def geometry(self, config: Any, *, trained_length: int, target_length: int) -> Geometry:
+        return Geometry(
+            heads=config.num_heads, kv_heads=config.num_heads, head_dim=config.d_kv, width=config.d_model,
+            layers=config.num_layers, causal=config.is_decoder, biased=True,
+            trained_length=trained_length, target_length=target_length,
+        )  # fmt: skip
+
+    def attentions(self, base: Any) -> Iterator[nn.Module]:
+        return (block.layer[0].SelfAttention for block in base.block)
+
+    def tables(self, base: Any) -> list[nn.Module]:
+        """The attention modules that have a table."""
+        return [one for one in self.attentions(base) if one.has_relative_attention_bias]
+
+    def own_positions(self, base: nn.Module, geometry: Geometry, layer: int) -> OwnT5Bias:
+        tables = self.tables(base)
+        shared = len(tables) == 1
+        return OwnT5Bias(geometry, tables[0 if shared else layer], shared=shared)
+
+    def swaps(self, base: Any, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        if implements(scheme, "embed"):
+            yield base.block[0], above(type(base.block[0]), AddsPositionCode)
+
+    def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
+        if scheme.replaces_host:
+            yield from (one.relative_attention_bias.weight for one in self.tables(base))  # type: ignore[misc,union-attr]
+
+    def probe(self, base: Any, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
+        if isinstance(base.block[0], AddsPositionCode):
+            hidden = base.block[0].coded(hidden, positions)
+        sublayer = base.block[layer].layer[0]
+        attention, hidden = sublayer.SelfAttention, sublayer.layer_norm(hidden)
+        if isinstance(attention, PatchedT5Like):
+            return attention.attended(hidden, None, eager_mask(attention, hidden), {"position_ids": positions})[0]  # type: ignore[no-any-return]
+        # A model that is not patched counts positions itself: its bias at these positions is computed here.
+        tables = self.tables(base)
+        distance = positions[:, :, None] - positions[:, None, :]
+        bias = own_bias(tables[0 if len(tables) == 1 else layer], distance).transpose(0, 1).to(hidden.dtype)
+        if attention.is_causal:
+            bias = bias.masked_fill(distance[:, None] < 0, torch.finfo(hidden.dtype).min)
+        q, k, v = (heads_of(attention, project(hidden)) for project in (attention.q, attention.k, attention.v))
+        mixed, _ = eager_attention_forward(attention, q, k, v, None, scaling=attention.scaling, position_bias=bias)
+        return attention.o(mixed.flatten(2))  # type: ignore[no-any-return]
+
+
+@register_adapter("mt5")
+class MT5Adapter(T5Adapter):
+    """Where mT5 keeps position."""
+
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {MT5Attention: PatchedMT5Attention}
+    base_class = MT5Stack
+    pretraining_length = 1024
+
+
+@register_adapter("umt5")
+class UMT5Adapter(T5Adapter):
+    """Where UMT5 keeps position."""
+
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {UMT5Attention: PatchedUMT5Attention}
+    base_class = UMT5Stack
+    pretraining_length = 1024

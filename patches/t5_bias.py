@@ -1,0 +1,53 @@
+"""The bias of the distance that a T5-like model has learned, where a scheme keeps the model's own positions.
+
+    score[h, i, j] = q_i · k_j + T[bucket(i − j), h]
+
+The table stays in the model. Buckets are those of the model's own code, which rounds a logarithm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.schemes.host_rotation import HostRotation
+
+
+class OwnT5Bias(HostRotation):
+    """The bias that a layer has by itself, where a scheme keeps the model's own positions.
+
+    Args:
+        geometry: of the stack.
+        attention: the module that has the table; the scheme refers to it and learns nothing of its own.
+        shared: whether it is the table of all layers.
+    """
+
+    def __init__(self, geometry: Geometry, attention: nn.Module, *, shared: bool) -> None:
+        super().__init__(geometry)
+        self.__dict__["attention"] = attention  # no submodule: its parameters are not the scheme's
+        self.shared = shared  # type: ignore[misc]
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """The model's own bias of any distances, ``[heads, …]``."""
+        return ToeplitzBias(self.of)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]`` (query − key), ``[heads, …]``, float32, with a gradient to the model's table."""
+        return own_bias(self.__dict__["attention"], distance)
+
+
+def own_bias(attention: Any, distance: Tensor) -> Tensor:
+    """What an attention module adds to its scores at ``distance […]`` (query − key), ``[heads, …]``, float32."""
+    bucket = T5Attention._relative_position_bucket(
+        -distance,
+        bidirectional=not attention.is_decoder,
+        num_buckets=attention.relative_attention_num_buckets,
+        max_distance=attention.relative_attention_max_distance,
+    )
+    table = attention.relative_attention_bias.weight.to(distance.device)
+    return nn.functional.embedding(bucket, table).movedim(-1, 0).float()
