@@ -55,6 +55,11 @@ class Adapter(ABC):
         parameters = getattr(config, "rope_parameters", None) or {}
         return int(parameters.get("original_max_position_embeddings") or config.max_position_embeddings)
 
+    def own_length(self, config: PreTrainedConfig) -> int:
+        """``max_position_embeddings`` of the unpatched model; the trained length where its configuration has none."""
+        declared = getattr(config, "max_position_embeddings", None)
+        return self.trained_length(config) if declared is None else declared
+
     def scaled_already(self, config: PreTrainedConfig) -> str | None:
         """The ``rope_type`` of a scaling in the model's own configuration, or None."""
         kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +45,8 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
         )
     if present is not None:
         unpatch_model(model)
-    config: Any = base_model_of(model)[0].config
-    length = config.max_position_embeddings
+    base, host_adapter = base_model_of(model)
+    length = host_adapter.own_length(base.config)  # type: ignore[arg-type]
     if length != wanted.host_length:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "

@@ -91,6 +91,7 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
+        slopes: of its own linear bias (ALiBi), one a head: −slope · distance is added to the scaled scores; None for none.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
     """
 
@@ -104,6 +105,7 @@ class Geometry:
     target_length: int
     rotary: HostRotary | None = None
     table: int | None = None
+    slopes: tuple[float, ...] | None = None
     kinds: tuple[LayerKind, ...] = ()
 
     def of_layer(self, layer: int) -> Geometry:

@@ -15,15 +15,14 @@ from hf_posenc.schemes.base import Scheme, implements, overrides
 
 def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> bool:
     """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry."""
-    biased = any(overrides(part, "bias") and not part.silent_at_first for part in scheme.schemes)
+    ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     if (
-        biased
+        changes_bias(scheme, ctx, geometry.slopes)
         or implements(scheme, "values")
         or any(map(changes_queries_or_keys, scheme.schemes))
         or adds_to_embeddings(scheme, positions)
     ):
         return True
-    ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)
     rotary = geometry.rotary
     original_rotation = rotary.rotation if rotary else None
@@ -47,6 +46,16 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> 
         or changes_distances(terms.regions, positions, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
     )
+
+
+def changes_bias(scheme: Scheme, ctx: PositionContext, slopes: tuple[float, ...] | None) -> bool:
+    """Whether the scheme's biases of scores are others than the model's own linear bias, or none where it has none."""
+    biased = [part for part in scheme.schemes if overrides(part, "bias") and not part.silent_at_first]
+    if slopes is None or len(biased) != 1:
+        return slopes is not None or len(biased) > 0
+    found = getattr(biased[0].bias(ctx), "slopes", None)
+    own = ctx.constant(slopes)
+    return found is None or not torch.allclose(found.detach().to(own), own, rtol=1e-6, atol=0.0)
 
 
 def changes_queries_or_keys(part: Scheme) -> bool:

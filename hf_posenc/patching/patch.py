@@ -100,7 +100,7 @@ def _install(
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):
             check_heads(base, geometry)
-        write_config(patch, model, base, chosen, geometry)
+        write_config(patch, adapter, model, base, chosen, geometry)
         patch.record = ConfigRecord.of(base, adapter, geometry)
         with explained_forward(adapter, base):
             proof = probe.verdict()

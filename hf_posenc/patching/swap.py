@@ -103,20 +103,22 @@ def rename_unsplit_modules(patch: Patch) -> None:
             }
 
 
-def write_config(patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry) -> None:
+def write_config(
+    patch: Patch, adapter: Adapter, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry
+) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
     old: Any = base.config
     new = copy.deepcopy(old)
-    lengths = geometry.trained_length, geometry.target_length, old.max_position_embeddings
+    lengths = geometry.trained_length, geometry.target_length, adapter.own_length(old)
     stored = SchemeConfig(chosen, *lengths).to_json()
     setattr(new, SCHEME_KEY, stored)
     base.__dict__[ENTRY] = copy.deepcopy(stored)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded_class(new.__class__)
-    new.max_position_embeddings = max(geometry.target_length, old.max_position_embeddings)
+    new.max_position_embeddings = max(geometry.target_length, adapter.own_length(old))
     for module in (model, *model.modules()):
         if module.__dict__.get("config") is old:
             patch.configs.append((module, old))
@@ -148,10 +150,11 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
 def undo(base: nn.Module, patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
     offloads = offloads_of(base if patch.model is None else patch.model)
+    owners = [base, *base.__dict__.get(ATTENTIONS, ())]
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
         forget_attributes(module)
-    for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
+    for owner in owners:
         forget_child(owner, "posenc", offloads)
         set_child(owner, "posenc", None)
     for module, name in patch.frozen:

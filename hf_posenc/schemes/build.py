@@ -15,7 +15,7 @@ from hf_posenc.schemes.spec import Plan
 
 
 def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
-    """The scheme of a plan for a model: composed, and placed on top of the model's own rotation where it keeps that.
+    """The scheme of a plan for a model: composed, and placed on top of the model's own rotation or bias where it keeps that.
 
     Raises:
         SchemeNotDefined: a part has no meaning on this model.
@@ -23,8 +23,8 @@ def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
         OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
     parts = [cls(geometry, **options) for cls, options in chosen.parts]
-    on_model_rotation = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
-    if on_model_rotation and geometry.rotary is not None:
+    on_own_positions = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
+    if on_own_positions and (geometry.rotary is not None or geometry.slopes is not None):
         parts.insert(0, HostRotation(geometry))
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:

@@ -36,7 +36,8 @@ def lengths_of(model: nn.Module) -> tuple[int, int]:
     if is_patched(model):
         report = describe(model)
         return report.trained_length, report.target_length
-    length: Any = base_model_of(model)[0].config.max_position_embeddings
+    base, adapter = base_model_of(model)
+    length = adapter.own_length(base.config)  # type: ignore[arg-type]
     return length, length
 
 
