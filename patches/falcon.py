@@ -1,9 +1,9 @@
 """Falcon rotates queries and keys, or adds a linear bias (ALiBi) to the scores, as its configuration says.
 
 Its attention computes inline and fuses q, k, v in three layouts: head by head, with one key head for all queries
-(``multi_query``), or with one for each group of them (``new_decoder_architecture``). Keys are cached once for each group,
-which transformers repeats for each head. transformers adds the bias before it divides the scores by √head_dim, and
-rounds it to bfloat16; under ``eager`` it adds it twice, and under ``sdpa`` once, which is taken for what is meant.
+(``multi_query``), or with one for each group of them (``new_decoder_architecture``). Keys of a group are cached once;
+transformers repeats them for each head. It adds the bias before it divides the scores by √head_dim, and rounds it to
+bfloat16; under ``eager`` it adds it twice, and under ``sdpa`` once, which is taken for what is meant.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import FalconConfig
-from transformers.models.falcon.modeling_falcon import FalconAttention, FalconFlashAttention2, FalconModel
+from transformers.models.falcon.modeling_falcon import (
+    FalconAttention,
+    FalconFlashAttention2,
+    FalconModel,
+    apply_rotary_pos_emb,
+)
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.patches.adapter import eager_mask
 from hf_posenc.patches.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.rotary_host import as_configured, host_rotary
@@ -107,15 +111,14 @@ class FalconAdapter(InlineAdapter):
         block = base.h[layer]
         return block.self_attention, (block.ln_attn if hasattr(block, "ln_attn") else block.input_layernorm)(hidden)
 
-    def probe(self, base: FalconModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
-        if isinstance(base, InlineDecoder) or base.config.alibi:
-            return super().probe(base, hidden, positions, layer)
-        attention, normed = self.normed(base, hidden, layer)
-        cos_sin = as_configured(base.rotary_emb)(hidden, positions)
-        return attention(normed, None, eager_mask(attention, hidden), position_embeddings=cos_sin)[0]
+    def rotated(self, base: FalconModel, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        if base.config.alibi:
+            return query, key
+        cos, sin = as_configured(base.rotary_emb)(query.float(), positions)
+        return apply_rotary_pos_emb(query.float(), key.float(), cos, sin)
 
 
 def own_slopes(heads: int, head_dim: int) -> tuple[float, ...]:
     """Slopes of Falcon's bias of the scaled scores: the released ones in bfloat16, over √head_dim."""
-    rounded = torch.tensor(code_slopes(heads)).bfloat16().double()
+    rounded = torch.tensor(code_slopes(heads), device="cpu").bfloat16().double()
     return tuple((rounded / head_dim**0.5).tolist())

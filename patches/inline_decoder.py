@@ -1,13 +1,14 @@
 """What BLOOM, MPT and Falcon share: attention computed inline, and a linear bias that the base model hands its layers.
 
-Their layers pass on none of the keywords that `ForwardContext` travels by elsewhere, but do hand the bias down as it is.
-The patched base model therefore runs the same layers with the `ForwardContext` in its place, and builds no bias.
+Their layers pass on no keyword of the caller's, by which the `ForwardContext` travels elsewhere, but do pass the bias.
+The patched base model therefore runs the same layers with those keywords in its place, and builds no bias.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -19,9 +20,11 @@ from hf_posenc.core.grouped_heads import products, repeated
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
-from hf_posenc.patches.positions import KEYWORD, ForwardContext
+from hf_posenc.patches.positions import KEYWORD
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme
+
+SDPA: Any = SimpleNamespace(_attn_implementation="sdpa")  # what masks read of a configuration
 
 
 def eager_attention(
@@ -51,28 +54,46 @@ def eager_attention(
 
 
 def attention_with_slopes(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float, slopes: tuple[float, ...], positions: Tensor
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, slopes: tuple[float, ...] | None, positions: Tensor
 ) -> Tensor:
-    """Causal attention with the linear bias −slope · distance, as its formula says, ``[batch, token, heads · head_dim]``.
+    """Causal attention with the bias −slope · distance, if any, by its formula: ``[batch, token, heads · head_dim]``.
 
     In float32, whatever the dtype of ``query``: the models themselves round the bias to theirs, relative to the first
     token, which at position 1,000 leaves nothing of it in bfloat16.
     """
     distance = positions[:, None, :, None] - positions[:, None, None, :]
     scores = products(query.float(), key.float()) * scaling
-    scores = scores - torch.tensor(slopes, device=scores.device)[:, None, None] * distance
+    if slopes is not None:
+        scores = scores - torch.tensor(slopes, device=scores.device)[:, None, None] * distance
     weights = scores.masked_fill(distance < 0, -torch.inf).softmax(-1)
     mixed = weights @ repeated(query, key, value)[1].float()
-    return mixed.transpose(1, 2).flatten(2).to(query.dtype)
+    return mixed.transpose(1, 2).flatten(2).to(value.dtype)
 
 
 class InlineAttention(PatchedAttention):
-    """Mixin of patched attention modules whose layers hand the `ForwardContext` to them in place of a bias."""
+    """Mixin of patched attention modules whose layers hand them the keywords of the call in place of a bias.
 
+    Class attributes:
+        factor_name: of the attribute that is the factor of q · k.
+    """
+
+    factor_name: ClassVar[str] = "inv_norm_factor"
     host_eager = staticmethod(eager_attention)
-    scaling = None  # type: ignore[assignment]  # of classes that call it otherwise
-    score_factor = "inv_norm_factor"
+    batches_continuously = False
     is_causal = True
+
+    @property
+    def scaling(self) -> float:  # type: ignore[override]
+        """Factor of q · k, which these classes have under other names."""
+        return getattr(self, self.factor_name)  # type: ignore[no-any-return]
+
+    @scaling.setter
+    def scaling(self, value: float) -> None:
+        setattr(self, self.factor_name, value)
+
+    @property
+    def backend(self) -> str:
+        return self.__dict__["posenc_owner"].backend  # type: ignore[no-any-return]
 
     @property
     def config(self) -> Any:  # type: ignore[override]
@@ -103,14 +124,13 @@ class InlineAttention(PatchedAttention):
         """Output of attention ``[batch, token, width]`` and its weights, or None.
 
         Args:
-            place: what the layer hands over where its model's bias was.
+            place: what the layer hands over where its model's bias was, if it is not called on its own.
             hidden: ``[batch, token, width]``.
             mask: as transformers made it for the backend in use.
             cache: of self-attention, if any.
             host: the call's other keywords.
         """
-        if isinstance(place, ForwardContext):
-            host = {**host, KEYWORD: place, "position_ids": place.positions}
+        host = host if place is None else {**host, **place}
         q, k, v = self.split(hidden)
         mixed, weights = self.attend(q, k, v, hidden=hidden, cache=cache, mask=mask, host=host)
         return self.project_output(mixed.flatten(2)), weights
@@ -120,15 +140,12 @@ class InlineAttention(PatchedAttention):
     ) -> AttentionOutput:
         """As elsewhere; but these models return attention weights whatever the backend."""
         if host.get("output_attentions") and (mask is None or isinstance(mask, Tensor)):
-            scaling = getattr(self, self.score_factor) * terms.logit_scale
-            return eager_attention(self, q, k, v, mask, scaling, self.live_dropout)
+            return eager_attention(self, q, k, v, mask, self.scaling * terms.logit_scale, self.live_dropout)
         return super()._by_host(q, k, v, terms, mask, host, plan)
 
 
 class InlineDecoder(AddsPositionCode):
-    """Mixin of the patched base models: the same layers, with the `ForwardContext` where their bias was.
-
-    Attention no longer depends on how a model was written, so that every backend carries it.
+    """Mixin of the patched base models: the same layers, with the keywords of the call where their bias was.
 
     Class attributes:
         layers_name, norm_name: of the layers and of the last norm.
@@ -138,14 +155,17 @@ class InlineDecoder(AddsPositionCode):
     layers_name: ClassVar[str] = "h"
     norm_name: ClassVar[str] = "ln_f"
     bias_name: ClassVar[str] = "alibi"
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
 
     config: Any
-    gradient_checkpointing: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.__name__ = cls.__name__.removeprefix("Patched")  # which a saved configuration has as its architecture
+
+    @property
+    def backend(self) -> str:
+        """Name of the attention implementation in use; sdpa where the model itself knows none but eager."""
+        return self.config._attn_implementation if self._supports_sdpa else SDPA._attn_implementation
 
     def embedded(self, tokens: Tensor) -> Tensor:
         """Token embeddings ``[batch, token, width]`` as the first layer gets them."""
@@ -157,6 +177,7 @@ class InlineDecoder(AddsPositionCode):
         past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -164,17 +185,17 @@ class InlineDecoder(AddsPositionCode):
         **call: Any,
     ) -> Any:
         """The model's own forward; the pre-hook has checked the call and made its cache."""
-        place: ForwardContext = call[KEYWORD]
+        positions: Any = call[KEYWORD].positions
         weights = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        tokens = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds  # type: ignore[operator]
-        hidden = self.coded(self.embedded(tokens), place.positions)  # type: ignore[arg-type]
+        tokens = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden = self.coded(self.embedded(tokens), positions)
         mask = create_causal_mask(
-            config=self.config, inputs_embeds=hidden, attention_mask=attention_mask, past_key_values=past_key_values,
-            position_ids=position_ids,
+            config=self.config if self._supports_sdpa else SDPA, inputs_embeds=hidden, attention_mask=attention_mask,
+            past_key_values=past_key_values, position_ids=position_ids,
         )  # fmt: skip
         passed = {
-            self.bias_name: place, "attention_mask": mask, "layer_past": past_key_values,
+            self.bias_name: {**call, "position_ids": positions}, "attention_mask": mask, "layer_past": past_key_values,
             "use_cache": past_key_values is not None, "output_attentions": weights,
         }  # fmt: skip
         all_states: tuple[Tensor, ...] = ()
@@ -209,6 +230,10 @@ class InlineAdapter(Adapter):
     def normed(self, base: nn.Module, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         """The attention module of a layer, and what it gets where the layer gets ``hidden [batch, token, width]``."""
 
+    def rotated(self, base: nn.Module, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys as an unpatched model rotates them; by default it does not."""
+        return query, key
+
     def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         """Before the patch by the formula; see `attention_with_slopes`."""
         if isinstance(base, InlineDecoder):
@@ -217,7 +242,7 @@ class InlineAdapter(Adapter):
         attention, normed = self.normed(base, hidden, layer)
         patched: Any = self.patched_class(attention)
         slopes = self.geometry(base.config, trained_length=1, target_length=1).slopes  # type: ignore[arg-type]
-        mixed = attention_with_slopes(
-            *patched.split(attention, normed), getattr(attention, patched.score_factor), slopes, positions
-        )
+        q, k, v = patched.split(attention, normed)
+        q, k = self.rotated(base, q, k, positions)
+        mixed = attention_with_slopes(q, k, v, getattr(attention, patched.factor_name), slopes, positions)
         return patched.project_output(attention, mixed)

@@ -22,7 +22,7 @@ from hf_posenc.schemes.bias.slopes import code_slopes
 class PatchedMptAttention(InlineAttention, MptAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    score_factor = "softmax_scale"
+    factor_name = "softmax_scale"
 
     @property
     def live_dropout(self) -> float:

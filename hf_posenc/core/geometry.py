@@ -91,7 +91,7 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
-        slopes: of its own linear bias (ALiBi), one a head: −slope · distance is added to the scaled scores; None for none.
+        slopes: one a head, if it adds a linear bias (ALiBi) of its own to the scaled scores: −slope · distance.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
     """
 

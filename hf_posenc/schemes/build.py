@@ -15,7 +15,7 @@ from hf_posenc.schemes.spec import Plan
 
 
 def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
-    """The scheme of a plan for a model: composed, and placed on top of the model's own rotation or bias where it keeps that.
+    """The scheme of a plan for a model: composed, and on top of the model's own rotation or bias where it keeps that.
 
     Raises:
         SchemeNotDefined: a part has no meaning on this model.
