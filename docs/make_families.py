@@ -22,8 +22,8 @@ HEAD = """# Families of models
 Which families of transformers {version} can be patched, as `hf-posenc families` measures it: each is built from the
 default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells it
 the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
-`hf-posenc families --model M` does the same with a checkpoint of yours. Llama, GPT-2 and BERT have adapters of their
-own.
+`hf-posenc families --model M` does the same with a checkpoint of yours. Llama, GPT-2, BERT, BLOOM, MPT
+and Falcon have adapters of their own.
 
 Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
 state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}. A family

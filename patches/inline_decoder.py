@@ -194,8 +194,9 @@ class InlineDecoder(AddsPositionCode):
             config=self.config if self._supports_sdpa else SDPA, inputs_embeds=hidden, attention_mask=attention_mask,
             past_key_values=past_key_values, position_ids=position_ids,
         )  # fmt: skip
+        keywords = {**call, "position_ids": positions, "output_attentions": weights}
         passed = {
-            self.bias_name: {**call, "position_ids": positions}, "attention_mask": mask, "layer_past": past_key_values,
+            self.bias_name: keywords, "attention_mask": mask, "layer_past": past_key_values,
             "use_cache": past_key_values is not None, "output_attentions": weights,
         }  # fmt: skip
         all_states: tuple[Tensor, ...] = ()

@@ -112,7 +112,7 @@ def look_at(model: Any, model_type: str, kind: Kind) -> Family:
 
 
 def described(geometry: Geometry) -> str:
-    """Rotations, windows and tables of a model, in words."""
+    """Rotations, windows, tables and biases of a model, in words."""
     rotaries = [kind.rotary for kind in geometry.kinds] or [geometry.rotary] * geometry.layers
     windows = [kind.window for kind in geometry.kinds] or [None] * geometry.layers
     heads = [kind.head_dim for kind in geometry.kinds] or [geometry.head_dim] * geometry.layers
@@ -121,6 +121,7 @@ def described(geometry: Geometry) -> str:
     )
     parts = [f"{count} × {text}" for text, count in layers.items() if text]
     parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]
+    parts += [] if geometry.slopes is None else [f"{geometry.layers} × linear bias (ALiBi)"]
     return "; ".join(parts) or "no positions"
 
 
