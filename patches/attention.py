@@ -47,6 +47,7 @@ class PatchedAttention(nn.Module):
         heeded_keywords: what the host's own forward passes to its attention function and the engine computes as well.
         score_factor: name of the attribute that is the factor of q · k.
         flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
+        batches_continuously: whether the model hands its attention what continuous batching hands to the model.
     """
 
     layer_idx: int | None
@@ -57,6 +58,7 @@ class PatchedAttention(nn.Module):
     heeded_keywords: ClassVar[frozenset[str]] = frozenset()
     score_factor: ClassVar[str] = "scaling"
     flattens_ids: ClassVar[bool] = False
+    batches_continuously: ClassVar[bool] = True
 
     @property
     def scheme(self) -> Scheme:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import MaskMismatch, NeedsWholeText
+from hf_posenc.errors import BackendCannotCarry, MaskMismatch, NeedsWholeText
 from hf_posenc.patches.attention_masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
 from hf_posenc.patches.cache.key_positions import reads_keys
 from hf_posenc.patches.cache.paged import paged_cache
@@ -147,6 +147,11 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
         NeedsWholeText: positions depend on the length of the whole text.
     """
     config: Any = base.config
+    if not base.__dict__[ATTENTIONS][0].batches_continuously:
+        raise BackendCannotCarry(
+            f"The layers of this {type(base).__name__} do not hand on what continuous batching passes to a model. "
+            "Use model.generate."
+        )
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
         getattr(config, "layer_types", None) or ()
     )

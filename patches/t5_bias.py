@@ -29,6 +29,7 @@ class OwnT5Bias(HostRotation):
 
     def __init__(self, geometry: Geometry, attention: nn.Module, *, shared: bool) -> None:
         super().__init__(geometry)
+        self.idle = frozenset(("rotation",))
         self.__dict__["attention"] = attention  # no submodule: its parameters are not the scheme's
         self.shared = shared  # type: ignore[misc]
 

@@ -78,11 +78,11 @@ def trained_length_of(adapter: Adapter, config: Any) -> int:
         length = adapter.trained_length(config)
     if not _is_count(length):
         _refuse(type(adapter), f"says that trained_length is {shown(length)}", "Return a positive int, in tokens")
-    if not _is_count(adapter.host_length(config)):
+    if not _is_count(own := adapter.host_length(config)):
         _refuse(
             type(adapter),
-            f"is for {type(config).__name__}, which has no max_position_embeddings to write the target length to",
-            "Give the configuration class an attribute_map with that name, or define host_length",
+            f"is for {type(config).__name__}, which has max_position_embeddings = {shown(own)}",
+            "Correct the configuration",
         )
     return length
 
@@ -104,6 +104,7 @@ def geometry_of(adapter: Adapter, config: Any, *, trained_length: int, target_le
     wrong += [] if isinstance(geometry.causal, bool) else ["causal"]
     wrong += [] if geometry.table is None or _is_count(geometry.table) else ["table"]
     wrong += [] if geometry.rotary is None or isinstance(geometry.rotary, HostRotary) else ["rotary"]
+    wrong += [] if geometry.slopes is None or _is_list_of_numbers(geometry.slopes, geometry.heads) else ["slopes"]
     if wrong:
         name = wrong[0]
         _refuse(cls, f"has a geometry with {name} = {shown(values[name])}", CORRECT)
@@ -221,6 +222,10 @@ def _refuse(cls: type[Adapter], happened: str, remedy: str) -> None:
 
 def _is_module_class(given: Any) -> bool:
     return inspect.isclass(given) and issubclass(given, nn.Module)
+
+
+def _is_list_of_numbers(given: Any, length: int) -> bool:
+    return isinstance(given, tuple) and len(given) == length and all(isinstance(number, float) for number in given)
 
 
 def _is_count(given: Any) -> bool:

@@ -64,9 +64,7 @@ def _from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
     scheme = None if patched else SchemeConfig.of_config(vars(config), "this configuration")
     if scheme is None:
         return original(cls, config, **kwargs)
-    model = original(patched_class(cls, scheme), config, **kwargs)
-    model.__class__ = cls
-    return model
+    return original(patched_class(cls, scheme), config, **kwargs)
 
 
 def _get_config_dict(

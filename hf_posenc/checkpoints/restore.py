@@ -86,7 +86,6 @@ def _load_patched(
             f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
             "Save the patched model again with save_pretrained."
         ) from error
-    model.__class__ = cls
     finish_loading(model, info["missing_keys"])
     return model, info
 
@@ -107,6 +106,7 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
             if hasattr(config, name):
                 delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)
+        self.__class__ = cls  # before the patch, which may change it again
         apply_scheme(scheme, self)
         if isinstance(device_map, dict):
             map_shared_parameters(device_map, self)

@@ -106,8 +106,9 @@ def first_layer_weights(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """
     recorded: list[Tensor] = []
 
-    def attend(own: Any, layer: PatchedAttention, *call: Any, **keywords: Any) -> AttentionOutput:
-        output, weights = own(*call, **keywords)
+    def attend(own: Any, layer: PatchedAttention, *call: Any, host: dict[str, Any], **keywords: Any) -> AttentionOutput:
+        # Asked for as well, as some models compute by one backend only.
+        output, weights = own(*call, host={**host, "output_attentions": True}, **keywords)
         recorded.append(weights)
         return output, weights
 

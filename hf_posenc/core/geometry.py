@@ -91,7 +91,8 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
-        biased: whether it adds a bias of the distance to its scores by itself.
+        slopes: one a head, if it adds a linear bias (ALiBi) of its own to the scaled scores: −slope · distance.
+        biased: whether it adds another bias of the distance to its scores by itself, which it has learned.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
         on_host: whether schemes that stretch a rotation start from the model's own frequencies, with any scaling that
             these have, rather than from unscaled ones: in ``"host+yarn"`` and its like.
@@ -107,6 +108,7 @@ class Geometry:
     target_length: int
     rotary: HostRotary | None = None
     table: int | None = None
+    slopes: tuple[float, ...] | None = None
     biased: bool = False
     kinds: tuple[LayerKind, ...] = ()
     on_host: bool = False
@@ -129,6 +131,11 @@ class Geometry:
         """Whether a layer needs no scheme to reach further: it sees a window of keys, or does not rotate them."""
         own = self.kinds[layer] if self.kinds else None
         return own is not None and (own.window is not None or (own.rotary is None and self.rotary is not None))
+
+    @property
+    def relative(self) -> bool:
+        """Whether the model's own attention depends on distances: it rotates, or adds a bias."""
+        return self.rotary is not None or self.slopes is not None or self.biased
 
     @property
     def factor(self) -> float:

@@ -16,16 +16,14 @@ from hf_posenc.schemes.host_rotation import HostRotation
 
 def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> bool:
     """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry."""
-    brought = [part for part in scheme.schemes if not isinstance(part, HostRotation)]  # and not the model's own
-    biased = any(overrides(part, "bias") and not part.silent_at_first for part in brought)
+    ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     if (
-        biased
+        changes_bias(scheme, ctx, geometry)
         or implements(scheme, "values")
         or any(map(changes_queries_or_keys, scheme.schemes))
         or adds_to_embeddings(scheme, positions)
     ):
         return True
-    ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     terms = scheme.terms(ctx)
     rotary = geometry.rotary
     original_rotation = rotary.rotation if rotary else None
@@ -50,6 +48,20 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> 
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
         or (scheme.replaces_host and geometry.biased)
     )
+
+
+def changes_bias(scheme: Scheme, ctx: PositionContext, geometry: Geometry) -> bool:
+    """Whether the scheme's biases of scores are others than the model's own linear bias, or none where it has none."""
+    kept = any(isinstance(part, HostRotation) for part in scheme.schemes)
+    brought = [part for part in scheme.schemes if overrides(part, "bias") and not isinstance(part, HostRotation)]
+    brought = [part for part in brought if not part.silent_at_first]
+    if not brought:
+        return geometry.slopes is not None and not kept
+    if geometry.slopes is None or kept or len(brought) > 1:
+        return True
+    found = getattr(brought[0].bias(ctx), "slopes", None)
+    own = ctx.constant(geometry.slopes)
+    return found is None or not torch.allclose(found.detach().to(own), own, rtol=1e-6, atol=0.0)
 
 
 def changes_queries_or_keys(part: Scheme) -> bool:

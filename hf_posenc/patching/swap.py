@@ -156,10 +156,11 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
 def undo(base: nn.Module, patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
     offloads = offloads_of(base if patch.model is None else patch.model)
+    owners = [base, *base.__dict__.get(ATTENTIONS, ())]
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
         forget_attributes(module)
-    for owner in (base, *base.__dict__.get(ATTENTIONS, ())):
+    for owner in owners:
         forget_child(owner, "posenc", offloads)
         set_child(owner, "posenc", None)
     for module, name in patch.frozen:

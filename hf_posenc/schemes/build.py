@@ -38,7 +38,7 @@ def build(
     own = own_positions(geometry)
     parts = [own if cls is HostRotation else cls(geometry, **options) for cls, options in chosen.parts]
     on_own_positions = not any(part.replaces_host or part is own for part in parts)
-    if on_own_positions and (geometry.rotary is not None or geometry.biased):
+    if on_own_positions and geometry.relative:
         parts.insert(0, own)
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:

@@ -33,6 +33,9 @@ DECODERS = [
         "smollm3",
         "gpt_neox",
         "opt",
+        "bloom",
+        "mpt",
+        "falcon",
     ),
     "roberta",
 ]
@@ -190,7 +193,7 @@ def test_encoders(name: str) -> None:
         ("hunyuan_v1_dense", "not in pairs"),  # norms with weights stand behind its rotation
         ("deepseek_v32", "looks at some keys only"),
         ("diffllama", "once a call"),
-        ("bloom", "goes through the AttentionInterface"),
+        ("xlnet", "goes through the AttentionInterface"),
     ],
 )
 @pytest.mark.always

@@ -16,7 +16,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertLMHeadModel,
-    FalconConfig,
+    CTRLConfig,
     FunnelConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -354,11 +354,11 @@ def test_a_target_beyond_the_table_is_warned_of() -> None:
 
 
 def test_an_architecture_without_adapter() -> None:
-    advice = advise(FalconConfig(max_position_embeddings=4096), "32k")
+    advice = advise(CTRLConfig(n_positions=4096), "32k")
     assert not advice.supported
     assert advice.recommendations == ()
     assert advice.trained_length == 4096
-    assert re.search(r"'falcon'.*hf-posenc families", advice.warnings[0])
+    assert re.search(r"'ctrl'.*hf-posenc families", advice.warnings[0])
     assert advise(FunnelConfig(), "32k").trained_length is None
 
 

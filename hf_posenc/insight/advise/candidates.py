@@ -57,7 +57,8 @@ class Trial:
         # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
         scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
         geometry = scheme.geometry
-        if geometry.rotary is not None and not differs_from_host(scheme, spread(geometry), geometry):
+        own = geometry.relative
+        if own and not differs_from_host(scheme, spread(geometry), geometry):
             raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
         factor, least = shown.factor, geometry.target_length / geometry.trained_length
         return Recommendation(
@@ -93,7 +94,8 @@ class Trial:
 def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
     """Return the candidates that fit, best first, and why the others do not."""
     geometry = trial.target_model.geometry
-    kind = "table" if geometry.table is not None else "rotation"
+    kind = "rotation" if geometry.table is None else "table"
+    kind = kind if geometry.slopes is None else "bias"
     found: list[Recommendation] = []
     refused: dict[str, str] = {}
     for shown in claims:

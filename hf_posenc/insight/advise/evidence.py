@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PositionKind = Literal["rotation", "table"]
+PositionKind = Literal["rotation", "table", "bias"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ ZERO_SHOT = (
     Shown("yarn", "rotation", 2, "more than twice the length if the factor follows it", "arXiv:2309.00071"),
     Shown("sinks", "rotation", 976, "4k Llama-2 streams four million tokens", "arXiv:2309.17453"),
     Shown("lm_infinite", "rotation", 48_828, "4k models stay fluent over 200M tokens", "arXiv:2308.16137"),
+    Shown("alibi", "bias", None, "slopes over the factor extrapolate better than the model's own", "arXiv:2310.13017"),
+    Shown("sinks", "bias", 1953, "MPT, trained on 2k, streams four million tokens", "arXiv:2309.17453"),
 )
 
 WITHIN = (

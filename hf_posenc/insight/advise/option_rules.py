@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.bias.slopes import code_slopes
 
 
 def smallest_group(trained: int, target: int, window: int) -> int:
@@ -54,7 +55,13 @@ def sinks(geometry: Geometry) -> dict[str, Any]:
 
 
 def alibi(geometry: Geometry) -> dict[str, Any]:
-    """In an encoder half of the heads attend to each side: |i − j| alone does not distinguish left from right."""
+    """The model's own slopes over the factor (arXiv:2310.13017), where it has some.
+
+    In an encoder half of the heads attend to each side: |i − j| alone does not distinguish left from right.
+    """
+    if geometry.slopes is not None:
+        own = {} if list(geometry.slopes) == code_slopes(geometry.heads) else {"slopes": list(geometry.slopes)}
+        return {**own, "interpolate": geometry.factor}
     return {} if geometry.causal else {"bidirectional": "asymmetric"}
 
 

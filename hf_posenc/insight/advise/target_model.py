@@ -108,6 +108,8 @@ class TargetModel:
             return f"unknown: {self.config.model_type}"
         if (table := self.geometry.table) is not None:
             return f"a learned table of {table:,} rows"
+        if self.geometry.slopes is not None:
+            return "linear bias (ALiBi)"
         rotary = self.geometry.rotary
         unrotated = "a learned bias of the distance" if self.geometry.biased else "none"
         base = f"rotation, base {rotary.base:,.0f}" if rotary else unrotated

@@ -129,7 +129,7 @@ def look_at_stack(model: Any) -> tuple[Geometry, bool]:
 
 
 def described(geometry: Geometry) -> str:
-    """Rotations, windows and tables of a model, in words."""
+    """Rotations, windows, tables and biases of a model, in words."""
     rotaries = [kind.rotary for kind in geometry.kinds] or [geometry.rotary] * geometry.layers
     windows = [kind.window for kind in geometry.kinds] or [None] * geometry.layers
     heads = [kind.head_dim for kind in geometry.kinds] or [geometry.head_dim] * geometry.layers
@@ -138,7 +138,8 @@ def described(geometry: Geometry) -> str:
     )
     parts = [f"{count} × {text}" for text, count in layers.items() if text]
     parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]
-    parts += ["a bias of the distance"] if geometry.biased else []
+    parts += [] if geometry.slopes is None else [f"{geometry.layers} × linear bias (ALiBi)"]
+    parts += ["a learned bias of the distance"] if geometry.biased else []
     return "; ".join(parts) or "no positions"
 
 

@@ -13,6 +13,7 @@ of ofirpress/attention_with_linear_biases.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Literal
 
 import torch
@@ -76,20 +77,27 @@ class ALiBi(Scheme):
         slopes = self._slopes(ctx)
         if not ctx.causal and self.halves:
             return ToeplitzBias(lambda distance: _one_sided(slopes, distance))
-        if not ctx.causal or ctx.remapped:
-            return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
-        if self.log_slopes is not None:
-            return self._of_keys(slopes, ctx)
-        return ctx.once((id(self.original), "bias of keys"), lambda: self._of_keys(slopes, ctx))
-
-    def _of_keys(self, slopes: Tensor, ctx: PositionContext) -> KeyBias:
-        # Relative to the last key, which cancels in the softmax: a slope's gradient is a sum over these numbers.
-        offsets = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
-        return KeyBias(slopes[:, None] * offsets[:, None, :], slopes)
+        return linear_bias(slopes, ctx, None if self.log_slopes is not None else (id(self.original), "bias of keys"))
 
     def _slopes(self, ctx: PositionContext) -> Tensor:
         slopes = ctx.constant(self.slopes) if self.log_slopes is None else self.log_slopes.float().exp()
         return slopes / self.interpolate
+
+
+def linear_bias(slopes: Tensor, ctx: PositionContext, once: Hashable | None = None) -> KeyBias | ToeplitzBias:
+    """−slope · distance with ``slopes [heads]``; of keys alone, where a decoder's positions are not remapped.
+
+    ``once`` identifies slopes that all layers share: the bias of keys is then made once a forward pass.
+    """
+    if not ctx.causal or ctx.remapped:
+        return ToeplitzBias(lambda distance: by_head(-slopes, distance.abs()), slopes)
+    return _of_keys(slopes, ctx) if once is None else ctx.once(once, lambda: _of_keys(slopes, ctx))
+
+
+def _of_keys(slopes: Tensor, ctx: PositionContext) -> KeyBias:
+    # Relative to the last key, which cancels in the softmax: a slope's gradient is a sum over these numbers.
+    offsets = ctx.exact(ctx.key_positions - ctx.key_positions[:, -1:])
+    return KeyBias(slopes[:, None] * offsets[:, None, :], slopes)
 
 
 def _check_halves(geometry: Geometry) -> None:

@@ -1,0 +1,124 @@
+"""Falcon rotates queries and keys, or adds a linear bias (ALiBi) to the scores, as its configuration says.
+
+Its attention computes inline and fuses q, k, v in three layouts: head by head, with one key head for all queries
+(``multi_query``), or with one for each group of them (``new_decoder_architecture``). Keys of a group are cached once;
+transformers repeats them for each head. It adds the bias before it divides the scores by √head_dim, and rounds it to
+bfloat16; under ``eager`` it adds it twice, and under ``sdpa`` once, which is taken for what is meant.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import FalconConfig
+from transformers.models.falcon.modeling_falcon import (
+    FalconAttention,
+    FalconFlashAttention2,
+    FalconModel,
+    apply_rotary_pos_emb,
+)
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.patches.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
+from hf_posenc.patches.registry import register_adapter
+from hf_posenc.patches.rotary_host import as_configured, host_rotary
+from hf_posenc.schemes.bias.slopes import code_slopes
+
+
+class PatchedFalconAttention(InlineAttention, FalconAttention):
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+
+    attention_dropout: nn.Dropout
+
+    @property
+    def live_dropout(self) -> float:
+        """Beside a rotation the host drops no weights, whatever ``attention_dropout`` says."""
+        return self.attention_dropout.p if self.training and self.config.alibi else 0.0
+
+    @property
+    def num_key_value_groups(self) -> int:
+        """Heads of queries for one of keys, as transformers' attention functions call it."""
+        return self.num_heads // self.num_kv_heads
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        groups = self.num_heads // self.num_kv_heads
+        fused = self.query_key_value(x).unflatten(-1, (self.num_kv_heads, groups + 2, self.head_dim))
+        q, k, v = fused.split([groups, 1, 1], dim=-2)
+        return q.flatten(2, 3).transpose(1, 2), k.squeeze(3).transpose(1, 2), v.squeeze(3).transpose(1, 2)
+
+    def project_output(self, mixed: Tensor) -> Tensor:
+        return self.dense(mixed)
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        alibi: Any = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        layer_past: Any = None,
+        **host: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The host's forward without its rotation or bias; see `FalconAttention`."""
+        host["position_ids"] = position_ids
+        return self.attend_at(alibi, hidden_states, mask=attention_mask, cache=layer_past, host=host)
+
+
+class PatchedFalconFlashAttention2(PatchedFalconAttention, FalconFlashAttention2):
+    """The same for models that were built for FlashAttention 2, which have a class of their own."""
+
+
+class PatchedFalconModel(InlineDecoder, FalconModel):
+    """The base model, without the rotation or bias that it computes for its layers."""
+
+    @wraps(FalconModel.forward)
+    def forward(self, **call: Any) -> Any:  # type: ignore[override]
+        return self.run(**call)
+
+
+@register_adapter("falcon")
+class FalconAdapter(InlineAdapter):
+    """Where Falcon keeps position."""
+
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {
+        FalconAttention: PatchedFalconAttention,
+        FalconFlashAttention2: PatchedFalconFlashAttention2,
+    }
+    base_class = FalconModel
+    patched_base = PatchedFalconModel
+    length_dependent = ("dynamic", "longrope")
+
+    def geometry(self, config: FalconConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+        heads, head_dim = config.num_attention_heads, config.head_dim
+        grouped = config.new_decoder_architecture or not config.multi_query
+        return Geometry(
+            heads=heads, kv_heads=config.num_kv_heads if grouped else 1, head_dim=head_dim,
+            width=config.hidden_size, layers=config.num_hidden_layers, causal=True,
+            trained_length=trained_length, target_length=target_length,
+            rotary=None if config.alibi else host_rotary(config, head_dim, by_length=self.length_dependent),
+            slopes=own_slopes(heads, head_dim) if config.alibi else None,
+        )  # fmt: skip
+
+    def trained_length(self, config: FalconConfig) -> int:  # type: ignore[override]
+        return config.max_position_embeddings if config.alibi else super().trained_length(config)
+
+    def scaled_already(self, config: FalconConfig) -> str | None:  # type: ignore[override]
+        return None if config.alibi else super().scaled_already(config)
+
+    def normed(self, base: FalconModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:  # type: ignore[override]
+        block = base.h[layer]
+        return block.self_attention, (block.ln_attn if hasattr(block, "ln_attn") else block.input_layernorm)(hidden)
+
+    def rotated(self, base: FalconModel, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        if base.config.alibi:
+            return query, key
+        cos, sin = as_configured(base.rotary_emb)(query.float(), positions)
+        return apply_rotary_pos_emb(query.float(), key.float(), cos, sin)
+
+
+def own_slopes(heads: int, head_dim: int) -> tuple[float, ...]:
+    """Slopes of Falcon's bias of the scaled scores: the released ones in bfloat16, over √head_dim."""
+    rounded = torch.tensor(code_slopes(heads), device="cpu").bfloat16().double()
+    return tuple((rounded / head_dim**0.5).tolist())

@@ -1,0 +1,84 @@
+"""MPT adds a linear bias (ALiBi) to the scores of every layer; nothing else of it knows position.
+
+Its own bias ends at ``max_seq_len``. Of what its configuration says of positions (``attn_config``, ``learned_pos_emb``)
+transformers reads nothing.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers import MptConfig
+from transformers.models.mpt.modeling_mpt import MptAttention, MptModel
+
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.patches.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
+from hf_posenc.patches.registry import register_adapter
+from hf_posenc.schemes.bias.slopes import code_slopes
+
+
+class PatchedMptAttention(InlineAttention, MptAttention):
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+
+    factor_name = "softmax_scale"
+
+    @property
+    def live_dropout(self) -> float:
+        return self.attn_dropout_p if self.training else 0.0
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        fused = self.Wqkv(x)
+        if self.clip_qkv:
+            fused = fused.clamp(min=-self.clip_qkv, max=self.clip_qkv)
+        q, k, v = fused.unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4).unbind()
+        return q, k, v
+
+    def project_output(self, mixed: Tensor) -> Tensor:
+        return self.out_proj(mixed)
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        position_bias: Any = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **host: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The host's forward without its bias; see `MptAttention`."""
+        return self.attend_at(position_bias, hidden_states, mask=attention_mask, cache=past_key_values, host=host)
+
+
+class PatchedMptModel(InlineDecoder, MptModel):
+    """The base model, without the bias that it computes for its layers."""
+
+    layers_name, norm_name, bias_name = "blocks", "norm_f", "position_bias"
+
+    @wraps(MptModel.forward)
+    def forward(self, **call: Any) -> Any:  # type: ignore[override]
+        return self.run(**call)
+
+
+@register_adapter("mpt")
+class MptAdapter(InlineAdapter):
+    """Where MPT keeps position."""
+
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {MptAttention: PatchedMptAttention}
+    base_class = MptModel
+    patched_base = PatchedMptModel
+
+    def geometry(self, config: MptConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+        return Geometry(
+            heads=config.n_heads, kv_heads=config.n_heads, head_dim=config.d_model // config.n_heads,
+            width=config.d_model, layers=config.n_layers, causal=True,
+            trained_length=trained_length, target_length=target_length, slopes=tuple(code_slopes(config.n_heads)),
+        )  # fmt: skip
+
+    def trained_length(self, config: MptConfig) -> int:  # type: ignore[override]
+        """``max_seq_len``."""
+        return config.max_seq_len
+
+    def normed(self, base: MptModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:  # type: ignore[override]
+        block = base.blocks[layer]
+        return block.attn, block.norm_1(hidden)
