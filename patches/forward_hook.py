@@ -25,6 +25,7 @@ from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.validate_fit import check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.current_forward import LOOKED_UP, announce
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
@@ -64,7 +65,12 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     mask = kwargs.get("attention_mask")
     own_mask = by_kind is None and isinstance(mask, Tensor) and mask.ndim == 4
     here = _positions_now(kwargs, tokens, cache) if moved is None else moved
-    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask, here)
+    weights = kwargs.get("output_attentions", getattr(module.config, "output_attentions", False))
+    kwargs[KEYWORD] = ForwardContext(
+        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights)
+    )
+    if module.__dict__.get(LOOKED_UP):
+        announce(module, kwargs[KEYWORD])
     if by_kind is not None:
         kwargs["attention_mask"] = by_kind
     _fill_in(module, kwargs, tokens, here)

@@ -15,10 +15,12 @@ from transformers.models.auto import modeling_auto
 from hf_posenc.core.geometry import Geometry, LayerKind
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patches.current_forward import LOOKED_UP
 from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
+from hf_posenc.patches.general.inline import attention_modules, intercepted_inline
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
@@ -105,7 +107,7 @@ class GeneralAdapter(Adapter):
         return (base.get_submodule(one.name) for one in self.observation.attentions)
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:
-        return intercepted(type(attention))
+        return (intercepted if goes_through_interface(attention) else intercepted_inline)(type(attention))
 
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         for name in self.observation.rotaries:
@@ -118,7 +120,9 @@ class GeneralAdapter(Adapter):
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
+        inline = any(one.inline for one in seen.attentions)
         yield base, {OBSERVATION: seen, NUMBERED_FROM: seen.numbered_from, TOKEN_TYPES: seen.token_types}
+        yield base, {LOOKED_UP: inline}
         for name, shape in seen.rotaries.items():
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():
@@ -145,7 +149,7 @@ class GeneralAdapter(Adapter):
                 else nn.functional.embedding(positions + row, table.weight)
             )
         out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
-        return out[0] if isinstance(out, tuple) else out
+        return next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
 
     def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
         if not self.observation.causal or base.config._attn_implementation != "eager":
@@ -212,7 +216,7 @@ def reads_tokens(module: nn.Module) -> bool:
     if not isinstance(embedding, nn.Module):
         return False
     embeds = any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
-    return embeds and any(map(goes_through_interface, module.modules()))
+    return embeds and bool(attention_modules(module))
 
 
 def _holds(one: nn.Module, other: nn.Module) -> bool:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+from transformers.models.bert.modeling_bert import eager_attention_forward
 
-from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import rotated_first
@@ -184,14 +184,12 @@ def intercepted(cls: type[nn.Module]) -> type[nn.Module]:
 
 
 def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:
-    """The eager attention function that stands beside an attention class, or a subclass of it."""
+    """The eager attention function beside an attention class, or a subclass of it; BERT's where it is inline."""
     for one in cls.__mro__:
         found = getattr(sys.modules.get(one.__module__), "eager_attention_forward", None)
         if found is not None:
             return found
-    raise UnsupportedModel(
-        f"{cls.__name__} has no eager attention function in its module. Write an adapter for this model."
-    )
+    return eager_attention_forward
 
 
 def goes_through_interface(module: nn.Module) -> bool:

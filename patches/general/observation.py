@@ -24,6 +24,7 @@ class Stand(Enum):
     HIDDEN = "the layer's input"
     POSITIONS = "positions of its tokens"
     MASK = "the attention mask"
+    CHANNELS_FIRST = "the layer's input, channels before tokens"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class AttentionObservation:
         rotary: what it does to queries and keys; None where nothing.
         first: the first rotated channel of a head.
         window: keys that a query sees at most; None for all before it.
+        inline: whether the module computes attention itself, without `AttentionInterface`.
     """
 
     name: str
@@ -100,6 +102,7 @@ class AttentionObservation:
     rotary: HostRotary | None = None
     first: int = 0
     window: int | None = None
+    inline: bool = False
 
     def run(
         self,
@@ -110,7 +113,8 @@ class AttentionObservation:
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """What the module returns for ``hidden [1, token, width]`` at ``positions [1, token]``, on its own."""
-        call = filled_all(self.call, {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask})
+        given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask}
+        call = filled_all(self.call, {**given, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)})
         call.setdefault("position_ids", positions)
         call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
         return base.get_submodule(self.name)(**call, **extra)

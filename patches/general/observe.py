@@ -15,6 +15,7 @@ from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import CACHES, parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
+from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     HeadShape,
@@ -119,7 +120,8 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         shape = HeadShape(query.shape[1], key.shape[1], query.shape[-1])
         first = 0 if fit is None else fit.first
         window = seen.get("sliding_window")
-        found.append(AttentionObservation(name, template, rotations, shape, rotary, first, window))
+        inline = isinstance(model.get_submodule(name), Inline)
+        found.append(AttentionObservation(name, template, rotations, shape, rotary, first, window, inline))
     mask = handed[0][2]["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
     if causal and observer.repeated:
@@ -225,7 +227,7 @@ def template_of(
             named = {key: _stand_in(observer, one) for key, one in kwargs.items()}
             rotations[name] = RotaryObservation(rotary, kept, named)
         elif name == parameters_of(type(module))[0]:
-            template[name] = Stand.HIDDEN
+            template[name] = Stand.HIDDEN if value.shape[1] == observer.positions.shape[1] else Stand.CHANNELS_FIRST
         elif name in CACHES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):

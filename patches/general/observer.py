@@ -20,7 +20,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
-from hf_posenc.patches.general.classes import below, own_class
+from hf_posenc.patches.general.classes import above, below, own_class
+from hf_posenc.patches.general.inline import ATTEND, Inline, attention_modules
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     RotationShape,
@@ -42,6 +43,7 @@ class Observer:
     Attributes:
         positions: of the tokens, ``[1, token]``.
         silent: whether rotary modules rotate by nothing, and position tables read nothing.
+        unmasked: whether inline attention lets every token see every other.
         restored: rotations to apply to the queries and keys of each attention module, by its name.
         rotations: by identity of what they returned, calls of rotary modules.
         rotaries: by name, what rotary modules return; see `Observation.rotaries`.
@@ -53,6 +55,7 @@ class Observer:
 
     positions: Tensor
     silent: bool = False
+    unmasked: bool = False
     restored: Mapping[str, AttentionObservation] = field(default_factory=dict)
     rotations: dict[int, tuple[str, tuple[Any, ...], Mapping[str, Any], Any]] = field(default_factory=dict)
     rotaries: dict[str, dict[tuple[Any, ...], RotationShape]] = field(default_factory=dict)
@@ -75,6 +78,16 @@ def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     return eager_of(own_class(type(module)))(module, query, key, value, attention_mask, **call)
 
 
+def hand_over_inline(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, cache: Any, **call: Any
+) -> Any:
+    """`hand_over` for attention that is computed inline; the KV cache takes the new keys."""
+    if cache is not None and cache.new is not None:
+        key, value = cache.cache.update(key, value, cache.layer)
+    observer, _ = module.__dict__[OBSERVER]
+    return hand_over(module, query, key, value, None if observer.unmasked else mask, **call)
+
+
 AttentionInterface.register(INTERFACE, hand_over)
 AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
 
@@ -83,16 +96,20 @@ AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"]
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Take notes of what a stand-in does while the block runs it."""
     with torch.no_grad(), ExitStack() as hooks:
+        attentions = {id(module) for module in attention_modules(model)}
         for name, module in model.named_modules():
-            hooks.enter_context(_noted(observer, name, module))
+            hooks.enter_context(_noted(observer, name, module, attends=id(module) in attentions))
         yield
 
 
 @contextmanager
-def _noted(observer: Observer, name: str, module: nn.Module) -> Iterator[None]:
+def _noted(observer: Observer, name: str, module: nn.Module, *, attends: bool) -> Iterator[None]:
     handles: list[Any] = []
-    if goes_through_interface(module):
+    if attends:
         module.__dict__[OBSERVER] = observer, name
+        if not goes_through_interface(module):
+            module.__dict__[ATTEND] = hand_over_inline
+            module.__class__ = above(own_class(type(module)), Inline)  # type: ignore[assignment]
         note = partial(_note_attention, observer, name)
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     elif isinstance(module, nn.Embedding):
