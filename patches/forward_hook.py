@@ -73,7 +73,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         announce(module, kwargs[KEYWORD])
     if by_kind is not None:
         kwargs["attention_mask"] = by_kind
-    _fill_in(module, kwargs, tokens, here)
+    _fill_in(module, kwargs, tokens, here, given=positions is not None)
     return (), kwargs
 
 
@@ -187,11 +187,15 @@ def _number_from_zero(module: nn.Module, kwargs: dict[str, Any]) -> None:
         kwargs["position_ids"] = (positions - first).clamp(min=0)
 
 
-def _fill_in(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, positions: Tensor) -> None:
+def _fill_in(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, positions: Tensor, *, given: bool) -> None:
     """Give a model what it would read from buffers that end where its table does: positions and token types."""
-    first = module.__dict__.get(NUMBERED_FROM)
-    if first is not None:
-        kwargs["position_ids"] = positions + first
+    first, types = module.__dict__.get(NUMBERED_FROM), kwargs.get("token_type_ids")
+    if not given and types is not None and types.ndim > 2:  # with several types a token, models number by them
+        kwargs.pop("position_ids", None)
+    elif first is not None:
+        numbers = positions + first
+        looked_up = module.__dict__.get(LOOKED_UP)  # models as old as that may ask for a row each
+        kwargs["position_ids"] = numbers.expand(len(tokens), -1) if looked_up else numbers
     if module.__dict__.get(TOKEN_TYPES) and kwargs.get("token_type_ids") is None:
         kwargs["token_type_ids"] = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
 

@@ -92,6 +92,7 @@ class Geometry:
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
+        embedding_width: channels of a token where positions are added to it, if those are not ``width``.
     """
 
     heads: int
@@ -105,6 +106,12 @@ class Geometry:
     rotary: HostRotary | None = None
     table: int | None = None
     kinds: tuple[LayerKind, ...] = ()
+    embedding_width: int | None = None
+
+    @property
+    def code_width(self) -> int:
+        """Channels of a position code that is added to the embeddings."""
+        return self.width if self.embedding_width is None else self.embedding_width
 
     def of_layer(self, layer: int) -> Geometry:
         """The geometry as a scheme of one layer sees it: with that layer's heads and rotation."""

@@ -15,7 +15,8 @@ from transformers.models.auto import modeling_auto
 from hf_posenc.core.geometry import Geometry, LayerKind
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
-from hf_posenc.patches.current_forward import LOOKED_UP
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.current_forward import LOOKED_UP, KeepsForward
 from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
@@ -87,6 +88,11 @@ class GeneralAdapter(Adapter):
         tables = self.observation.tables.items()
         return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]
 
+    def _table_width(self, config: PreTrainedConfig) -> int | None:
+        """Channels of the position tables, where they are not those of the layers."""
+        width = next((self.base.get_submodule(name).embedding_dim for name in self.observation.tables), None)
+        return None if width == config.hidden_size else width
+
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
         same = config is self.base.config or entries_of(config) == entries_of(self.base.config)
         seen = self.observation if same else self.observation_of(config)
@@ -100,7 +106,7 @@ class GeneralAdapter(Adapter):
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
             rotary=first.rotary, table=min(self._table_lengths(), default=None),
-            kinds=kinds if len(set(kinds)) > 1 or first.window else (),
+            kinds=kinds if len(set(kinds)) > 1 or first.window else (), embedding_width=self._table_width(config),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
@@ -114,9 +120,17 @@ class GeneralAdapter(Adapter):
             yield base.get_submodule(name), above(type(base.get_submodule(name)), SilentRotary)
         for name in self.observation.tables:
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
+        yield from self._keeping_forwards(base)
         if implements(scheme, "embed") and not self.observation.tables:
             layer = self._first_layer(base)
             yield layer, above(type(layer), AddsPositionCode)
+
+    def _keeping_forwards(self, base: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        """Layers around inline attention, which may be computed again in a backward pass."""
+        layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.inline}
+        for layer in layers:
+            if not isinstance(layer, PatchedAttention):
+                yield layer, above(type(layer), KeepsForward)
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
@@ -143,23 +157,31 @@ class GeneralAdapter(Adapter):
         for name, row in seen.tables.items():
             table: Any = base.get_submodule(name)
             patched = isinstance(table, SchemePositionTable)
-            hidden = hidden + (
+            code = (
                 SchemePositionTable.forward(table, positions + row)
                 if patched
                 else nn.functional.embedding(positions + row, table.weight)
             )
+            hidden = hidden + as_wide(code, hidden.shape[-1])
         out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
         return next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
 
     def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
+        length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
+        asks = not self.observation.attentions[0].inline
+        if asks and not self.observation.causal and not hasattr(next(self.attentions(base)), "is_causal"):
+            return hidden.new_zeros(1, 1, length, length)  # SDPA of transformers would take it for a decoder
         if not self.observation.causal or base.config._attn_implementation != "eager":
             return None
-        length, lowest = hidden.shape[1], torch.finfo(hidden.dtype).min
         return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
 
     def _first_layer(self, base: nn.Module) -> nn.Module:
-        """The layer of the first attention: the module in a list of layers that holds it."""
-        parts = self.observation.attentions[0].name.split(".")
+        """The layer of the first attention."""
+        return self._layer_of(base, self.observation.attentions[0].name)
+
+    def _layer_of(self, base: nn.Module, attention: str) -> nn.Module:
+        """The layer of an attention module: the module in a list of layers that holds it."""
+        parts = attention.split(".")
         end = next((number for number, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
         return base.get_submodule(".".join(parts[: end + 1]))
 
@@ -203,6 +225,11 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
         raise UnsupportedModel(
             f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. {REMEDY}"
         ) from error
+
+
+def as_wide(code: Tensor, width: int) -> Tensor:
+    """A position code of embeddings, with as many channels as layers have: what a model projects between the two."""
+    return code if code.ndim == 0 else nn.functional.pad(code, (0, width - code.shape[-1]))
 
 
 def reads_tokens(module: nn.Module) -> bool:

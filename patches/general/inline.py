@@ -30,7 +30,7 @@ from hf_posenc.patches.general.attention import (
 )
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import Stand
-from hf_posenc.patches.general.pending_scores import Attend, Interception
+from hf_posenc.patches.general.pending_scores import Attend, Interception, refused
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
 
 ATTEND = "posenc_attend"  # of a module of the class `InlineAttention` makes: the function that computes its attention
@@ -71,7 +71,9 @@ class Placeholder(Untouched):
         return tuple(x.new_zeros(()).expand(*x.shape[:2], count, x.shape[3]) for x in (keys, values))  # type: ignore[return-value]
 
 
-def run_inline(module: nn.Module, forward: Callable[..., Any], call: dict[str, Any], attend: Attend) -> Any:
+def run_inline(
+    module: nn.Module, forward: Callable[..., Any], call: dict[str, Any], attend: Attend, *, must_attend: bool = False
+) -> Any:
     """What a module's own forward returns if its attention is computed by a function.
 
     Args:
@@ -79,9 +81,12 @@ def run_inline(module: nn.Module, forward: Callable[..., Any], call: dict[str, A
         forward: its own.
         call: all arguments, by name.
         attend: takes what transformers' attention functions take, and the `Placeholder` of the call's KV cache or None.
+        must_attend: whether it has to be called.
+
+    Raises:
+        UnsupportedModel: the forward does not compute softmax attention over all of its tokens.
     """
-    names = parameters_of(type(module))
-    hidden = call[names[0]]
+    names, name = parameters_of(type(module)), own_class(type(module)).__name__
     cached = {name: Placeholder(self_attention_cache(x)) for name, x in call.items() if isinstance(x, Cache)}
     cache = next(iter(cached.values()), None)
 
@@ -91,8 +96,10 @@ def run_inline(module: nn.Module, forward: Callable[..., Any], call: dict[str, A
         return attend(query, key, value, mask, cache=cache, **rest)
 
     own = {name: value for name, value in call.items() if name != "position_ids" or name in names}
-    with Interception(attend_to_all, len(hidden), own_class(type(module)).__name__) as interception:
+    with Interception(attend_to_all, call[names[0]], name) as interception:
         output = forward(**{**own, **cached})
+    if must_attend and interception.mixed is None:
+        raise refused(name, "does not multiply queries of all tokens by their keys in this call")
     return interception.completed(output)
 
 
@@ -100,9 +107,12 @@ class Inline(nn.Module):
     """Mixin of a class that computes attention inline: the function under `ATTEND` computes it."""
 
     prefix = "Inline"
+    own: bool = False  # whether the class computes it itself after all
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward; see `run_inline`."""
+        if self.own:
+            return super().forward(*args, **kwargs)
         call = dict(zip(parameters_of(type(self)), args, strict=False)) | kwargs
         return run_inline(self, super().forward, call, partial(self.__dict__[ATTEND], self))
 
@@ -142,7 +152,8 @@ class InlineAttention(InterceptedAttention):
             layer = LayerCall(self._tokens_first(call[names[0]]), None, self._forward_of(call))
         forward = layer.kept.get(KEYWORD)
         self.__dict__["posenc_weights"] = forward is not None and forward.weights
-        return run_inline(self, super(InterceptedAttention, self).forward, call, partial(self._attend, layer, forward))
+        own, attend = super(InterceptedAttention, self).forward, partial(self._attend, layer, forward)
+        return run_inline(self, own, call, attend, must_attend=True)
 
     def _attend(
         self,
@@ -156,8 +167,13 @@ class InlineAttention(InterceptedAttention):
         cache: Placeholder | None,
         **rest: Any,
     ) -> Any:
-        if cache is not None:
+        if cache is not None and self.is_causal:
             layer.cache = cache.cache
+        elif cache is not None and cache.cache.get_seq_length() > 0:
+            raise InvalidInput(
+                "The KV cache of an encoder holds tokens already, which the model would see from before those of this "
+                "call. Pass no cache."
+            )
         if forward is not None:
             if forward.positions is not None and forward.positions.shape[-1] != query.shape[2]:
                 raise InvalidInput(

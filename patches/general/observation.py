@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.geometry import HostRotary
+from hf_posenc.patches.general.classes import is_made
 
 
 class Stand(Enum):
@@ -61,8 +62,24 @@ def kind_of_call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return tuple(value for value in (*args, *kwargs.values()) if isinstance(value, (str, int)))
 
 
+@dataclass(frozen=True)
+class OpenMask:
+    """A mask that hides nothing, in the form that a module takes: its number of axes, the value in it, its dtype."""
+
+    axes: int
+    value: float
+    dtype: torch.dtype
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """One for the tokens of ``hidden [batch, token, width]``."""
+        shape = (*(1 for _ in range(self.axes - 1)), hidden.shape[1])
+        return torch.full(shape, self.value, dtype=self.dtype, device=hidden.device)
+
+
 def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
     """A value of a call, or what is given for it."""
+    if isinstance(value, OpenMask):
+        return value.of(given[Stand.HIDDEN]) if given[Stand.MASK] is None else given[Stand.MASK]
     return given[value] if isinstance(value, Stand) else value
 
 
@@ -115,9 +132,11 @@ class AttentionObservation:
         """What the module returns for ``hidden [1, token, width]`` at ``positions [1, token]``, on its own."""
         given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask}
         call = filled_all(self.call, {**given, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)})
-        call.setdefault("position_ids", positions)
+        module = base.get_submodule(self.name)
+        if not self.inline or is_made(type(module)):  # an inline forward of the model's own takes no positions
+            call.setdefault("position_ids", positions)
         call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
-        return base.get_submodule(self.name)(**call, **extra)
+        return module(**call, **extra)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import CACHES, parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
+from hf_posenc.patches.general.check_inline import check_inline
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     HeadShape,
     Observation,
+    OpenMask,
     RotaryObservation,
     Stand,
 )
@@ -55,6 +57,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
         seen = read(model, observer, places)
         if seen.tables:
             seen = as_numbered_by_itself(model, seen)
+        check_inline(model, seen)
         check_blindness(model, seen)
         check_alone(model, seen)
     return of_all_layers(seen, found)
@@ -231,10 +234,17 @@ def template_of(
         elif name in CACHES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):
-            template[name] = Stand.MASK if "mask" in name else _stand_in(observer, value)
+            template[name] = mask_like(module, value) if "mask" in name else _stand_in(observer, value)
         else:
             template[name] = value
     return template, rotations
+
+
+def mask_like(module: nn.Module, mask: Tensor) -> Stand | OpenMask:
+    """What stands for a mask: inline attention may want one even where it hides nothing."""
+    value = mask.flatten()[0]
+    opened = isinstance(module, Inline) and bool((mask == value).all())
+    return OpenMask(mask.ndim, value.item(), mask.dtype) if opened else Stand.MASK
 
 
 def _stand_in(observer: Observer, value: Any) -> Any:
@@ -250,7 +260,7 @@ def mixes_otherwise(model: nn.Module, attentions: list[str]) -> bool:
         model: a base model.
         attentions: names of its attention modules, such as ``layers.3.self_attn``.
     """
-    if any(isinstance(module, nn.Conv1d) for module in model.modules()):
+    if any(isinstance(module, nn.Conv1d) and module.kernel_size != (1,) for module in model.modules()):
         return True
     parts = attentions[0].split(".")
     number = next((place for place, part in enumerate(parts) if part.isdigit()), None)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+from transformers.cache_utils import Cache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from hf_posenc.core.rotation.apply import rotate, table
@@ -163,6 +164,7 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
+    call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # it would fill up
     forward = type(module).forward
     handed: list[Handed] = []
     observer.handed = handed
@@ -193,4 +195,6 @@ def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
         given["position_ids"] = positions
     if "use_cache" in inspect.signature(type(model).forward).parameters:
         given["use_cache"] = False
+    if "lang_ids" in inspect.signature(type(model).forward).parameters:
+        given["lang_ids"] = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
     return given

@@ -1,9 +1,9 @@
 """Attention scores that a model's own forward asks for and nobody computes: what it does to them is noted instead.
 
 A forward that computes attention inline multiplies queries by keys, scales the product, adds a mask, takes the softmax
-and multiplies values by it. Under `Interception` the first product is a `PendingScores`, which notes each of these steps
-and takes no memory; the product with the values calls an attention function with the queries, the keys, the scale and
-the mask that were noted. A step that is none of these raises, so that nothing a model does to its scores is lost.
+and multiplies values by it. Under `Interception` the first product is a `PendingScores`, which takes no memory and
+notes each step; the product with the values calls an attention function with the queries, the keys, the scale and the
+mask that were noted. A step that is none of these raises, so that nothing a model does to its scores is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hf_posenc.errors import UnsupportedModel
@@ -29,32 +29,39 @@ class Interception(TorchFunctionMode):
 
     Args:
         attend: called once, with ``[batch, heads, token, head_dim]`` and a mask that broadcasts to the scores or None.
-        batch: samples of the call; scores without an axis for heads have samples and heads in one.
+        hidden: input of the forward, ``[batch, token, width]`` or ``[batch, width, token]``.
         name: of what is intercepted, for messages.
     """
 
-    def __init__(self, attend: Attend, batch: int, name: str) -> None:
+    def __init__(self, attend: Attend, hidden: Tensor, name: str) -> None:
         super().__init__()
-        self.attend, self.batch, self.name = attend, batch, name
+        self.attend, self.shape, self.name = attend, hidden.shape, name
         self.started = False
         self.mixed: Tensor | None = None
         self.weights: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As of `TorchFunctionMode`."""
-        if not self.started and _plain_name(func) in PRODUCTS and not kwargs and all(map(_is_batch, args)):
+        if not self.started and _plain_name(func) in PRODUCTS and not kwargs and self._of_tokens(*args):
             self.started = True
             query, key = args[0], args[1].transpose(-1, -2)
             return PendingScores(self, query, key, torch.Size((*query.shape[:-1], key.shape[-2])))
         return func(*args, **(kwargs or {}))
+
+    def _of_tokens(self, one: Any, two: Any) -> bool:
+        """Whether two factors can be the queries of all tokens, and at least as many keys."""
+        if not all(isinstance(x, Tensor) and x.ndim >= 3 and len(x) % self.shape[0] == 0 for x in (one, two)):
+            return False
+        return one.shape[-2] in self.shape[1:] and len(one) == len(two) and two.shape[-1] >= one.shape[-2]
 
     def times_values(self, scores: PendingScores, values: Tensor) -> Tensor:
         """What the attention function makes of noted scores, in the shape of their product with ``values``."""
         if not scores.normalised or self.mixed is not None:
             raise refused(self.name, "multiplies something else by its attention scores")
         query, key, merged = scores.query, scores.key, values.ndim == 3
+        query, key, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, values))  # for kernels
         if merged:
-            query, key, values = (x.unflatten(0, (self.batch, -1)) for x in (query, key, values))
+            query, key, values = (x.unflatten(0, (self.shape[0], -1)) for x in (query, key, values))
         mixed, self.weights = self.attend(
             query, key, values, scores.mask(), scaling=scores.factor, dropout=scores.dropout
         )
@@ -166,10 +173,6 @@ def refused(name: str, does: str) -> UnsupportedModel:
     )
 
 
-def _is_batch(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.ndim >= 3 and not isinstance(x, nn.Parameter)
-
-
 def _plain_name(func: Any) -> str:
     return getattr(func, "__name__", "").strip("_")
 
@@ -181,6 +184,8 @@ def _times(scores: PendingScores, factor: Any) -> PendingScores:
 
 
 def _plus(scores: PendingScores, mask: Any) -> PendingScores:
+    if isinstance(mask, int) and mask == 0:
+        return scores
     if not isinstance(mask, Tensor) or scores.normalised:
         raise refused(scores.interception.name, "adds more than a mask to its attention scores")
     return replace(scores, masks=(*scores.masks, fitting(scores, mask)))
@@ -211,9 +216,9 @@ def fitting(scores: PendingScores, mask: Tensor) -> Tensor:
 
 
 def _masked_fill(scores: PendingScores, hidden: Tensor, value: Any) -> PendingScores:
-    hidden = _unexpanded(fitting(scores, hidden))
-    added = torch.zeros(hidden.shape, dtype=scores.dtype, device=hidden.device).masked_fill(hidden, _lowest(scores, value))
-    return _plus(scores, added)
+    hidden, lowest = _unexpanded(fitting(scores, hidden)), _lowest(scores, value)
+    zeros = torch.zeros(hidden.shape, dtype=scores.dtype, device=hidden.device)
+    return _plus(scores, zeros.masked_fill(hidden, lowest))
 
 
 def _masked_fill_in_place(scores: PendingScores, hidden: Tensor, value: Any) -> PendingScores:
