@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.schemes.host_rotation import HostRotation
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -59,6 +61,10 @@ class Adapter(ABC):
         """The ``rope_type`` of a scaling in the model's own configuration, or None."""
         kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
         return None if kind == "default" else kind
+
+    def own_positions(self, base: nn.Module, geometry: Geometry, layer: int) -> Scheme:
+        """The scheme that stands for the model's own positions in a layer, where another scheme keeps them."""
+        return HostRotation(geometry)
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The base model inside ``model`` (or itself)."""

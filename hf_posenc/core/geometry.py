@@ -91,6 +91,7 @@ class Geometry:
         target_length: tokens that the patched model should reach.
         rotary: the model's own rotation, if it has one.
         table: rows of its learned position table, if it has one.
+        biased: whether it adds a bias of the distance to its scores by itself.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
         embedding_width: channels of a token where positions are added to it, if those are not ``width``.
     """
@@ -105,6 +106,7 @@ class Geometry:
     target_length: int
     rotary: HostRotary | None = None
     table: int | None = None
+    biased: bool = False
     kinds: tuple[LayerKind, ...] = ()
     embedding_width: int | None = None
 

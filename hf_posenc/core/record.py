@@ -76,7 +76,7 @@ class SchemeRecord:
         met = {
             "causal": geometry.causal,
             "rotation": geometry.rotary is not None,
-            "relative": geometry.rotary is not None,
+            "relative": geometry.rotary is not None or geometry.biased,
             "function": geometry.table is None,
             "table": geometry.table is not None,
         }

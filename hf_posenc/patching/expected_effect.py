@@ -11,11 +11,13 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.schemes.base import Scheme, implements, overrides
+from hf_posenc.schemes.host_rotation import HostRotation
 
 
 def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> bool:
     """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry."""
-    biased = any(overrides(part, "bias") and not part.silent_at_first for part in scheme.schemes)
+    brought = [part for part in scheme.schemes if not isinstance(part, HostRotation)]  # and not the model's own
+    biased = any(overrides(part, "bias") and not part.silent_at_first for part in brought)
     if (
         biased
         or implements(scheme, "values")
@@ -46,6 +48,7 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> 
         or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
         or changes_distances(terms.regions, positions, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
+        or (scheme.replaces_host and geometry.biased)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -46,13 +46,16 @@ def probed_layers(chosen: Layout, geometry: Geometry) -> list[int]:
     return list(first.values())
 
 
-def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -> list[Scheme]:
+def build_layer_schemes(
+    chosen: Layout, geometry: Geometry, adapter_name: str, own_positions: Callable[[Geometry, int], Scheme]
+) -> list[Scheme]:
     """One scheme a layer; the same object in all of them where it may be shared.
 
     Args:
         chosen: the scheme of all layers, and those of single layers.
         geometry: of the model.
         adapter_name: of the model's adapter, by which a scheme may be undefined.
+        own_positions: the scheme that stands for the model's own positions in a layer of some geometry.
 
     Raises:
         OptionOutOfRange: an option is refused, or parameters take more than half of the memory.
@@ -63,13 +66,17 @@ def build_layer_schemes(chosen: Layout, geometry: Geometry, adapter_name: str) -
         check_parameter_memory(one, geometry)
     count = geometry.layers
     if chosen.uniform:
-        first = build(chosen.default, geometry, adapter_name)
+        first = build(chosen.default, geometry, adapter_name, own_positions(geometry, 0))
         if first.shared and (_alike(geometry) or not depends_on_heads(first)):
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
             build(Plan(((cls, options),)), geometry, adapter_name)
-    schemes = [build(chosen.plan_of(layer, count), geometry.of_layer(layer), adapter_name) for layer in range(count)]
+    kinds = [geometry.of_layer(layer) for layer in range(count)]
+    schemes = [
+        build(chosen.plan_of(layer, count), kind, adapter_name, own_positions(kind, layer))
+        for layer, kind in enumerate(kinds)
+    ]
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     return schemes
 

@@ -10,6 +10,7 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
@@ -81,7 +82,7 @@ def patch_model(
         lengths = resolve_lengths(configured=trained_length_of(adapter, config), factor=factor, **given)
         geometry = geometry_of(adapter, config, trained_length=lengths.trained, target_length=lengths.target)
         chosen = layout_of(scheme, options, layers, geometry)
-        schemes = build_layer_schemes(chosen, geometry, adapter.name)
+        schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
         with exclusive_access(model, base):  # last, so that forward passes wait no longer than they must

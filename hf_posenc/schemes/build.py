@@ -14,18 +14,25 @@ from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.spec import Plan
 
 
-def build(chosen: Plan, geometry: Geometry, model: str) -> Scheme:
-    """The scheme of a plan for a model: composed, and placed on top of the model's own rotation where it keeps that.
+def build(chosen: Plan, geometry: Geometry, model: str, own: Scheme | None = None) -> Scheme:
+    """The scheme of a plan for a model: composed, and placed on top of the model's own positions where it keeps them.
+
+    Args:
+        chosen: the plan.
+        geometry: of the model.
+        model: its name, for messages.
+        own: the model's own positions as a scheme; by default its rotation.
 
     Raises:
         SchemeNotDefined: a part has no meaning on this model.
         CannotCombine: two parts use the same hook.
         OptionOutOfRange: the scheme supports fewer positions than the target length.
     """
-    parts = [cls(geometry, **options) for cls, options in chosen.parts]
-    on_model_rotation = not any(part.replaces_host or isinstance(part, HostRotation) for part in parts)
-    if on_model_rotation and geometry.rotary is not None:
-        parts.insert(0, HostRotation(geometry))
+    own = HostRotation(geometry) if own is None else own
+    parts = [own if cls is HostRotation else cls(geometry, **options) for cls, options in chosen.parts]
+    on_own_positions = not any(part.replaces_host or part is own for part in parts)
+    if on_own_positions and (geometry.rotary is not None or geometry.biased):
+        parts.insert(0, own)
     scheme = parts[0] if len(parts) == 1 else Composition(parts)
     for part in parts:
         _check_defined(part, scheme, geometry, model)

@@ -26,6 +26,7 @@ from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
+from hf_posenc.patches.lookup_attention import LAYER
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
@@ -141,8 +142,8 @@ class GeneralAdapter(Adapter):
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
-        for one in seen.attentions:
-            yield base.get_submodule(one.name), {OBSERVED: one}
+        for number, one in enumerate(seen.attentions):
+            yield base.get_submodule(one.name), {OBSERVED: one, LAYER: number}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
         if scheme.replaces_host and not scheme.keeps_table:

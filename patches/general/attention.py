@@ -23,6 +23,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import rotated_first
+from hf_posenc.patches.lookup_attention import LAYER
 from hf_posenc.patches.positions import KEYWORD
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class InterceptedAttention(PatchedAttention):
     @property
     def layer_idx(self) -> int | None:  # type: ignore[override]
         """Number of the layer in the KV cache."""
-        return self.__dict__.get("layer_idx")
+        return self.__dict__.get("layer_idx", self.__dict__.get(LAYER))
 
     @layer_idx.setter
     def layer_idx(self, value: int | None) -> None:

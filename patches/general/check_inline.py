@@ -52,7 +52,6 @@ def check_inline(model: Any, seen: Observation) -> None:
                 f"keys: computed so, {what} gives other outputs, by {change:.1e} of their spread. {REMEDY}"
             )
 
-
     with untouched(model):
         change = deviation(padded(Observer(positions), fill=1), padded(Observer(positions)))
     if change > ROUNDING:

@@ -17,7 +17,6 @@ from transformers.cache_utils import Cache
 
 from hf_posenc.errors import InvalidInput
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.current_forward import OWNER, current_forward
 from hf_posenc.patches.general.attention import (
     CALL,
     OBSERVED,
@@ -31,6 +30,7 @@ from hf_posenc.patches.general.attention import (
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import Stand
 from hf_posenc.patches.general.pending_scores import Attend, Interception, refused
+from hf_posenc.patches.lookup_attention import LookupAttention, of_pairs
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
 
 ATTEND = "posenc_attend"  # of a module of the class `InlineAttention` makes: the function that computes its attention
@@ -117,31 +117,8 @@ class Inline(nn.Module):
         return run_inline(self, super().forward, call, partial(self.__dict__[ATTEND], self))
 
 
-class InlineAttention(InterceptedAttention):
+class InlineAttention(LookupAttention, InterceptedAttention):
     """Mixin of a class that computes attention inline: `attend_as_patched` computes it."""
-
-    @property
-    def config(self) -> Any:  # type: ignore[override]
-        """The model's configuration: these classes look no attention function up in it."""
-        return self.__dict__.get("config") or self.__dict__[OWNER].config
-
-    @config.setter
-    def config(self, value: Any) -> None:
-        self.__dict__["config"] = value
-
-    @property
-    def backend(self) -> str:
-        """Attention weights are what only "eager" returns; the model itself is asked for no implementation."""
-        return "eager" if self.__dict__.get("posenc_weights") else "sdpa"
-
-    @property
-    def layer_idx(self) -> int | None:  # type: ignore[override]
-        """Number of the layer in the KV cache."""
-        return self.__dict__.get("layer_idx", self.__dict__.get("layer_id"))
-
-    @layer_idx.setter
-    def layer_idx(self, value: int | None) -> None:
-        self.__dict__["layer_idx"] = value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward, and a KV cache and scores that it leaves to the scheme."""
@@ -149,9 +126,8 @@ class InlineAttention(InterceptedAttention):
         call = dict(zip(names, args, strict=False)) | kwargs
         layer: LayerCall | None = call.pop(CALL, None)
         if layer is None:
-            layer = LayerCall(self._tokens_first(call[names[0]]), None, self._forward_of(call))
+            layer = LayerCall(self._tokens_first(call[names[0]]), None, self.looked_up(call))
         forward = layer.kept.get(KEYWORD)
-        self.__dict__["posenc_weights"] = forward is not None and forward.weights
         own, attend = super(InterceptedAttention, self).forward, partial(self._attend, layer, forward)
         return run_inline(self, own, call, attend, must_attend=True)
 
@@ -181,33 +157,11 @@ class InlineAttention(InterceptedAttention):
                     f"{forward.positions.shape[-1]} tokens. Leave out the other inputs: they have no positions."
                 )
             mask = of_pairs(mask, query.shape[2], forward)
-        weights = bool(self.__dict__["posenc_weights"])
+        weights = bool(self.__dict__.get("posenc_weights"))
         return attend_as_patched(self, query, key, value, mask, output_attentions=weights, **rest, **{CALL: layer})
-
-    def _forward_of(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The forward pass of the call, or positions where the module is called on its own."""
-        forward = call.get(KEYWORD) or current_forward(self.__dict__[OWNER])
-        if forward is not None:
-            return {KEYWORD: forward}
-        if call.get("position_ids") is None:
-            raise InvalidInput(
-                f"{own_class(type(self)).__name__} is called outside a forward pass of its model, so that nothing says "
-                "where its tokens stand. Call the model, or pass position_ids."
-            )
-        return {"position_ids": call["position_ids"]}
 
     def _tokens_first(self, hidden: Tensor) -> Tensor:
         return hidden.transpose(1, 2) if Stand.CHANNELS_FIRST in self.__dict__[OBSERVED].call.values() else hidden
-
-
-def of_pairs(mask: Tensor | None, queries: int, forward: ForwardContext) -> Tensor | None:
-    """A mask with a row for every query, without memory; one tensor for all layers that are called with the same."""
-    if mask is None or mask.shape[-2] == queries:
-        return mask
-    known = forward.memos.setdefault("masks of pairs", {})
-    if id(mask) not in known:
-        known[id(mask)] = mask, mask.expand(*mask.shape[:-2], queries, -1)
-    return known[id(mask)][1]  # type: ignore[index, no-any-return]
 
 
 def intercepted_inline(cls: type[nn.Module]) -> type[nn.Module]:
