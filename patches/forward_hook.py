@@ -25,6 +25,7 @@ from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.validate_fit import check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.current_forward import LOOKED_UP, announce
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
@@ -64,10 +65,15 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     mask = kwargs.get("attention_mask")
     own_mask = by_kind is None and isinstance(mask, Tensor) and mask.ndim == 4
     here = _positions_now(kwargs, tokens, cache) if moved is None else moved
-    kwargs[KEYWORD] = ForwardContext(padding, contiguous, coordinates, moved, keys, counted, own_mask, here)
+    weights = kwargs.get("output_attentions", getattr(module.config, "output_attentions", False))
+    kwargs[KEYWORD] = ForwardContext(
+        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights)
+    )
+    if module.__dict__.get(LOOKED_UP):
+        announce(module, kwargs[KEYWORD])
     if by_kind is not None:
         kwargs["attention_mask"] = by_kind
-    _fill_in(module, kwargs, tokens, here)
+    _fill_in(module, kwargs, tokens, here, given=positions is not None)
     return (), kwargs
 
 
@@ -186,11 +192,15 @@ def _number_from_zero(module: nn.Module, kwargs: dict[str, Any]) -> None:
         kwargs["position_ids"] = (positions - first).clamp(min=0)
 
 
-def _fill_in(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, positions: Tensor) -> None:
+def _fill_in(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, positions: Tensor, *, given: bool) -> None:
     """Give a model what it would read from buffers that end where its table does: positions and token types."""
-    first = module.__dict__.get(NUMBERED_FROM)
-    if first is not None:
-        kwargs["position_ids"] = positions + first
+    first, types = module.__dict__.get(NUMBERED_FROM), kwargs.get("token_type_ids")
+    if not given and types is not None and types.ndim > 2:  # with several types a token, models number by them
+        kwargs.pop("position_ids", None)
+    elif first is not None:
+        numbers = positions + first
+        looked_up = module.__dict__.get(LOOKED_UP)  # models as old as that may ask for a row each
+        kwargs["position_ids"] = numbers.expand(len(tokens), -1) if looked_up else numbers
     if module.__dict__.get(TOKEN_TYPES) and kwargs.get("token_type_ids") is None:
         kwargs["token_type_ids"] = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
 

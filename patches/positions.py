@@ -41,6 +41,7 @@ class ForwardContext:
         keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
         counted: whether positions are the model's own, counted on from the tokens in the cache; False while tracing.
         positions: of the new tokens, ``[batch or 1, query]``, as the scheme changes them.
+        weights: whether attention weights are asked for; for modules that are not told.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
@@ -56,6 +57,7 @@ class ForwardContext:
     counted: bool = False
     own_mask: bool = False
     positions: Tensor | None = None
+    weights: bool = False
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)

@@ -96,6 +96,7 @@ class Geometry:
         kinds: what each layer has of its own, where layers differ; empty where they do not.
         on_host: whether schemes that stretch a rotation start from the model's own frequencies, with any scaling that
             these have, rather than from unscaled ones: in ``"host+yarn"`` and its like.
+        embedding_width: channels of a token where positions are added to it, if those are not ``width``.
     """
 
     heads: int
@@ -112,6 +113,12 @@ class Geometry:
     biased: bool = False
     kinds: tuple[LayerKind, ...] = ()
     on_host: bool = False
+    embedding_width: int | None = None
+
+    @property
+    def code_width(self) -> int:
+        """Channels of a position code that is added to the embeddings."""
+        return self.width if self.embedding_width is None else self.embedding_width
 
     def of_layer(self, layer: int) -> Geometry:
         """The geometry as a scheme of one layer sees it: with that layer's heads and rotation."""

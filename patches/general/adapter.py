@@ -14,14 +14,18 @@ from transformers.models.auto import modeling_auto
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.patches.adapter import Adapter, causal_mask
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.current_forward import LOOKED_UP, KeepsForward
 from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
+from hf_posenc.patches.general.inline import attention_modules, intercepted_inline
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
+from hf_posenc.patches.lookup_attention import LAYER
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
@@ -79,6 +83,11 @@ class GeneralAdapter(Adapter):
         tables = self.observation.tables.items()
         return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]
 
+    def _table_width(self, config: PreTrainedConfig) -> int | None:
+        """Channels of the position tables, where they are not those of the layers."""
+        width = next((self.base.get_submodule(name).embedding_dim for name in self.observation.tables), None)
+        return None if width == config.hidden_size else width
+
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
         same = config is self.base.config or entries_of(config) == entries_of(self.base.config)
         seen = self.observation if same else self.observation_of(config)
@@ -89,33 +98,43 @@ class GeneralAdapter(Adapter):
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
             rotary=first.rotary, table=min(self._table_lengths(), default=None),
-            kinds=kinds if len(set(kinds)) > 1 or first.window else (),
+            kinds=kinds if len(set(kinds)) > 1 or first.window else (), embedding_width=self._table_width(config),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
         return (base.get_submodule(one.name) for one in self.observation.attentions)
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:
-        return intercepted(type(attention))
+        return (intercepted if goes_through_interface(attention) else intercepted_inline)(type(attention))
 
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         for name in self.observation.rotaries:
             yield base.get_submodule(name), above(type(base.get_submodule(name)), SilentRotary)
         for name in self.observation.tables:
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
+        yield from self._keeping_forwards(base)
         if implements(scheme, "embed") and not self.observation.tables:
             layer = self._first_layer(base)
             yield layer, above(type(layer), AddsPositionCode)
 
+    def _keeping_forwards(self, base: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        """Layers around inline attention, which may be computed again in a backward pass."""
+        layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.inline}
+        for layer in layers:
+            if not isinstance(layer, PatchedAttention):
+                yield layer, above(type(layer), KeepsForward)
+
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
+        inline = any(one.inline for one in seen.attentions)
         yield base, {OBSERVATION: seen, NUMBERED_FROM: seen.numbered_from, TOKEN_TYPES: seen.token_types}
+        yield base, {LOOKED_UP: inline}
         for name, shape in seen.rotaries.items():
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
-        for one in seen.attentions:
-            yield base.get_submodule(one.name), {OBSERVED: one}
+        for number, one in enumerate(seen.attentions):
+            yield base.get_submodule(one.name), {OBSERVED: one, LAYER: number}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
         if scheme.replaces_host and not scheme.keeps_table:
@@ -130,18 +149,30 @@ class GeneralAdapter(Adapter):
         for name, row in seen.tables.items():
             table: Any = base.get_submodule(name)
             patched = isinstance(table, SchemePositionTable)
-            hidden = hidden + (
+            code = (
                 SchemePositionTable.forward(table, positions + row)
                 if patched
                 else nn.functional.embedding(positions + row, table.weight)
             )
-        masked = seen.causal and base.config._attn_implementation == "eager"
-        out = seen.attentions[layer].run(base, hidden, positions, causal_mask(hidden) if masked else None)
-        return out[0] if isinstance(out, tuple) else out
+            hidden = hidden + as_wide(code, hidden.shape[-1])
+        out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
+        return next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
+
+    def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
+        asks = not self.observation.attentions[0].inline
+        if asks and not self.observation.causal and not hasattr(next(self.attentions(base)), "is_causal"):
+            length = hidden.shape[1]
+            return hidden.new_zeros(1, 1, length, length)  # SDPA of transformers would take it for a decoder
+        masked = self.observation.causal and base.config._attn_implementation == "eager"
+        return causal_mask(hidden) if masked else None
 
     def _first_layer(self, base: nn.Module) -> nn.Module:
-        """The layer of the first attention: the module in a list of layers that holds it."""
-        parts = self.observation.attentions[0].name.split(".")
+        """The layer of the first attention."""
+        return self._layer_of(base, self.observation.attentions[0].name)
+
+    def _layer_of(self, base: nn.Module, attention: str) -> nn.Module:
+        """The layer of an attention module: the module in a list of layers that holds it."""
+        parts = attention.split(".")
         end = next((number for number, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
         return base.get_submodule(".".join(parts[: end + 1]))
 
@@ -187,6 +218,11 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
         ) from error
 
 
+def as_wide(code: Tensor, width: int) -> Tensor:
+    """A position code of embeddings, with as many channels as layers have: what a model projects between the two."""
+    return code if code.ndim == 0 else nn.functional.pad(code, (0, width - code.shape[-1]))
+
+
 def reads_tokens(module: nn.Module) -> bool:
     """Whether a module is a model of transformers that embeds tokens itself, and whose attention can be intercepted."""
     return embeds_tokens(module) and any(map(goes_through_interface, module.modules()))
@@ -202,7 +238,8 @@ def embeds_tokens(module: nn.Module) -> bool:
         return False
     if not isinstance(embedding, nn.Module):
         return False
-    return any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
+    embeds = any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
+    return embeds and bool(attention_modules(module))
 
 
 def _holds(one: nn.Module, other: nn.Module) -> bool:

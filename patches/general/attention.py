@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.general.unrotated import unrotated
+from hf_posenc.patches.lookup_attention import LAYER
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
 
 if TYPE_CHECKING:
@@ -106,13 +107,21 @@ def attend_as_patched(
 AttentionInterface.register(INTERFACE, attend_as_patched)
 
 
+class LayerNumber:
+    """Number of the layer in the KV cache, of a module whose class keeps none."""
+
+    def __get__(self, module: nn.Module | None, owner: Any = None) -> int | None:
+        return None if module is None else module.__dict__.get(LAYER)
+
+
 class InterceptedAttention(PatchedAttention):
     """Mixin of a model's own attention class: see `intercepted`."""
 
     prefix = "Patched"
     score_factor = "posenc_scaling"  # as the model's own forward hands it over
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
-    scaling = layer_idx = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
+    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
+    layer_idx = LayerNumber()  # type: ignore[assignment]  # likewise
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
@@ -188,14 +197,12 @@ def intercepted(cls: type[nn.Module]) -> type[nn.Module]:
 
 
 def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:
-    """The eager attention function that stands beside an attention class, or a subclass of it."""
+    """The eager attention function beside an attention class, or a subclass of it; BERT's where it is inline."""
     for one in cls.__mro__:
         found = getattr(sys.modules.get(one.__module__), "eager_attention_forward", None)
         if found is not None:
             return found
-    raise UnsupportedModel(
-        f"{cls.__name__} has no eager attention function in its module. Write an adapter for this model."
-    )
+    return eager_attention_forward
 
 
 def goes_through_interface(module: nn.Module) -> bool:

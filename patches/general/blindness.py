@@ -6,6 +6,7 @@ rotation put back where our attention will apply it, the outputs are those of th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,10 +45,13 @@ def check_blindness(model: Any, seen: Observation) -> None:
     if seen.mixes_otherwise:
         return
     order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(1)).to(positions.device)
-    everything = torch.zeros(1, 1, TOKENS, TOKENS, device=positions.device, dtype=stock.dtype)
-    call = {**call, "attention_mask": everything}
-    straight = outputs(model, Observer(positions, silent=True), call)
-    permuted = outputs(model, Observer(positions, silent=True), {**call, "input_ids": call["input_ids"][:, order]})
+    inline = any(one.inline for one in seen.attentions)
+    if seen.causal and not inline:
+        everything = torch.zeros(1, 1, TOKENS, TOKENS, device=positions.device, dtype=stock.dtype)
+        call = {**call, "attention_mask": everything}
+    blind = partial(Observer, positions, silent=True, unmasked=inline)
+    straight = outputs(model, blind(), call)
+    permuted = outputs(model, blind(), {**call, "input_ids": call["input_ids"][:, order]})
     change = deviation(permuted, straight[:, order])
     if change > LIMIT:
         raise UnsupportedModel(

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from hf_posenc.patches.general.attention import CACHES, parameters_of
-from hf_posenc.patches.general.observation import RotaryObservation, Stand
+from hf_posenc.patches.general.inline import Inline
+from hf_posenc.patches.general.observation import OpenMask, RotaryObservation, Stand
 from hf_posenc.patches.general.observer import Observer
 
 
@@ -26,14 +27,21 @@ def template_of(
             named = {key: _open(observer, one) for key, one in kwargs.items()}
             rotations[name] = RotaryObservation(rotary, kept, named)
         elif name == parameters_of(type(module))[0]:
-            template[name] = Stand.HIDDEN
+            template[name] = Stand.HIDDEN if value.shape[1] == observer.positions.shape[1] else Stand.CHANNELS_FIRST
         elif name in CACHES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):
-            template[name] = Stand.MASK if "mask" in name else _open(observer, value)
+            template[name] = mask_like(module, value) if "mask" in name else _open(observer, value)
         else:
             template[name] = value
     return template, rotations
+
+
+def mask_like(module: nn.Module, mask: Tensor) -> Stand | OpenMask:
+    """What stands for a mask: inline attention may want one even where it hides nothing."""
+    value = mask.flatten()[0]
+    opened = isinstance(module, Inline) and bool((mask == value).all())
+    return OpenMask(mask.ndim, value.item(), mask.dtype) if opened else Stand.MASK
 
 
 def _open(observer: Observer, value: Any) -> Any:

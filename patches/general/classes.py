@@ -24,6 +24,11 @@ def own_class(cls: type[nn.Module]) -> type[nn.Module]:
     return getattr(cls, "posenc_own_class", cls)  # a compiler does not follow vars(cls) once a dictionary has changed
 
 
+def is_made(cls: type[nn.Module]) -> bool:
+    """Whether a class was made here."""
+    return "own_class" in cls.__dict__
+
+
 def _made(mixin: type[nn.Module], *bases: type[nn.Module]) -> type[nn.Module]:
     if bases in _MADE:
         return _MADE[bases]

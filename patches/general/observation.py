@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.geometry import LayerKind
+from hf_posenc.patches.general.classes import is_made
 
 
 class Stand(Enum):
@@ -24,6 +25,7 @@ class Stand(Enum):
     HIDDEN = "the layer's input"
     POSITIONS = "positions of its tokens"
     MASK = "the attention mask"
+    CHANNELS_FIRST = "the layer's input, channels before tokens"
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,24 @@ def kind_of_call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return tuple(value for value in (*args, *kwargs.values()) if isinstance(value, (str, int)))
 
 
+@dataclass(frozen=True)
+class OpenMask:
+    """A mask that hides nothing, in the form that a module takes: its number of axes, the value in it, its dtype."""
+
+    axes: int
+    value: float
+    dtype: torch.dtype
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """One for the tokens of ``hidden [batch, token, width]``."""
+        shape = (*(1 for _ in range(self.axes - 1)), hidden.shape[1])
+        return torch.full(shape, self.value, dtype=self.dtype, device=hidden.device)
+
+
 def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
     """A value of a call, or what is given for it."""
+    if isinstance(value, OpenMask):
+        return value.of(given[Stand.HIDDEN]) if given[Stand.MASK] is None else given[Stand.MASK]
     return given[value] if isinstance(value, Stand) else value
 
 
@@ -82,6 +100,7 @@ class AttentionObservation:
         first: the first rotated channel of a head.
         parameters: names of what it takes, its input first.
         rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
+        inline: whether the module computes attention itself, without `AttentionInterface`.
     """
 
     name: str
@@ -91,6 +110,7 @@ class AttentionObservation:
     first: int = 0
     parameters: tuple[str, ...] = ()
     rotating: tuple[tuple[str, int], ...] = ()
+    inline: bool = False
 
     def run(
         self,
@@ -101,10 +121,13 @@ class AttentionObservation:
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """What the module returns for ``hidden [1, token, width]`` at ``positions [1, token]``, on its own."""
-        call = filled_all(self.call, {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask})
-        call.setdefault("position_ids", positions)
+        given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask}
+        call = filled_all(self.call, {**given, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)})
+        module = base.get_submodule(self.name)
+        if not self.inline or is_made(type(module)):  # an inline forward of the model's own takes no positions
+            call.setdefault("position_ids", positions)
         call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
-        return base.get_submodule(self.name)(**call, **extra)
+        return module(**call, **extra)
 
 
 @dataclass(frozen=True)

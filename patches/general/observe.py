@@ -14,7 +14,9 @@ from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
 from hf_posenc.patches.general.call_template import template_of
+from hf_posenc.patches.general.check_inline import check_inline
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
+from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.stand_in import StandIn, stand_in
@@ -48,6 +50,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
         seen = read(model, observer, places)
         if seen.tables:
             seen = as_numbered_by_itself(model, seen)
+        check_inline(model, seen)
         check_blindness(model, seen)
         check_alone(model, seen)
     return of_all_layers(seen, found)
@@ -112,8 +115,12 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, seen.get("sliding_window"))
         module = model.get_submodule(name)
         template, rotations = template_of(observer, call.arguments, module)
-        first, parameters = 0 if fit is None else fit.first, parameters_of(type(module))
-        found.append(AttentionObservation(name, template, rotations, kind, first, parameters, call.rotating))
+        first, parameters, inline = (
+            0 if fit is None else fit.first,
+            parameters_of(type(module)),
+            isinstance(module, Inline),
+        )
+        found.append(AttentionObservation(name, template, rotations, kind, first, parameters, call.rotating, inline))
     mask = seen["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
     if causal and observer.repeated:
@@ -167,7 +174,7 @@ def mixes_otherwise(model: nn.Module, attentions: list[str]) -> bool:
         model: a base model.
         attentions: names of its attention modules, such as ``layers.3.self_attn``.
     """
-    if any(isinstance(module, nn.Conv1d) for module in model.modules()):
+    if any(isinstance(module, nn.Conv1d) and module.kernel_size != (1,) for module in model.modules()):
         return True
     parts = attentions[0].split(".")
     number = next((place for place, part in enumerate(parts) if part.isdigit()), None)

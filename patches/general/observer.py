@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+from transformers.cache_utils import Cache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
-from hf_posenc.patches.general.classes import below, own_class
+from hf_posenc.patches.general.classes import above, below, own_class
+from hf_posenc.patches.general.inline import ATTEND, Inline, attention_modules
 from hf_posenc.patches.general.observation import (
     AttentionObservation,
     RotationShape,
@@ -61,6 +63,7 @@ class Observer:
         positions: of the tokens, ``[1, token]``.
         measures: whether to call every attention module twice, which not every forward pass allows.
         silent: whether rotary modules rotate by nothing, and position tables read nothing.
+        unmasked: whether inline attention lets every token see every other.
         restored: rotations to apply to the queries and keys of each attention module, by its name.
         rotations: by identity of what they returned, calls of rotary modules.
         rotaries: by name, what rotary modules return; see `Observation.rotaries`.
@@ -73,6 +76,7 @@ class Observer:
     positions: Tensor
     measures: bool = False
     silent: bool = False
+    unmasked: bool = False
     restored: Mapping[str, AttentionObservation] = field(default_factory=dict)
     rotations: dict[int, tuple[str, tuple[Any, ...], Mapping[str, Any], Any]] = field(default_factory=dict)
     rotaries: dict[str, dict[tuple[Any, ...], RotationShape]] = field(default_factory=dict)
@@ -95,6 +99,16 @@ def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     return eager_of(own_class(type(module)))(module, query, key, value, attention_mask, **call)
 
 
+def hand_over_inline(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, cache: Any, **call: Any
+) -> Any:
+    """`hand_over` for attention that is computed inline; the KV cache takes the new keys."""
+    if cache is not None and cache.new is not None:
+        key, value = cache.cache.update(key, value, cache.layer)
+    observer, _ = module.__dict__[OBSERVER]
+    return hand_over(module, query, key, value, None if observer.unmasked else mask, **call)
+
+
 AttentionInterface.register(INTERFACE, hand_over)
 AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
 
@@ -103,16 +117,20 @@ AttentionMaskInterface.register(INTERFACE, ALL_MASK_ATTENTION_FUNCTIONS["eager"]
 def observed(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Take notes of what a stand-in does while the block runs it."""
     with torch.no_grad(), ExitStack() as hooks:
+        attentions = {id(module) for module in attention_modules(model)}
         for name, module in model.named_modules():
-            hooks.enter_context(_noted(observer, name, module))
+            hooks.enter_context(_noted(observer, name, module, attends=id(module) in attentions))
         yield
 
 
 @contextmanager
-def _noted(observer: Observer, name: str, module: nn.Module) -> Iterator[None]:
+def _noted(observer: Observer, name: str, module: nn.Module, *, attends: bool) -> Iterator[None]:
     handles: list[Any] = []
-    if goes_through_interface(module):
+    if attends:
         module.__dict__[OBSERVER] = observer, name
+        if not goes_through_interface(module):
+            module.__dict__[ATTEND] = hand_over_inline
+            module.__class__ = above(own_class(type(module)), Inline)  # type: ignore[assignment]
         note = partial(_note_attention, observer, name)
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     elif isinstance(module, nn.Embedding):
@@ -166,6 +184,7 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
+    call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # it would fill up
     forward: Any = type(module).forward
     handed: list[Handed] = []
     observer.handed = handed
@@ -197,4 +216,6 @@ def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
         given["position_ids"] = positions
     if "use_cache" in inspect.signature(type(model).forward).parameters:
         given["use_cache"] = False
+    if "lang_ids" in inspect.signature(type(model).forward).parameters:
+        given["lang_ids"] = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
     return given

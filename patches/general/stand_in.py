@@ -85,9 +85,15 @@ class LargeOnMeta(TorchFunctionMode):
 
 
 def layers_of(model: nn.Module) -> str | None:
-    """Name of the longest list of modules within a model; None where there is none."""
+    """Name of the longest list of modules within a model; None where there is none, or one for each part of a layer."""
     lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
-    return max(lists, key=lambda name: (lists[name], -len(name)), default=None)
+    longest = max(lists, key=lambda name: (lists[name], -len(name)), default=None)
+    beside = [name for name in lists if longest is not None and _parent(name) == _parent(longest)]
+    return longest if sum(lists[name] == lists[longest] for name in beside) == 1 else None  # type: ignore[index]
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:

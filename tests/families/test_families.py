@@ -40,7 +40,7 @@ DECODERS = [
     "roberta",
 ]
 OTHER_DECODERS = sorted(set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {*DECODERS, "bert", "gpt2", "llama"})
-ENCODERS = ["roberta", "modernbert"]
+ENCODERS = ["roberta", "modernbert", "megatron-bert", "rembert", "squeezebert", "xlm", "tapas"]
 OTHER_ENCODERS = sorted(set(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES) - {*ENCODERS, "bert"})
 
 SCHEMES: dict[str, dict[str, Any]] = {  # at least one for every hook of a scheme
@@ -193,7 +193,7 @@ def test_encoders(name: str) -> None:
         ("hunyuan_v1_dense", "not in pairs"),  # norms with weights stand behind its rotation
         ("deepseek_v32", "looks at some keys only"),
         ("diffllama", "once a call"),
-        ("xlnet", "goes through the AttentionInterface"),
+        ("mamba", "goes through the AttentionInterface"),
     ],
 )
 @pytest.mark.always

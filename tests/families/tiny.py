@@ -64,6 +64,10 @@ SIZES: dict[str, Any] = WIDTH | LAYERS | HEADS | POSITIONS | EXPERTS | STATE_SPA
 OWN: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8},
     "bamba": {"attn_layer_indices": [1, 3]},
+    "rembert": {"input_embedding_size": 32, "output_embedding_size": 48},  # unlike the layers
+    "electra": {"embedding_size": 32},
+    "albert": {"embedding_size": 32},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},

@@ -50,10 +50,11 @@ class Binary(Scheme):
     ) -> None:
         super().__init__(geometry)
         refuse_zero(alpha)
-        self.digits = min(geometry.width, ALL_DIGITS) if width == "auto" else width
-        if self.digits > geometry.width:
+        self.digits = min(geometry.code_width, ALL_DIGITS) if width == "auto" else width
+        if self.digits > geometry.code_width:
             raise OptionOutOfRange(
-                f"width must be at most the model's {geometry.width} channels, got {width}. Fewer digits reach 2^width."
+                f"width must be at most the model's {geometry.code_width} channels, got {width}. "
+                "Fewer digits reach 2^width."
             )
         self.msb_first, self.signed, self.alpha = msb_first, values == "pm1", alpha
 
@@ -69,7 +70,7 @@ class Binary(Scheme):
         code = nn.functional.pad(code, (0, self.digits - len(digit)))
         code = code.flip(-1) if self.msb_first else code
         code = 2 * code - 1 if self.signed else code
-        return nn.functional.pad(self.alpha * code.float(), (0, self.geometry.width - self.digits))
+        return nn.functional.pad(self.alpha * code.float(), (0, self.geometry.code_width - self.digits))
 
     @property
     def longest(self) -> int | None:

@@ -35,7 +35,7 @@ class Integer(Scheme):
         super().__init__(geometry)
         refuse_zero(alpha)
         self.alpha, self.start = alpha, start
-        self.along = Along(direction, geometry.width)
+        self.along = Along(direction, geometry.code_width)
 
     def reset_parameters(self) -> None:
         """Redraw a learned direction."""

@@ -42,7 +42,7 @@ class Learned(Scheme):
             self.rows, self.table = geometry.table, None
         else:
             self.rows = num_positions or geometry.target_length
-            self.table = nn.Embedding(self.rows, geometry.width)
+            self.table = nn.Embedding(self.rows, geometry.code_width)
 
     def reset_parameters(self) -> None:
         """Redraw the scheme's own table."""

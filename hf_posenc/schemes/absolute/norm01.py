@@ -47,7 +47,7 @@ class Norm01(Scheme):
         super().__init__(geometry)
         refuse_zero(alpha)
         self.alpha, self.fixed = alpha, None if n == "current" else n
-        self.along = Along(direction, geometry.width)
+        self.along = Along(direction, geometry.code_width)
 
     def reset_parameters(self) -> None:
         """Redraw a learned direction."""

@@ -55,11 +55,11 @@ class Sinusoidal(Scheme):
             raise OptionOutOfRange(
                 f'frequencies and schedule="custom" need each other, got {frequencies!r} with {schedule!r}. Give both.'
             )
-        chosen = SCHEDULES[schedule](base, geometry.width) if frequencies is None else tuple(frequencies)
-        if len(chosen) != (geometry.width + 1) // 2:
+        chosen = SCHEDULES[schedule](base, geometry.code_width) if frequencies is None else tuple(frequencies)
+        if len(chosen) != (geometry.code_width + 1) // 2:
             raise OptionOutOfRange(
-                f"frequencies must have one value for each two of {geometry.width} channels, got {len(chosen)}. "
-                f"Give {(geometry.width + 1) // 2}."
+                f"frequencies must have one value for each two of {geometry.code_width} channels, got {len(chosen)}. "
+                f"Give {(geometry.code_width + 1) // 2}."
             )
         self.frequencies = chosen[::-1] if reverse else chosen
         self.kind, self.layout = kind, layout
@@ -68,17 +68,17 @@ class Sinusoidal(Scheme):
     def reset_parameters(self) -> None:
         """Reset a learned scale to 1 / √width, at which the code has about the norm of a token embedding."""
         if isinstance(self.scale, nn.Parameter):
-            nn.init.constant_(self.scale, self.geometry.width**-0.5)
+            nn.init.constant_(self.scale, self.geometry.code_width**-0.5)
 
     def embed(self, positions: Tensor) -> Tensor:
         """Codes of ``positions [batch or 1, query]``, ``[batch or 1, query, width]``, float32, from float64 angles."""
         cos, sin = cos_sin(Rotation(self.frequencies), positions)
-        cos = cos[..., : self.geometry.width // 2]
+        cos = cos[..., : self.geometry.code_width // 2]
         sin, cos = sin * float(self.kind != "cos"), cos * float(self.kind != "sin")
         scale = self.scale.float() if isinstance(self.scale, Tensor) else self.scale
         if self.layout == "concat":
             return scale * torch.cat((sin, cos), dim=-1)
-        code = sin.new_empty(*positions.shape, self.geometry.width)
+        code = sin.new_empty(*positions.shape, self.geometry.code_width)
         code[..., 0::2], code[..., 1::2] = sin, cos
         return scale * code
 

@@ -1,0 +1,157 @@
+"""MPNet keeps position twice: in a table, and in a learned bias of the distance that its encoder adds to all scores.
+
+    score[h, i, j] = q_i · k_j / √d + T[bucket(j − i), h]
+
+One table T of buckets serves all layers. A patched encoder builds no ``[heads, query, key]`` tensor of it: a scheme
+that replaces the model's positions leaves it out, and one that keeps them reads T by distance.
+
+Song, Tan, Qin, Lu, Liu 2020, arXiv:2004.09297; its bias is that of Raffel et al. 2019, arXiv:1910.10683, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetModel, MPNetSelfAttention
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patches.current_forward import LOOKED_UP, KeepsForward
+from hf_posenc.patches.forward_hook import NUMBERED_FROM
+from hf_posenc.patches.general.classes import above
+from hf_posenc.patches.lookup_attention import LAYER, LookupAttention
+from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
+from hf_posenc.patches.registry import register_adapter
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.host_rotation import HostRotation
+
+FIRST = 2  # row of the table, and number of the first token: those before belong to padding
+
+
+class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
+    """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
+
+    dropout: nn.Dropout
+    is_causal = False
+    score_factor = "factor"
+
+    @property
+    def factor(self) -> float:
+        """Of q · k."""
+        return float(self.attention_head_size**-0.5)
+
+    @property
+    def live_dropout(self) -> float:
+        return self.dropout.p if self.training else 0.0
+
+    def project_query(self, x: Tensor) -> Tensor:
+        return self.q(x).unflatten(-1, (-1, self.attention_head_size)).transpose(-3, -2)
+
+    def project_key(self, x: Tensor) -> Tensor:
+        return self.k(x).unflatten(-1, (-1, self.attention_head_size)).transpose(-3, -2)
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: None = None,
+        output_attentions: bool = False,
+        **host: Any,
+    ) -> tuple[Tensor, ...]:
+        """The host's forward; see `MPNetSelfAttention`."""
+        host = self.looked_up(host)
+        v = self.v(hidden_states).unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2)
+        q, k = self.project_query(hidden_states), self.project_key(hidden_states)
+        mixed, weights = self.attend(q, k, v, hidden=hidden_states, cache=None, mask=attention_mask, host=host)
+        out = self.o(mixed.flatten(2))
+        return (out, weights) if output_attentions else (out,)  # type: ignore[return-value]
+
+
+class UnbiasedMPNetEncoder(MPNetEncoder):
+    """Encoder that leaves the bias of its layers' scores to the scheme."""
+
+    def compute_position_bias(self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = 32) -> None:
+        """No bias."""
+
+
+class OwnMPNetBias(HostRotation):
+    """The bias of the model itself, where a scheme keeps the model's own positions.
+
+    Args:
+        geometry: of the model.
+        encoder: the module that has the table; the scheme refers to it and learns nothing of its own.
+    """
+
+    def __init__(self, geometry: Geometry, encoder: nn.Module) -> None:
+        super().__init__(geometry)
+        self.__dict__["encoder"] = encoder  # no submodule: its parameters are not the scheme's
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        """The model's own bias of any distances, ``[heads, …]``."""
+        return ToeplitzBias(self.of)
+
+    def of(self, distance: Tensor) -> Tensor:
+        """Bias of ``distance […]`` (query − key), ``[heads, …]``, float32, with a gradient to the model's table."""
+        return own_bias(self.__dict__["encoder"], distance)
+
+
+def own_bias(encoder: Any, distance: Tensor) -> Tensor:
+    """What an encoder adds to scores at ``distance […]`` (query − key), ``[heads, …]``, float32."""
+    bucket = MPNetEncoder.relative_position_bucket(-distance)
+    table = encoder.relative_attention_bias.weight.to(distance.device)
+    return nn.functional.embedding(bucket, table).movedim(-1, 0).float()
+
+
+@register_adapter("mpnet")
+class MPNetAdapter(Adapter):
+    """Where MPNet keeps position."""
+
+    attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {MPNetSelfAttention: PatchedMPNetSelfAttention}
+    base_class = MPNetModel
+
+    def trained_length(self, config: Any) -> int:
+        return int(config.max_position_embeddings) - FIRST
+
+    def geometry(self, config: Any, *, trained_length: int, target_length: int) -> Geometry:
+        return Geometry(
+            heads=config.num_attention_heads, kv_heads=config.num_attention_heads,
+            head_dim=config.hidden_size // config.num_attention_heads, width=config.hidden_size,
+            layers=config.num_hidden_layers, causal=False, biased=True,
+            trained_length=trained_length, target_length=target_length,
+            table=config.max_position_embeddings - FIRST,
+        )  # fmt: skip
+
+    def own_positions(self, base: Any, geometry: Geometry, layer: int) -> OwnMPNetBias:
+        return OwnMPNetBias(geometry, base.encoder)
+
+    def swaps(self, base: Any, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        yield base.encoder, UnbiasedMPNetEncoder
+        yield base.embeddings.position_embeddings, SchemePositionTable
+        for layer in base.encoder.layer:
+            yield layer, above(type(layer), KeepsForward)
+
+    def attributes(self, base: Any) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
+        yield base, {LOOKED_UP: True, NUMBERED_FROM: FIRST}
+        yield base.embeddings.position_embeddings, {FIRST_ROW: FIRST}
+        for number, attention in enumerate(self.attentions(base)):
+            yield attention, {LAYER: number}
+
+    def frozen(self, base: Any, scheme: Scheme) -> Iterator[nn.Parameter]:
+        if scheme.replaces_host:
+            yield base.encoder.relative_attention_bias.weight
+            if not scheme.keeps_table:
+                yield base.embeddings.position_embeddings.weight
+
+    def probe(self, base: Any, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
+        table, attention = base.embeddings.position_embeddings, base.encoder.layer[layer].attention.attn
+        start = base.embeddings.LayerNorm(hidden + table(positions + FIRST))
+        if isinstance(attention, PatchedMPNetSelfAttention):
+            return attention(start, position_ids=positions)[0]  # type: ignore[no-any-return]
+        # A model that is not patched counts positions itself: its bias at these positions is computed here.
+        distance = positions[:, :, None] - positions[:, None, :]
+        bias = own_bias(base.encoder, distance).transpose(0, 1).to(hidden.dtype)
+        return attention(start, position_bias=bias)[0]  # type: ignore[no-any-return]
