@@ -75,7 +75,7 @@ def set_factor(model: M, factor: float) -> M:
         before = patch.record.geometry
         lengths = resolve_lengths(configured=before.trained_length, factor=factor)
         geometry = replace(before, target_length=lengths.target)
-        with torch.random.fork_rng():  # whatever is drawn is thrown away
+        with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
             schemes = build_layer_schemes(patch.layout, geometry, patch.record.adapter.name)
         pairs = list(scheme_pairs(base, schemes))
         for old, new in pairs:
