@@ -36,7 +36,10 @@ from hf_posenc.schemes.base import KEPT, Scheme
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patching.config_changes import ConfigRecord
+    from hf_posenc.patching.proof import Proof
     from hf_posenc.patching.state import Patch
+    from hf_posenc.schemes.spec import Layout
 
 M = TypeVar("M", bound=nn.Module)
 OF_A_MODULE = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that stay an object's own
@@ -68,50 +71,60 @@ def set_factor(model: M, factor: float) -> M:
     check_not_in_forward(model, base)
     with patch_lock(base):
         patch = patch_of(base)
-        if patch.record is None or patch.layout is None:
+        record, layout = patch.record, patch.layout
+        if record is None or layout is None:
             raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
         check_factor(factor)
-        patch.record.check(base)
-        before = patch.record.geometry
-        lengths = resolve_lengths(configured=before.trained_length, factor=factor)
-        geometry = replace(before, target_length=lengths.target)
+        record.check(base)
+        lengths = resolve_lengths(configured=record.geometry.trained_length, factor=factor)
+        geometry = replace(record.geometry, target_length=lengths.target)
         with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
-            schemes = build_layer_schemes(patch.layout, geometry, patch.record.adapter.name)
+            schemes = build_layer_schemes(layout, geometry, record.adapter.name)
         pairs = list(scheme_pairs(base, schemes))
         for old, new in pairs:
             check_same_parameters(old, new, factor)
         with exclusive_access(model, base):
-            _install(base, patch, pairs, geometry)
+            proof = _take_over_all(base, patch, record, pairs, geometry, probed_layers(layout, geometry))
+            _write(base, patch, record, layout, geometry)
+            swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
+            patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
     return model
 
 
-def _install(base: nn.Module, patch: Patch, pairs: list[tuple[Scheme, Scheme]], geometry: Geometry) -> None:
-    """Let the schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    layout, record, adapter = patch.layout, patch.record, patch.record.adapter  # type: ignore[union-attr]
+def _take_over_all(
+    base: nn.Module,
+    patch: Patch,
+    record: ConfigRecord,
+    pairs: list[tuple[Scheme, Scheme]],
+    geometry: Geometry,
+    layers: list[int],
+) -> Proof:
+    """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
     with explain_run_errors(base), original_classes(patch):
-        probe = EffectProbe(adapter, base, geometry, probed_layers(layout, geometry))  # type: ignore[arg-type]
+        probe = EffectProbe(record.adapter, base, geometry, layers)
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:
         for old, new in pairs:
             take_over(old, new)
-        with explained_forward(adapter, base):
-            proof = probe.verdict()
+        with explained_forward(record.adapter, base):
+            return probe.verdict()
     except BaseException:
         for module, attributes in kept:
             set_attributes(module, attributes)
         raise
-    host_length = record.scheme["host_length"]  # type: ignore[union-attr]
-    lengths = geometry.trained_length, geometry.target_length, host_length
-    stored = SchemeConfig(layout, *lengths).to_json()  # type: ignore[arg-type]
+
+
+def _write(base: nn.Module, patch: Patch, record: ConfigRecord, layout: Layout, geometry: Geometry) -> None:
+    """Write the new lengths into the configuration, and into what is known of it and of KV caches."""
+    host_length: int = record.scheme["host_length"]
+    stored = SchemeConfig(layout, geometry.trained_length, geometry.target_length, host_length).to_json()
     written = {SCHEME_KEY: stored, "max_position_embeddings": max(geometry.target_length, host_length)}
-    for config in {id(module.config): module.config for module, _ in patch.configs}.values():  # type: ignore[union-attr]
+    for config in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
         for name, value in written.items():
             setattr(config, name, copy.deepcopy(value))
     base.__dict__[ENTRY] = copy.deepcopy(stored)  # another object: caches have noted the old one
-    entries = record.entries | copy.deepcopy(written)  # type: ignore[union-attr]
-    patch.record = replace(record, scheme=entries[SCHEME_KEY], geometry=geometry, entries=entries)  # type: ignore[type-var]
-    swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-    patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)  # type: ignore[arg-type]
+    entries = record.entries | copy.deepcopy(written)
+    patch.record = replace(record, scheme=entries[SCHEME_KEY], geometry=geometry, entries=entries)
 
 
 def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:
@@ -166,15 +179,15 @@ def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
 def original_classes(patch: Patch) -> Iterator[None]:
     """Give the patched modules their classes and configuration from before the patch, for the block."""
     classes = [(module, type(module)) for module, _ in patch.classes]
-    configs = [(module, module.config) for module, _ in patch.configs]
+    configs = [(module, vars(module)["config"]) for module, _ in patch.configs]
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
     for module, config in patch.configs:
-        module.config = config
+        vars(module)["config"] = config
     try:
         yield
     finally:
         for module, cls in classes:
             change_class(module, cls)
         for module, config in configs:
-            module.config = config
+            vars(module)["config"] = config
