@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hf_posenc.patching.patch import patch_model as patch_model
     from hf_posenc.patching.patch import unpatch_model as unpatch_model
     from hf_posenc.patching.report import PatchReport as PatchReport
+    from hf_posenc.patching.set_factor import set_factor as set_factor
     from hf_posenc.patching.state import describe as describe
     from hf_posenc.patching.state import is_patched as is_patched
     from hf_posenc.patching.state import scheme_of as scheme_of
@@ -67,6 +68,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpatch_model",
         ),
         "hf_posenc.patching.report": ("PatchReport",),
+        "hf_posenc.patching.set_factor": ("set_factor",),
         "hf_posenc.patching.state": (
             "describe",
             "is_patched",

@@ -210,5 +210,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that names the closest known names: ``" Did you mean 'yarn'?"``; empty where nothing is close."""
     if not isinstance(name, str) or len(name) > SHOWN:  # no typing error
         return ""
-    close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.5)
+    close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -21,5 +21,7 @@ def by_layer_type(parameters: Mapping[str, Any] | None) -> dict[str | None, Mapp
     """
     if parameters is None:
         return {}
-    nested = {kind: own for kind, own in parameters.items() if isinstance(own, Mapping)}
-    return {**nested} if nested else {None: parameters}
+    nested: dict[str | None, Mapping[str, Any]] = {
+        kind: own for kind, own in parameters.items() if isinstance(own, Mapping)
+    }
+    return nested or {None: parameters}

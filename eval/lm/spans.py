@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.patches.rope_parameters import by_layer_type
 from hf_posenc.patching.state import base_model_of, is_patched
 
 Span = tuple[int, int, int]
@@ -95,6 +96,5 @@ def causal(model: Any) -> bool:
 
 def rope_types(config: Any) -> set[str]:
     """All RoPE types of a configuration; layers may have their own."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    nested = [rope, *(part for part in rope.values() if isinstance(part, dict))]
-    return {str(part.get("rope_type", part.get("type", ""))) for part in nested}
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    return {str(part.get("rope_type", part.get("type", ""))) for part in by_layer_type(rope).values()}

@@ -124,7 +124,7 @@ def _install(
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(base):
         probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
-    patch = Patch(model=model)
+    patch = Patch(model=model, layout=chosen)
     try:
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):

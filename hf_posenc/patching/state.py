@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.schemes.base import Scheme
+    from hf_posenc.schemes.spec import Layout
 
 STASH = "posenc_patch"  # of a base model: its `Patch`
 
 
 @dataclass
 class Patch:
-    """What it takes to undo a patch, and its report."""
+    """What it takes to undo a patch or to change its factor, and its report."""
 
     model: nn.Module | None = None
     whole: nn.Module | None = None  # the encoder–decoder, where both of its stacks were patched at once
@@ -38,6 +39,7 @@ class Patch:
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     report: PatchReport | None = None
     record: ConfigRecord | None = None
+    layout: Layout | None = None
 
 
 def describe(model: nn.Module) -> PatchReport:

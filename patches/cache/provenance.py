@@ -19,7 +19,7 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
     """Record on a cache which scheme fills it.
 
     Raises:
-        InvalidInput: it holds keys of another scheme, or of this one with other options.
+        InvalidInput: it holds keys of another scheme, or of this one with other options or another factor.
 
     Warns:
         UnknownKeys: it holds keys, and no scheme is recorded.
@@ -33,8 +33,8 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
     held = int(own.get_seq_length())
     if held and theirs is not None:
         raise InvalidInput(
-            f"The cache holds {held} tokens that were read under another scheme, or under other options of this one. "
-            "Start with an empty cache."
+            f"The cache holds {held} tokens that were read under another scheme, or under other options or another "
+            "factor of this one. Start with an empty cache."
         )
     if held:
         warnings.warn(

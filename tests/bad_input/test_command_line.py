@@ -57,6 +57,8 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "44 seed of eval": (["eval", *START, "--seed", "-1"], 2, "seed"),
     "44 limit": ([*COMPARE, "--limit", "0"], 2, "limit"),
     "44 samples": (["eval", *START, "--samples", "0"], 2, "samples"),
+    "44 nothing to tune": (["finetune", *START, "-s", "yarn", "--out", "OUT"], 2, "--factor or --target-length"),
+    "44 nothing near": (["info", "nosuch"], 2, r"called 'nosuch'\. `hf-posenc list`"),
     "44 learning rate": ([*TUNE, "--learning-rate", "nan"], 1, "learning_rate=nan"),
     "44 method": ([*TUNE, "--method", "lroa"], 1, "'lroa'"),
     "44 packing": ([*TUNE, "--packing", "joind"], 1, "'joind'"),

@@ -44,7 +44,7 @@ ENCODERS = ["roberta", "modernbert", "megatron-bert", "rembert", "squeezebert", 
 OTHER_ENCODERS = sorted(set(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES) - {*ENCODERS, "bert"})
 
 SCHEMES: dict[str, dict[str, Any]] = {  # at least one for every hook of a scheme
-    "yarn": {"factor": 2},
+    "yarn": {"factor": 2, "trained_length": LENGTH},  # which a family that is scaled already needs
     "alibi": {},
     "rerope": {"trained_length": 16},
     "self_extend": {"trained_length": 16, "factor": 4},

@@ -28,6 +28,8 @@ from hf_posenc.cli.errors import BadArgument
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hf_posenc.training import Tuned
 
 PLOT = "curve.png"
@@ -101,6 +103,8 @@ def finetune(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
             dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
         )  # fmt: skip
+        if scheme is not None:
+            check_effect(patched, scheme)
         trained, target = lengths_of(patched)
         training = Training(
             length=length or target, steps=steps, method=method, batch=batch, accumulate=accumulate,
@@ -115,6 +119,23 @@ def finetune(
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
         show(tuned, trained, out, "model" if method == "full" else "adapter", as_json)
+
+
+def check_effect(patched: nn.Module, asked: str) -> None:
+    """Refuse to fine-tune under a scheme that changes nothing: it has nothing to learn, and training no effect on it.
+
+    Raises:
+        BadArgument: the patch is an identity, adds no parameters, and is no recipe, which acts in training alone.
+    """
+    from hf_posenc.patching.state import describe, scheme_of
+
+    report = describe(patched)
+    recipe = any(part.recipe for part in scheme_of(patched).schemes)
+    if report.proof.verdict == "identity" and report.parameters_added == 0 and not recipe:
+        raise BadArgument(
+            f"Scheme {asked} computes what the model computes already, at a target length of {report.target_length:,} "
+            f"and a trained length of {report.trained_length:,}. Ask for more with --factor or --target-length."
+        )
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Rotary(Scheme):
     def frequencies(self) -> tuple[float, ...]:
         """Radians per token of each rotated pair, fastest first."""
         own = self.geometry.rotary if self.geometry.on_host else None
-        return geometric(self.base, self.dims) if own is None else own.rotation.frequencies  # type: ignore[return-value]
+        return geometric(self.base, self.dims) if own is None else tuple(own.rotation.frequencies)
 
     def rotation(self) -> Rotation:
         return self.keep("its rotation", lambda: self.rotation_by(self.frequencies()))

@@ -1,0 +1,193 @@
+"""Set the factor of a patched model: new frequencies in all layers at once, learned parameters kept.
+
+The schemes are built anew for the new lengths, exactly as `patch_model` builds them, and the scheme objects of the
+model take over everything in them but parameters. Objects stay the same, so that optimisers, PEFT and compiled graphs
+keep hold of them; a compiler's guards see that attributes have changed. The effect probe runs as in a patch, on layers
+whose classes are the original ones for the moment.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from hf_posenc.core.lengths import check_factor, resolve_lengths
+from hf_posenc.core.lock import patch_lock
+from hf_posenc.errors import NotPatched, OptionOutOfRange
+from hf_posenc.patches.cache.provenance import ENTRY
+from hf_posenc.patches.forward_hook import ATTENTIONS
+from hf_posenc.patches.offloading import change_class
+from hf_posenc.patches.validate_adapter import explained_forward
+from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
+from hf_posenc.patching.preconditions.wrappers import explain_run_errors
+from hf_posenc.patching.proof import EffectProbe
+from hf_posenc.patching.report import PatchReport
+from hf_posenc.patching.state import base_model_of, patch_of
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.schemes.base import KEPT, Scheme
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patching.config_changes import ConfigRecord
+    from hf_posenc.patching.proof import Proof
+    from hf_posenc.patching.state import Patch
+    from hf_posenc.schemes.spec import Layout
+
+M = TypeVar("M", bound=nn.Module)
+OF_A_MODULE = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that stay an object's own
+
+
+def set_factor(model: M, factor: float) -> M:
+    """Change the factor of a patched model, as if it had been patched with it; what it has learned is kept.
+
+    Scheme, options, layers and trained length stay as they are; the target length is the trained length times the
+    factor, and ``max_position_embeddings``, the report, and what is saved follow. A KV cache that was filled before is
+    refused at its next use. Forward passes of other threads finish under the old factor, and new ones wait.
+
+    Args:
+        model: a patched model, or a PEFT model around one.
+        factor: target length over trained length, at least 1.
+
+    Returns:
+        The same object.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        LengthContradiction: the factor is no number from 1 on, or the target no length.
+        OptionOutOfRange: the scheme cannot take it, or has parameters of another shape then.
+        HostConfigInvalid: the configuration was changed since the patch in what decides positions.
+        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
+        NoEffect: the effect probe failed; the model is then as it was, as after every other error.
+    """
+    base, _ = base_model_of(model)
+    check_not_in_forward(model, base)
+    with patch_lock(base):
+        patch = patch_of(base)
+        record, layout = patch.record, patch.layout
+        if record is None or layout is None:
+            raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
+        check_factor(factor)
+        record.check(base)
+        lengths = resolve_lengths(configured=record.geometry.trained_length, factor=factor)
+        geometry = replace(record.geometry, target_length=lengths.target)
+        with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
+            schemes = build_layer_schemes(layout, geometry, record.adapter.name)
+        pairs = list(scheme_pairs(base, schemes))
+        for old, new in pairs:
+            check_same_parameters(old, new, factor)
+        with exclusive_access(model, base):
+            proof = _take_over_all(base, patch, record, pairs, geometry, probed_layers(layout, geometry))
+            _write(base, patch, record, layout, geometry)
+            swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
+            patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
+    return model
+
+
+def _take_over_all(
+    base: nn.Module,
+    patch: Patch,
+    record: ConfigRecord,
+    pairs: list[tuple[Scheme, Scheme]],
+    geometry: Geometry,
+    layers: list[int],
+) -> Proof:
+    """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
+    with explain_run_errors(base), original_classes(patch):
+        probe = EffectProbe(record.adapter, base, geometry, layers)
+    kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
+    try:
+        for old, new in pairs:
+            take_over(old, new)
+        with explained_forward(record.adapter, base):
+            return probe.verdict()
+    except BaseException:
+        for module, attributes in kept:
+            set_attributes(module, attributes)
+        raise
+
+
+def _write(base: nn.Module, patch: Patch, record: ConfigRecord, layout: Layout, geometry: Geometry) -> None:
+    """Write the new lengths into the configuration, and into what is known of it and of KV caches."""
+    host_length: int = record.scheme["host_length"]
+    stored = SchemeConfig(layout, geometry.trained_length, geometry.target_length, host_length).to_json()
+    written = {SCHEME_KEY: stored, "max_position_embeddings": max(geometry.target_length, host_length)}
+    for config in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
+        for name, value in written.items():
+            setattr(config, name, copy.deepcopy(value))
+    base.__dict__[ENTRY] = copy.deepcopy(stored)  # another object: caches have noted the old one
+    entries = record.entries | copy.deepcopy(written)
+    patch.record = replace(record, scheme=entries[SCHEME_KEY], geometry=geometry, entries=entries)
+
+
+def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:
+    """Every scheme object of a patched model, copies that PEFT trains in their place included, and its successor."""
+    holders = [base] if "posenc" in base._modules else base.__dict__[ATTENTIONS]
+    for holder, new in zip(holders, schemes, strict=False):
+        for old in outermost_schemes(holder._modules["posenc"]):
+            yield old, new
+
+
+def outermost_schemes(module: nn.Module) -> Iterator[Scheme]:
+    """The schemes within ``module``, itself included, that are no part of another."""
+    if isinstance(module, Scheme):
+        yield module
+        return
+    for child in module.children():
+        yield from outermost_schemes(child)
+
+
+def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
+    """Refuse a factor under which a scheme has other parameters than those that were learned.
+
+    Raises:
+        OptionOutOfRange: it has.
+    """
+    now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
+    if now != then:
+        raise OptionOutOfRange(
+            f"Under factor {factor:g} scheme {old.extra_repr()!r} has parameters {then}, and those of this model are "
+            f"{now}. Call unpatch_model and patch_model, which initialises new ones."
+        )
+
+
+def take_over(old: Scheme, new: Scheme) -> None:
+    """Give a scheme, and every module in it, the attributes of ``new``; its parameters stay."""
+    for mine, theirs in zip(old.modules(), new.modules(), strict=True):
+        set_attributes(mine, own_attributes(theirs))
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """What a module's constructor has set, without parameters, submodules and what torch keeps in every module."""
+    return {name: value for name, value in vars(module).items() if name not in OF_A_MODULE}
+
+
+def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
+    """Assign attributes one by one, which discards what a scheme has computed from the old ones."""
+    for name, value in values.items():
+        setattr(module, name, value)
+
+
+@contextmanager
+def original_classes(patch: Patch) -> Iterator[None]:
+    """Give the patched modules their classes and configuration from before the patch, for the block."""
+    classes = [(module, type(module)) for module, _ in patch.classes]
+    configs = [(module, vars(module)["config"]) for module, _ in patch.configs]
+    for module, cls in reversed(patch.classes):
+        change_class(module, cls)
+    for module, config in patch.configs:
+        vars(module)["config"] = config
+    try:
+        yield
+    finally:
+        for module, cls in classes:
+            change_class(module, cls)
+        for module, config in configs:
+            vars(module)["config"] = config

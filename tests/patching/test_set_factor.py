@@ -1,0 +1,261 @@
+"""`set_factor`: equal to patching anew with that factor, with everything that was learned kept."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+from transformers import DynamicCache
+
+import hf_posenc
+from hf_posenc import describe, errors, is_patched, list_schemes, patch_model, scheme_of, set_factor, unpatch_model
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.life_cycle import differences, snapshot
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.schemes.rotary.yarn import Yarn
+
+from ..families.tiny import tiny
+
+LENGTH = 3 * TRAINED_LENGTH
+COMPOSED = ["yarn+logn", "host+yarn", "pi+self_extend", "yarn+ssmax", "rope+t5"]
+SCHEMES = [*(record.name for record in list_schemes()), *COMPOSED]
+WITH_A_TABLE = {"learned", "learned_hier", "learned_interp"}  # of the target length, or of the model itself
+
+
+def logits(model: Any, ids: torch.Tensor, **call: Any) -> torch.Tensor:
+    torch.manual_seed(0)  # of schemes that draw positions
+    with torch.no_grad():
+        return model(ids, **call).logits
+
+
+def patched(kind: str, scheme: Any, factor: float, **options: Any) -> Any:
+    torch.manual_seed(1)
+    return patch_model(tiny_model(kind), scheme, factor=factor, **options).eval()
+
+
+def stated(model: Any) -> tuple[Any, ...]:
+    config, report = model.config, describe(model)
+    return config.position_scheme, config.max_position_embeddings, report.target_length, report.proof.verdict
+
+
+@pytest.mark.parametrize("scheme", sorted({*SCHEMES} - WITH_A_TABLE))
+def test_equals_a_patch_with_that_factor(scheme: str) -> None:
+    """Bit-equal, up and down again; a scheme shared by all layers and one for each."""
+    model, ids = patched("llama", scheme, 4), random_tokens(tiny_model("llama"), LENGTH)
+    first = logits(model, ids)
+    assert set_factor(model, 2) is model
+    fresh = patched("llama", scheme, 2)
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(logits(model, ids), logits(fresh, ids))
+    assert stated(model) == stated(fresh)
+    assert torch.equal(logits(set_factor(model, 4), ids), first)
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("gpt2", "yarn"), ("bert", "rope+rerope"), ("bert", "dynamic_yarn")])
+def test_models_with_a_table(kind: str, scheme: str) -> None:
+    model, ids = patched(kind, scheme, 4), random_tokens(tiny_model(kind), LENGTH)
+    assert torch.equal(logits(set_factor(model, 3), ids), logits(patched(kind, scheme, 3), ids))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
+def test_families_of_the_general_adapter(family: str) -> None:
+    """Layers with windows keep their own positions."""
+    ids = torch.arange(3, 90)[None]
+    model = set_factor(patch_model(tiny(family), "host+yarn", factor=4), 2)
+    expected = patch_model(tiny(family), "host+yarn", factor=2)
+    assert torch.equal(logits(model, ids), logits(expected, ids))
+    assert stated(model) == stated(expected)
+
+
+@pytest.mark.parametrize("saved", [None, ["posenc"]])
+def test_under_peft(saved: list[str] | None) -> None:
+    """LoRA, and a learned scheme that PEFT trains a copy of."""
+    ids, found = random_tokens(tiny_model("llama"), LENGTH), []
+    for factor in (4, 2):
+        model = patched("llama", "yarn+t5", factor)
+        config = LoraConfig(target_modules=["q_proj"], modules_to_save=saved)
+        torch.manual_seed(0)
+        found.append(hf_posenc.get_peft_model(model, config).eval())
+    set_factor(found[0], 2)
+    assert torch.equal(logits(found[0], ids), logits(found[1], ids))
+    factors = [module.geometry.factor for module in found[0].modules() if isinstance(module, Yarn)]
+    assert factors == [2.0] * len(factors)
+    assert len(factors) == (2 if saved else 1)
+
+
+def test_layers_of_their_own() -> None:
+    ids = random_tokens(tiny_model("llama"), LENGTH)
+    model, layers = tiny_model("llama"), {"1": "none"}
+    patch_model(model, "yarn", factor=4, layers=layers)
+    set_factor(model, 2)
+    expected = patch_model(tiny_model("llama"), "yarn", factor=2, layers=layers)
+    assert torch.equal(logits(model, ids), logits(expected, ids))
+
+
+def test_control_the_factor_matters() -> None:
+    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
+    before = logits(model, ids)
+    assert (logits(set_factor(model, 2), ids) - before).abs().max() > 1e-3
+
+
+def test_learned_parameters_are_the_same_objects() -> None:
+    model = patched("llama", "yarn+ssmax", 4)
+    learned = dict(model.named_parameters())
+    for name, weight in learned.items():
+        if "posenc" in name:
+            torch.nn.init.normal_(weight)
+    values = {name: weight.clone() for name, weight in learned.items()}
+    set_factor(model, 2)
+    now = dict(model.named_parameters())
+    assert now.keys() == learned.keys()
+    assert all(now[name] is weight and torch.equal(weight, values[name]) for name, weight in learned.items())
+
+
+def test_unpatch_restores_the_original() -> None:
+    model = tiny_model("llama")
+    ids = random_tokens(model, TRAINED_LENGTH)
+    before = snapshot(model, ids)
+    patch_model(model, "yarn", factor=4)
+    set_factor(model, 2)
+    unpatch_model(model)
+    assert differences(before, snapshot(model, ids)) == (0.0, "nothing")
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "dynamic_yarn", "alibi"])
+def test_a_cache_made_under_another_factor_is_refused(scheme: str) -> None:
+    model, ids = patched("llama", scheme, 4), random_tokens(tiny_model("llama"), 12)
+    cache = DynamicCache(config=model.config)
+    logits(model, ids, past_key_values=cache)
+    set_factor(model, 2)
+    with pytest.raises(errors.InvalidInput, match="under another scheme"):
+        logits(model, ids[:, :1], past_key_values=cache)
+    set_factor(model, 4)
+    logits(model, ids[:, :1], past_key_values=cache)  # the factor that it was made under
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
+    set_factor(model, 2).save_pretrained(tmp_path)
+    loaded = hf_posenc.from_pretrained(tmp_path)
+    assert describe(loaded).factor == 2
+    assert loaded.config.max_position_embeddings == 2 * TRAINED_LENGTH
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+    assert torch.equal(logits(set_factor(loaded, 8), ids), logits(patched("llama", "yarn", 8), ids))
+
+
+def test_a_copy_has_a_factor_of_its_own() -> None:
+    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
+    before, other = logits(model, ids), copy.deepcopy(model)
+    set_factor(other, 2)
+    assert torch.equal(logits(model, ids), before)
+    assert (describe(model).factor, describe(other).factor) == (4, 2)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0, -1, float("nan"), float("inf"), None, "2", True])
+def test_wrong_factors_are_refused_and_nothing_changes(factor: Any) -> None:
+    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
+    before = logits(model, ids), stated(model)
+    with pytest.raises(errors.LengthContradiction, match="factor"):
+        set_factor(model, factor)
+    assert torch.equal(logits(model, ids), before[0])
+    assert stated(model) == before[1]
+
+
+def test_a_factor_that_the_scheme_cannot_take() -> None:
+    """As in `patch_model`: a table ends."""
+    model = patched("gpt2", "host", 1)
+    with pytest.raises(errors.OptionOutOfRange, match="ends after") as refused:
+        set_factor(model, 2)
+    with pytest.raises(errors.OptionOutOfRange) as anew:
+        patch_model(tiny_model("gpt2"), "host", factor=2)
+    assert str(refused.value) == str(anew.value)
+    assert describe(model).factor == 1
+
+
+def test_a_learned_table_of_another_length_is_refused() -> None:
+    model = patched("llama", "learned", 4)
+    with pytest.raises(errors.OptionOutOfRange, match=r"Call unpatch_model and patch_model"):
+        set_factor(model, 2)
+    assert describe(model).factor == 4
+
+
+def test_an_unpatched_model() -> None:
+    with pytest.raises(errors.NotPatched):
+        set_factor(tiny_model("llama"), 2)
+    assert not is_patched(tiny_model("llama"))
+
+
+def test_a_changed_configuration_is_refused() -> None:
+    model = patched("llama", "yarn", 4)
+    model.config.rope_parameters = {"rope_type": "default", "rope_theta": 5e5}
+    with pytest.raises(errors.HostConfigInvalid):
+        set_factor(model, 2)
+
+
+def test_a_failed_probe_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
+    before = logits(model, ids), stated(model)
+
+    def fails(self: Any) -> None:
+        raise errors.NoEffect("It failed. Report it.")
+
+    monkeypatch.setattr("hf_posenc.patching.proof.EffectProbe.verdict", fails)
+    with pytest.raises(errors.NoEffect):
+        set_factor(model, 2)
+    assert torch.equal(logits(model, ids), before[0])
+    assert stated(model) == before[1]
+
+
+@pytest.mark.parametrize("scheme", ["yarn+logn", "self_extend"])
+def test_a_compiled_graph_follows(scheme: str) -> None:
+    model, ids = patched("llama", scheme, 4), random_tokens(tiny_model("llama"), LENGTH)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager")
+    first = logits(compiled, ids, use_cache=False)
+    set_factor(model, 2)
+    expected = logits(patched("llama", scheme, 2), ids)
+    assert (logits(compiled, ids, use_cache=False) - expected).abs().max() < 1e-5
+    assert (first - expected).abs().max() > 1e-3
+
+
+def test_forward_passes_of_other_threads_see_one_factor_or_the_other() -> None:
+    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
+    known = [logits(patched("llama", "yarn", factor), ids) for factor in (2, 4)]
+    wrong: list[float] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            found = logits(model, ids)
+            if not any(torch.equal(found, one) for one in known):
+                wrong.append(min(float((found - one).abs().max()) for one in known))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for factor in [2, 4] * 5:
+        set_factor(model, factor)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_random_generator_is_not_advanced() -> None:
+    model = patched("llama", "rope+t5", 4)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    set_factor(model, 2)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_options_that_follow_from_the_factor_follow() -> None:
+    model = patched("llama", "self_extend", 2)
+    group = scheme_of(model).schemes[-1].group
+    assert scheme_of(set_factor(model, 8)).schemes[-1].group > group
