@@ -46,6 +46,8 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "fox": {},
 }
 OF_DECODERS: dict[str, dict[str, Any]] = {"t5+sinks": {"sinks": 2, "recent": 9}, "rope+self_extend": {"factor": 4}}
+PAIRS = [(name, scheme) for name in ("t5", "bart") for scheme in (*SCHEMES, *OF_DECODERS)]
+PAIRS += [("umt5", "t5"), ("umt5", "window"), ("umt5", "sinusoidal")]
 READ_BY_ROW = ("window", "sinusoidal")  # schemes under which BART reads a table, its own or the scheme's
 SOURCE, TARGET = 20, 15
 pytestmark = pytest.mark.always
@@ -112,9 +114,8 @@ def test_the_stacks_own_positions(name: str, stack: str) -> None:
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
 
 
-@families
+@pytest.mark.parametrize(("name", "scheme"), PAIRS)
 @stacks
-@pytest.mark.parametrize("scheme", [*SCHEMES, *OF_DECODERS])
 def test_every_way_to_read_a_text(name: str, stack: str, scheme: str) -> None:
     """At once, token by token, and with padding on both sides of the source; the other stack stays as it was."""
     model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
