@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,29 @@ def test_trained_with_its_own_bias() -> None:
     unpatch_model(model)
     patch_model(model, "alibi")
     assert {name for name in stock if "relative_attention_bias" in name} == stock.keys() - gradients().keys()
+
+
+def test_patched_while_other_threads_compute() -> None:
+    """They see both stacks patched, or none."""
+    model, source, target = built("t5"), tokens(SOURCE), tokens(TARGET)
+    stock = logits(model, source, target)
+    patched = logits(patch_model(model, "alibi"), source, target)
+    unpatch_model(model)
+    done, found = threading.Event(), []
+
+    def compute() -> None:
+        while not done.is_set():
+            found.append(logits(model, source, target))
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            patch_model(model, "alibi")
+            unpatch_model(model)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert all(min(float((out - one).abs().max()) for one in (stock, patched)) < 1e-4 for out in found)
