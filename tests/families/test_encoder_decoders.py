@@ -374,7 +374,7 @@ def test_patched_while_other_threads_compute() -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(3):
+        for _ in range(2):
             patch_model(model, "alibi")
             unpatch_model(model)
     finally:
@@ -382,3 +382,16 @@ def test_patched_while_other_threads_compute() -> None:
         for thread in threads:
             thread.join()
     assert all(min(float((out - one).abs().max()) for one in (stock, patched)) < 1e-4 for out in found)
+
+
+def test_captured_calls_have_the_models_own_bias() -> None:
+    from hf_posenc.insight.probe.capture import capture_attention
+
+    model, ids = built("t5").get_encoder(), tokens(12, rows=1)
+    with capture_attention(model, lambda layer, call: None), pytest.raises(UnsupportedModel, match='scheme "host"'):
+        model(ids)
+    patch_model(model, "host")
+    found: list[int] = []
+    with capture_attention(model, lambda layer, call: found.append(len(call.terms.bias))):
+        model(ids)
+    assert found == [1] * model.config.num_layers
