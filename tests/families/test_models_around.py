@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import Gemma3Config, PreTrainedModel
+from transformers.models.t5 import modeling_t5
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
@@ -28,6 +29,8 @@ def gemma3() -> PreTrainedModel:
 
 
 def umt5_encoder() -> PreTrainedModel:
+    if not hasattr(modeling_t5, "eager_attention_forward"):
+        pytest.skip("this version of transformers computes T5's attention in the module itself")
     return random_model("UMT5EncoderModel", tiny_config("umt5", d_kv=16))
 
 
