@@ -16,12 +16,15 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers.models.mt5.modeling_mt5 import MT5Attention, MT5Stack
-from transformers.models.t5.modeling_t5 import T5Attention, T5Stack, eager_attention_forward
+from transformers.models.t5 import modeling_t5
+from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.models.umt5.modeling_umt5 import UMT5Attention, UMT5Stack
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.general.classes import above
@@ -29,6 +32,13 @@ from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.patches.t5_bias import OwnT5Bias, own_bias
 from hf_posenc.schemes.base import Scheme, implements
+
+if not hasattr(modeling_t5, "eager_attention_forward"):
+    raise UnsupportedModel(
+        f"T5 computes its attention itself in transformers {transformers.__version__}, where it cannot be replaced. "
+        "Update transformers; 5.23 is tested."
+    )
+eager_attention_forward = modeling_t5.eager_attention_forward
 
 
 class PatchedT5Like(PatchedAttention):

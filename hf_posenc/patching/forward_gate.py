@@ -162,6 +162,10 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
     Raises:
         ModelInUse: one does not finish in time; nothing was changed.
     """
+    entrance = base.__dict__.get(ENTRANCE)
+    if isinstance(entrance, _Entrance) and entrance.gate.owner == threading.get_ident():
+        yield  # this thread keeps the others out already, of a model that ``base`` is a part of
+        return
     gate = Gate(model_parts(model, base))
     try:
         if not (gate.close() and gate.is_left()):

@@ -19,6 +19,7 @@ from torch import nn
 
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
+from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import ConfigRecord
@@ -26,6 +27,7 @@ from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.length_options import take_lengths
+from hf_posenc.patching.outer_config import write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe, evaluation_mode
@@ -130,6 +132,7 @@ def _install(
         with evaluation_mode(base):
             check_heads(base, geometry)
         write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
+        write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)
         with explained_forward(adapter, base):
             proof = probe.verdict()

@@ -9,7 +9,6 @@ different schemes; a configuration has no place for these, and such a model cann
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -20,12 +19,10 @@ from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import AlreadyPatched, CannotCombine, NotPatched
 from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.outer_config import restore_outer_config, write_outer_config
 from hf_posenc.patching.state import STASH, base_model_of, is_patched, outer_model, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save, remove_atomic_save
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY, guarded_class
 from hf_posenc.patching.swap import undo
-
-CONFIGS = "posenc_configs"  # of an encoder–decoder: its modules outside the stacks, each with its old configuration
 
 
 @contextmanager
@@ -91,15 +88,7 @@ def _write_config(model: nn.Module, stacks: Mapping[str, nn.Module]) -> None:
                 "model.get_encoder() and model.get_decoder()."
             )
         patch_of(base).whole = outer
-    old = outer.config
-    new = copy.deepcopy(old)
-    new.__class__ = guarded_class(new.__class__)
-    setattr(new, SCHEME_KEY, copy.deepcopy(entry))
-    new.max_position_embeddings = max(entry["target_length"], entry["host_length"])
-    holders = [module for module in (model, *model.modules()) if module.__dict__.get("config") is old]
-    outer.__dict__[CONFIGS] = [(module, old) for module in holders]
-    for module in holders:
-        module.config = new
+    write_outer_config(model, entry)
     install_atomic_save(outer)
 
 
@@ -110,5 +99,4 @@ def _undo_all(model: nn.Module, stacks: Mapping[str, nn.Module]) -> None:
         if STASH in base.__dict__:
             undo(base, patch_of(base))
     remove_atomic_save(outer)
-    for module, config in outer.__dict__.pop(CONFIGS, ()):
-        module.config = config
+    restore_outer_config(model)

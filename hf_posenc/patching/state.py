@@ -130,8 +130,11 @@ def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:
     outer = outer_model(model)
     if outer is None or not getattr(outer.config, "is_encoder_decoder", False):
         return {}
-    stacks = {"encoder": outer.get_encoder(), "decoder": outer.get_decoder()}
-    return stacks if all(stack is not outer and embeds_tokens(stack) for stack in stacks.values()) else {}
+    encoder, decoder = outer.get_encoder(), outer.get_decoder()
+    if not (embeds_tokens(encoder) and embeds_tokens(decoder)) or outer in (encoder, decoder):
+        return {}
+    apart = all(encoder is not module for module in decoder.modules())
+    return {"encoder": encoder, "decoder": decoder} if apart else {}
 
 
 def outer_model(model: nn.Module) -> PreTrainedModel | None:

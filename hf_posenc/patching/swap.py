@@ -19,6 +19,7 @@ from hf_posenc.patches.offloading import (
 )
 from hf_posenc.patches.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
+from hf_posenc.patching.outer_config import restore_outer_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch
 from hf_posenc.patching.stored import peft_sidecar
@@ -150,7 +151,7 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
             if patch.record is not None:
                 patch.record.check(base)
             peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
-    check_saver(base, patch)
+    check_saver(base)
 
 
 def undo(base: nn.Module, patch: Patch) -> None:
@@ -170,6 +171,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
     if patch.model is not None:
         remove_atomic_save(patch.model)
         remove_batching_check(patch.model)
+        restore_outer_config(patch.model)
     restore_config(patch, base)
     for number, hook in list(base._forward_pre_hooks.items()):
         if hook is prepare_forward:

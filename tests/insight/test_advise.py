@@ -17,11 +17,11 @@ from transformers import (
     BertForMaskedLM,
     BertLMHeadModel,
     CTRLConfig,
-    FunnelConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LongT5Config,
     MistralConfig,
     PreTrainedModel,
     T5Config,
@@ -359,7 +359,7 @@ def test_an_architecture_without_adapter() -> None:
     assert advice.recommendations == ()
     assert advice.trained_length == 4096
     assert re.search(r"'ctrl'.*hf-posenc families", advice.warnings[0])
-    assert advise(FunnelConfig(), "32k").trained_length is None
+    assert advise(LongT5Config(), "32k").trained_length is None
 
 
 def test_a_stack_of_t5() -> None:

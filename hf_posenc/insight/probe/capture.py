@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
+from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
 from hf_posenc.patches.forward_hook import ATTENTIONS
@@ -105,7 +106,16 @@ def capture_unpatched(attention: Any, capture: Capture) -> None:
 def captured_attention(
     module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float | None = None, **host: Any
 ) -> Any:
-    """Attention function, as transformers calls it: report the call, then run the module's own function."""
+    """Attention function, as transformers calls it: report the call, then run the module's own function.
+
+    Raises:
+        UnsupportedModel: the model adds a bias of its own, which the reported call would lack.
+    """
+    if host.get("position_bias") is not None:
+        raise UnsupportedModel(
+            f"A {type(module).__name__} adds a bias of its own to its scores, which cannot be read off the call. "
+            'Patch the model with scheme "host", which computes the same, and capture that.'
+        )
     capture: Capture = module.__dict__[CAPTURE]
     factor = q.shape[-1] ** -0.5 if scaling is None else scaling
     capture.on_call(capture.layer, plain_call(q, k, v, mask, factor, module.is_causal))

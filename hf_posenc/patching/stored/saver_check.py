@@ -17,13 +17,14 @@ from torch import nn
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patching.call_stacks import own_stack
-from hf_posenc.patching.state import STASH, Patch, is_patched, stacks_of
+from hf_posenc.patching.state import STASH, is_patched, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+from hf_posenc.patching.stored.peft_sidecar import BASE_KEY
 
 METHOD = "save_pretrained"
 
 
-def check_saver(base: nn.Module, patch: Patch) -> None:
+def check_saver(base: nn.Module) -> None:
     """Refuse the innermost ``save_pretrained`` that runs now, where what it saves does not say the scheme of ``base``.
 
     Raises:
@@ -33,12 +34,10 @@ def check_saver(base: nn.Module, patch: Patch) -> None:
     if saver is None or not any(module is base for module in saver.modules()):
         return
     adapters = getattr(saver, "peft_config", None)
-    if adapters:
-        known = (patch.model, patch.whole, *(module for module, _ in patch.configs))
-        if not any(getattr(module, "peft_config", None) for module in known):
-            raise _lost(saver, base)
-    else:
+    if not adapters:
         check_said(saver)
+    elif stacks_of(saver) and not all(BASE_KEY in vars(config) for config in adapters.values()):
+        raise _lost(saver, base)
 
 
 def check_said(model: nn.Module) -> None:

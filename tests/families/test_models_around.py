@@ -1,0 +1,65 @@
+"""Models whose configuration is not that of the base model inside them: checkpoints of the whole carry the scheme."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Gemma3Config, PreTrainedModel
+from transformers.models.t5 import modeling_t5
+
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.errors import CheckpointMismatch
+
+from .tiny import random_model, tiny_config, tokens
+
+pytestmark = pytest.mark.always
+
+
+def gemma3() -> PreTrainedModel:
+    """A tiny model of text and images."""
+    images = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    special = {"image_token_index": 98, "boi_token_index": 97, "eoi_token_index": 96}
+    text = tiny_config("gemma3_text").to_dict()
+    config = Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4, **special)
+    return random_model("Gemma3ForConditionalGeneration", config)
+
+
+def umt5_encoder() -> PreTrainedModel:
+    if not hasattr(modeling_t5, "eager_attention_forward"):
+        pytest.skip("this version of transformers computes T5's attention in the module itself")
+    return random_model("UMT5EncoderModel", tiny_config("umt5", d_kv=16))
+
+
+def output(model: PreTrainedModel) -> Tensor:
+    with torch.no_grad():
+        return model(tokens(20) % 90)[0]
+
+
+@pytest.mark.parametrize("build", [gemma3, umt5_encoder])
+def test_saved_and_loaded(build: Any, tmp_path: Path) -> None:
+    model = build()
+    stock, config = output(model), model.config
+    patch_model(model, "t5", factor=2)
+    patched = output(model)
+    assert not torch.equal(patched, stock)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path).eval()
+    assert type(loaded) is type(model)
+    assert describe(loaded) == describe(model)
+    assert torch.equal(output(loaded), patched)
+    assert torch.equal(output(unpatch_model(loaded)), stock)
+    assert torch.equal(output(unpatch_model(model)), stock)
+    assert model.config is config
+    assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
+
+
+def test_a_part_that_was_patched_on_its_own(tmp_path: Path) -> None:
+    """The model around it does not know: it is not saved, rather than without the scheme."""
+    model = gemma3()
+    patch_model(model.model.language_model, "alibi")
+    with pytest.raises(CheckpointMismatch, match="Gemma3TextModel inside this Gemma3ForConditionalGeneration"):
+        model.save_pretrained(tmp_path)

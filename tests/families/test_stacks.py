@@ -1,0 +1,123 @@
+"""One stack of an encoder–decoder: patched, it works inside its model, and the other stack and cross-attention stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc.errors import SchemeNotDefined
+
+from .encoder_decoders import FAMILIES, SOURCE, STACKS, TARGET, built, logits, padded, stack_of, token_by_token
+from .test_families import assert_close
+from .tiny import tokens
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "alibi": {},
+    "t5": {},
+    "none": {},
+    "yarn": {"factor": 2},
+    "window": {"size": 6},
+    "sinusoidal": {},
+    "fox": {},
+}
+OF_DECODERS: dict[str, dict[str, Any]] = {"t5+sinks": {"sinks": 2, "recent": 9}, "rope+self_extend": {"factor": 4}}
+PAIRS = [(name, scheme) for name in ("t5", "bart") for scheme in (*SCHEMES, *OF_DECODERS)]
+PAIRS += [("umt5", "t5"), ("umt5", "window"), ("umt5", "sinusoidal")]
+READ_BY_ROW = ("window", "sinusoidal")  # schemes under which BART reads a table, its own or the scheme's
+pytestmark = pytest.mark.always
+stacks = pytest.mark.parametrize("stack", STACKS)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "mt5"])
+@stacks
+def test_the_stacks_own_positions(name: str, stack: str) -> None:
+    model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
+    stock = logits(model, source, target)
+    patch_model(stack_of(model, stack), "host")
+    assert describe(stack_of(model, stack)).proof.verdict == "identity"
+    assert_close(logits(model, source, target), stock)
+    assert_close(token_by_token(model, source, target), stock)
+    unpatch_model(stack_of(model, stack))
+    assert torch.equal(logits(model, source, target), stock)
+    assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
+
+
+@pytest.mark.parametrize(("name", "scheme"), PAIRS)
+@stacks
+def test_every_way_to_read_a_text(name: str, stack: str, scheme: str) -> None:
+    """At once, token by token, and with padding on both sides of the source; the other stack stays as it was."""
+    model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
+    patched, options = stack_of(model, stack), SCHEMES | OF_DECODERS
+    stock = logits(model, source, target)
+    if stack == "encoder" and scheme in OF_DECODERS:
+        with pytest.raises(SchemeNotDefined, match="needs a decoder"):
+            patch_model(patched, scheme, **options[scheme])
+        return
+    patch_model(patched, scheme, **options[scheme])
+    whole = logits(model, source, target)
+    assert float((whole - stock).abs().max() / stock.std()) > 1e-2
+    assert_close(token_by_token(model, source, target), whole)
+    for left in (True, False):
+        if left and name == "bart" and (stack == "decoder" or scheme in READ_BY_ROW):
+            continue  # the tokens of BART's encoder have other rows of its table after padding, patched or not
+        ids, mask = padded(source, left=left)
+        assert_close(logits(model, ids, target, attention_mask=mask), whole)
+        assert_close(token_by_token(model, ids, target, attention_mask=mask), whole)
+    unpatch_model(patched)
+    assert torch.equal(logits(model, source, target), stock)
+
+
+@pytest.mark.parametrize("name", ["t5", "umt5"])
+@stacks
+def test_a_copied_table_is_the_models_own(name: str, stack: str) -> None:
+    """Scheme t5 with T5's buckets and numbers gives T5's logits, padded and token by token; with others it does not."""
+    model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
+    patched = stack_of(model, stack)
+    ids, mask = padded(source, left=True)
+    stock, stock_padded = logits(model, source, target), logits(model, ids, target, attention_mask=mask)
+    patch_model(patched, "t5", num_buckets=16, max_distance=12, share_layers=name == "t5")
+    assert float((logits(model, source, target) - stock).abs().max() / stock.std()) > 1e-2
+    for block in patched.block:
+        attention = block.layer[0].SelfAttention
+        if attention.has_relative_attention_bias:
+            attention.scheme.table.weight.data.copy_(attention.relative_attention_bias.weight)
+    assert_close(logits(model, source, target), stock)
+    assert_close(token_by_token(model, source, target), stock)
+    assert_close(logits(model, ids, target, attention_mask=mask), stock_padded)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_two_stacks_with_different_schemes(name: str) -> None:
+    """Patched one after the other, and removed in the same order; cross-attention keeps its class and its outputs."""
+    model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
+    stock = logits(model, source, target)
+    encoder, decoder = stack_of(model, "encoder"), stack_of(model, "decoder")
+    classes = {module_name: type(module) for module_name, module in model.named_modules()}
+    patch_model(encoder, "alibi")
+    first = logits(model, source, target)
+    patch_model(decoder, "t5")
+    assert (describe(encoder).scheme, describe(decoder).scheme) == ("alibi", "t5")
+    both = logits(model, source, target)
+    assert_close(token_by_token(model, source, target), both)
+    changed = {n for n, module in model.named_modules() if n in classes and type(module) is not classes[n]}
+    assert changed
+    assert not any("encoder_attn" in n or "EncDecAttention" in n for n in changed)
+    unpatch_model(decoder)
+    assert torch.equal(logits(model, source, target), first)
+    unpatch_model(encoder)
+    assert torch.equal(logits(model, source, target), stock)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_generated_with_and_without_a_cache(name: str) -> None:
+    """Greedy and by beams, whose cache is reordered at every step."""
+    model, source = built(name), tokens(SOURCE)
+    patch_model(stack_of(model, "encoder"), "alibi")
+    patch_model(stack_of(model, "decoder"), "t5")
+    for beams in (1, 3):
+        call = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": beams, "decoder_start_token_id": 1}
+        with_cache = model.generate(source, use_cache=True, **call)
+        assert torch.equal(with_cache, model.generate(source, use_cache=False, **call))

@@ -1,0 +1,109 @@
+"""T5 and its kin: lengths, memory, gradients, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import T5EncoderModel
+
+from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc.errors import UnsupportedModel
+
+from .encoder_decoders import INTERFACE, SOURCE, TARGET, built
+from .tiny import tiny_config, tiny_encoder_decoder, tokens
+
+pytestmark = pytest.mark.always
+
+
+@pytest.mark.skipif(not INTERFACE, reason="T5 computes its attention itself")
+def test_the_encoder_of_t5_alone() -> None:
+    torch.manual_seed(0)
+    model, ids = T5EncoderModel(tiny_config("t5", d_kv=16)).eval(), tokens(SOURCE)
+    with torch.no_grad():
+        stock = model(ids).last_hidden_state
+        patch_model(model, "alibi")
+        assert describe(model).proof.verdict == "moved"
+        assert not torch.equal(model(ids).last_hidden_state, stock)
+        unpatch_model(model)
+        assert torch.equal(model(ids).last_hidden_state, stock)
+
+
+@pytest.mark.parametrize(("name", "length"), [("t5", 512), ("mt5", 1024), ("umt5", 1024)])
+def test_lengths_that_the_configuration_does_not_say(name: str, length: int) -> None:
+    model = built(name)
+    decoder = model.get_decoder()
+    assert not hasattr(decoder.config, "max_position_embeddings")
+    patch_model(decoder, "alibi", factor=2)
+    report = describe(decoder)
+    assert (report.trained_length, report.target_length) == (length, 2 * length)
+    assert decoder.config.max_position_embeddings == 2 * length
+    unpatch_model(decoder)
+    assert not hasattr(decoder.config, "max_position_embeddings")
+    patch_model(decoder, "alibi", trained_length=64)
+    assert describe(decoder).trained_length == 64
+
+
+def test_no_matrix_of_biases_is_made() -> None:
+    """A patched stack makes no tensor of ``[heads, length, length]`` numbers; T5 itself does."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            self.numbers = max(self.numbers, out.numel() if isinstance(out, Tensor) else 0)
+            return out
+
+    model, ids = built("t5").get_encoder(), tokens(512, rows=1)
+    heads = model.config.num_heads
+    found = []
+    for patched in (False, True):
+        if patched:
+            patch_model(model, "none")
+        with torch.no_grad(), Largest() as largest:
+            model(ids)
+        found.append(largest.numbers)
+    assert found[0] >= heads * 512 * 512 > 4 * found[1]
+
+
+def test_trained_with_its_own_bias() -> None:
+    """Gradients of T5's table under a scheme that keeps it are T5's own; under one that replaces it, there are none."""
+    model, source, target = built("t5"), tokens(SOURCE), tokens(TARGET)
+
+    def gradients() -> dict[str, Tensor]:
+        model.zero_grad(set_to_none=True)
+        model(input_ids=source, decoder_input_ids=target, labels=target).loss.backward()
+        return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+    stock = gradients()
+    patch_model(model, "host")
+    found = gradients()
+    assert found.keys() == stock.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, stock[name], rtol=1e-4, atol=1e-6, msg=name)
+    unpatch_model(model)
+    patch_model(model, "alibi")
+    assert {name for name in stock if "relative_attention_bias" in name} == stock.keys() - gradients().keys()
+
+
+def test_captured_calls_have_the_models_own_bias() -> None:
+    from hf_posenc.insight.probe.capture import capture_attention
+
+    model, ids = built("t5").get_encoder(), tokens(12, rows=1)
+    with capture_attention(model, lambda layer, call: None), pytest.raises(UnsupportedModel, match='scheme "host"'):
+        model(ids)
+    patch_model(model, "host")
+    found: list[int] = []
+    with capture_attention(model, lambda layer, call: found.append(len(call.terms.bias))):
+        model(ids)
+    assert found == [1] * model.config.num_layers
+
+
+@pytest.mark.skipif(INTERFACE, reason="T5 hands queries and keys over")
+def test_a_t5_that_computes_its_attention_itself_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="Update transformers"):
+        patch_model(tiny_encoder_decoder("t5"), "alibi")
