@@ -24,6 +24,7 @@ from transformers import (
 
 from hf_posenc import describe, errors, patch_model, unpatch_model
 from hf_posenc.checks import Case
+from hf_posenc.eval.comparison.measure import patched
 from hf_posenc.eval.lm.native_length import trained_length_under
 from hf_posenc.insight.advise import advise
 from hf_posenc.patching.state import base_model_of, scheme_of
@@ -180,3 +181,22 @@ def test_all_count_from_one_length(kind: str, scheme: Any) -> None:
     assert trained_length_under(lm, Entry("", name, options)) == counted
     assert Case(model, name, **options).trained_length == counted
     assert describe(patch_model(model, name, factor=2, **options)).trained_length == counted
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "lengths"),
+    [
+        ("yarn", {"trained_length": BEFORE}, (BEFORE, 256)),  # which `advise` prints; the length is the target
+        ("dca", {}, (REACH, REACH)),  # shorter than what the model reaches: nothing to extend
+        ("dca", {"factor": 4}, (REACH, 4 * REACH)),
+    ],
+)
+def test_a_comparison_patches_for_the_length_it_measures(
+    scheme: str, options: dict[str, Any], lengths: tuple[int, int]
+) -> None:
+    lm: Any = SimpleNamespace(model=model_of("llama3"), report={})
+    cell: Any = SimpleNamespace(entry=Entry("", scheme, options), length=256)
+    request: Any = SimpleNamespace(one_factor=False, longest=256, measure={"seed": 0})
+    with patched(lm, cell, request):
+        report = describe(lm.model)
+    assert (report.trained_length, report.target_length) == lengths
