@@ -15,6 +15,8 @@ from transformers import PreTrainedModel, StaticCache
 
 from hf_posenc import checks, describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import BackendCannotCarry, SchemeNotDefined, UnknownKeyword
+from hf_posenc.insight.probe.capture import capturable_attention, capture_attention
+from hf_posenc.patching.state import is_patched
 
 from .inline import VARIANTS, ids, logits, tiny_inline
 
@@ -148,6 +150,22 @@ def test_a_window_on_the_models_own_positions(variant: str) -> None:
     found = logits(model, TEXT)
     assert gap(found[:, :12], stock[:, :12]) < CLOSE
     assert gap(found, stock) > 1e-3
+
+
+@variants
+def test_attention_of_unpatched_and_patched_models_is_captured(variant: str) -> None:
+    """They look up no attention function that could be replaced: unpatched ones are captured under ``host``."""
+    model, seen = tiny_inline(variant), []
+    for scheme in (None, "yarn", "alibi"):
+        if scheme is not None:
+            patch_model(model, scheme, factor=4)
+        with capturable_attention(model), capture_attention(model, lambda layer, call: seen.append(call)):
+            logits(model, TEXT, use_cache=False)
+        assert is_patched(model) == (scheme is not None)
+        if scheme is not None:
+            unpatch_model(model)
+    assert len(seen) == 6, "two layers, three times"
+    assert (seen[2].queries[0] - seen[0].queries[0]).abs().max() > 1e-2, "rotated otherwise"
 
 
 def test_gradient_checkpointing() -> None:
