@@ -37,12 +37,14 @@ def eager_attention(
     dropout: float = 0.0,
     **host: Any,
 ) -> AttentionOutput:
-    """Attention with its weights, causal where there is no mask; shapes as of transformers' attention functions."""
+    """Attention with its weights; shapes as of transformers' attention functions.
+
+    Without a mask one query sees all keys; several are the first of the text, whatever room a static cache has.
+    """
     scores = products(query, key) * scaling
     if attention_mask is None:
-        attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(
-            scores.shape[-1] - scores.shape[-2]
-        )
+        everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        attention_mask = everything if scores.shape[-2] == 1 else everything.tril()
     if attention_mask.dtype is torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     else:

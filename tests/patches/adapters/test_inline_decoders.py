@@ -79,6 +79,19 @@ def test_a_static_cache(variant: str, scheme: str) -> None:
 
 
 @variants
+@pytest.mark.parametrize("scheme", ["yarn", "alibi"])
+def test_weights_of_a_static_cache(variant: str, scheme: str) -> None:
+    """Where weights are asked for, the room behind the newest key has none."""
+    model = patch_model(tiny_inline(variant), scheme, trained_length=16, factor=4)
+    whole, cache = logits(model, TEXT), StaticCache(config=model.config, max_cache_len=80)
+    for start, end in ((0, 40), (40, 41), (41, TEXT.shape[1])):
+        with torch.no_grad():
+            out = model(TEXT[:, start:end], past_key_values=cache, output_attentions=True)
+        assert gap(out.logits, whole[:, start:end]) < CLOSE
+        assert not out.attentions[0][..., end:].any()
+
+
+@variants
 def test_weights_and_states(variant: str) -> None:
     """Attention weights and hidden states come in the model's own form, whatever the backend."""
     model = tiny_inline(variant)
