@@ -14,7 +14,8 @@ from transformers.models.bloom.modeling_bloom import BloomAttention, BloomModel,
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
+from hf_posenc.patches.inline_attention import InlineAttention
+from hf_posenc.patches.inline_decoder import InlineAdapter, InlineDecoder
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.schemes.bias.slopes import code_slopes
 

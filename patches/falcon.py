@@ -22,7 +22,8 @@ from transformers.models.falcon.modeling_falcon import (
 )
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.patches.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
+from hf_posenc.patches.inline_attention import InlineAttention
+from hf_posenc.patches.inline_decoder import InlineAdapter, InlineDecoder
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.rotary_host import as_configured, host_rotary
 from hf_posenc.schemes.bias.slopes import code_slopes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertLMHeadModel,
+    BloomConfig,
     CTRLConfig,
+    FalconConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -353,6 +356,22 @@ def test_a_target_beyond_the_table_is_warned_of() -> None:
     assert "rerope" not in (*schemes(advice), *advice.others)
 
 
+@pytest.mark.parametrize(("alibi", "head_dim"), [("bloom", 8), ("falcon", 16)])
+def test_a_linear_bias_is_interpolated(alibi: str, head_dim: int) -> None:
+    """The model's own slopes over the factor: no scheme that needs a rotation, which a model with ALiBi lacks."""
+    if alibi == "bloom":
+        config: Any = BloomConfig(hidden_size=32, n_head=4, seq_length=TRAINED)
+    else:
+        config = FalconConfig(hidden_size=64, num_attention_heads=4, alibi=True, max_position_embeddings=TRAINED)
+    advice = advise(config, 4 * TRAINED)
+    assert advice.positions == "linear bias (ALiBi)"
+    assert schemes(advice) == ["alibi", "sinks"]
+    options = advice.zero_shot[0].options
+    assert options["interpolate"] == 4.0
+    own = [2.0 ** (-2 * (head + 1)) / math.sqrt(head_dim) for head in range(4)]
+    assert options.get("slopes", "the released ones") == (own if alibi == "falcon" else "the released ones")
+
+
 def test_an_architecture_without_adapter() -> None:
     advice = advise(CTRLConfig(n_positions=4096), "32k")
     assert not advice.supported
@@ -369,7 +388,7 @@ def test_a_stack_of_t5() -> None:
 
 def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
-    with pytest.raises(UnsupportedModel, match="bert, gpt2, llama"):
+    with pytest.raises(UnsupportedModel, match="bert, bloom, falcon, gpt2, llama, mpt"):
         advise(tmp_path, "32k")
 
 
@@ -413,9 +432,10 @@ def test_claims_have_a_scheme_and_a_source() -> None:
     for shown in (*ZERO_SHOT, *WITHIN, *WITH_TRAINING):
         records = [scheme_record(name) for name in shown.scheme.split("+")]
         assert re.fullmatch(r"arXiv:\d{4}\.\d{5}|(github|kexue)\.\w+/[\w./-]+", shown.source)
-        base = {"rotation": "llama", "table": "bert" if shown.encoders else "gpt2"}[shown.kind]
+        base = {"rotation": "llama", "table": "bert" if shown.encoders else "gpt2", "bias": "bloom"}[shown.kind]
         assert not any(record.unmet_needs(default_geometry(base)) for record in records)
-        assert shown in WITH_TRAINING or all(record.zero_shot for record in records)
+        kept = shown.kind == "bias" and shown.scheme == "alibi"  # records say it of models with RoPE
+        assert shown in WITH_TRAINING or kept or all(record.zero_shot for record in records)
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

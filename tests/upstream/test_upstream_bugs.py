@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 
@@ -119,3 +119,25 @@ def test_a_finished_run_takes_no_further_step(tmp_path) -> None:
     taken.clear()
     train(True)
     assert taken == []
+
+
+def falcon(attention: str, **config: object) -> FalconForCausalLM:
+    torch.manual_seed(0)
+    settings = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = FalconConfig(**settings, initializer_range=0.3, **config)  # type: ignore[arg-type]
+    return FalconForCausalLM._from_config(own, attn_implementation=attention).eval()
+
+
+@bug("eager_attention in hf_posenc.patches.inline_attention, which masks by a bool mask instead of adding it")
+def test_falcon_sees_later_tokens_where_weights_are_asked_for() -> None:
+    model = falcon("sdpa")
+    with torch.no_grad():
+        weights = model(TEXT, output_attentions=True).attentions[0]
+    assert not weights.triu(1).any()
+
+
+@bug("hf_posenc.patches.falcon, which takes the bias of sdpa for what is meant")
+def test_falcon_adds_its_bias_twice_under_eager() -> None:
+    with torch.no_grad():
+        once, twice = (falcon(name, alibi=True)(TEXT).logits for name in ("sdpa", "eager"))
+    assert (once - twice).abs().max() < 1e-3

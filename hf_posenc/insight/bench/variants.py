@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_posenc.errors import UnsupportedModel
 from hf_posenc.insight.bench.naive_rerotation import rerotate
+from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.entry import Entry
@@ -54,6 +56,11 @@ def variant(
     if role == NAIVE and decodes:
         rerotate(base_model_of(chosen)[0])
     chosen.set_attn_implementation(MATERIALISED if role == NAIVE else FUSED)
+    if role == NAIVE and base_model_of(chosen)[0].__dict__[ATTENTIONS][0].backend != MATERIALISED:
+        raise UnsupportedModel(
+            f"{type(chosen).__name__} cannot change its attention implementation, so that it has no naive form. "
+            "Compare with the unpatched model alone (--against unpatched)."
+        )
     return chosen
 
 
@@ -67,7 +74,7 @@ def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
     """Copy that runs on any length, for timing only: a position table is repeated past its end."""
     base, adapter = base_model_of(model)
     known: Any = base.config
-    if length <= known.max_position_embeddings:
+    if length <= adapter.own_length(known):
         return twin(model)
     trained = adapter.trained_length(known)
     if adapter.geometry(known, trained_length=trained, target_length=trained).table is None:

@@ -23,7 +23,8 @@ from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
 from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.general.attention import eager_of
+from hf_posenc.patches.general.attention import eager_of, goes_through_interface
+from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of
 
 CallCallback = Callable[[int, AttentionCall], None]
@@ -41,6 +42,23 @@ class Capture:
     on_call: CallCallback
     config: Any
     eager: Any
+
+
+@contextmanager
+def capturable_attention(model: nn.Module) -> Iterator[None]:
+    """Inside the block, a model whose own attention cannot be captured carries the scheme ``host``: its own positions.
+
+    BLOOM, MPT and Falcon compute attention in their modules, and look up no function for it.
+    """
+    attention = attentions_of(model)[0]
+    if isinstance(attention, PatchedAttention) or goes_through_interface(attention):
+        yield
+        return
+    patch_model(model, "host")
+    try:
+        yield
+    finally:
+        unpatch_model(model)
 
 
 @contextmanager

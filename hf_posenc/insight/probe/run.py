@@ -13,6 +13,7 @@ from hf_posenc.core.memory import check_text_memory
 from hf_posenc.errors import (
     UnknownOption,
 )
+from hf_posenc.insight.probe.capture import capturable_attention
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
 from hf_posenc.insight.probe.variant import (
     ProgressCallback,
@@ -122,7 +123,9 @@ def probe(
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
         first = probed if is_patched_already or table_size is None else min(probed, table_size)
         label = describe(model).scheme if is_patched_already else UNPATCHED
-        variants.append(measure(model, plan_of(model, tokenizer, text, first, trained, **settings), label, progress))
+        with capturable_attention(model):
+            plan = plan_of(model, tokenizer, text, first, trained, **settings)
+            variants.append(measure(model, plan, label, progress))
         if scheme is not None:
             patch_model(model, scheme, factor=factor, target_length=target_length, **options)
             patched = True

@@ -24,7 +24,7 @@ SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size"
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "bloom": {},
-    "mpt": {},
+    "mpt": {"max_seq_len": 4 * TRAINED_LENGTH, "use_cache": True},
     "falcon multi-query": {},
     "falcon multi-head": {"multi_query": False, "parallel_attn": False, "bias": True},
     "falcon grouped": {"new_decoder_architecture": True, "num_kv_heads": 2},
@@ -33,8 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Name to the settings of a configuration; the first word is the family."""
 
 
-def tiny_inline(variant: str, *, heads: int = HEADS, **settings: Any) -> PreTrainedModel:
-    """A model of `VARIANTS` with two layers, in evaluation mode, whose scores tell positions apart."""
+def tiny_inline(variant: str, *, heads: int = HEADS, layers: int = 2, **settings: Any) -> PreTrainedModel:
+    """A model of `VARIANTS` in evaluation mode, whose scores tell positions apart."""
     width, own = WIDTH // HEADS * heads, VARIANTS[variant] | settings
     family = variant.partition(" ")[0]
     model: PreTrainedModel
@@ -42,27 +42,19 @@ def tiny_inline(variant: str, *, heads: int = HEADS, **settings: Any) -> PreTrai
         torch.manual_seed(0)
         if family == "bloom":
             config = BloomConfig(
-                hidden_size=width, n_head=heads, n_layer=2, seq_length=TRAINED_LENGTH, **SPECIAL, **own
+                hidden_size=width, n_head=heads, n_layer=layers, seq_length=TRAINED_LENGTH, **SPECIAL, **own
             )
             model = BloomForCausalLM(config)
         elif family == "mpt":
-            model = MptForCausalLM(
-                MptConfig(
-                    d_model=width,
-                    n_heads=heads,
-                    n_layers=2,
-                    max_seq_len=4 * TRAINED_LENGTH,
-                    use_cache=True,
-                    **SPECIAL,
-                    **own,
-                )
-            )
+            model = MptForCausalLM(MptConfig(d_model=width, n_heads=heads, n_layers=layers, **SPECIAL, **own))
         else:
-            model = FalconForCausalLM(
+            backend = own.pop("attn_implementation", None)
+            model = FalconForCausalLM._from_config(
                 FalconConfig(
-                    hidden_size=width, num_attention_heads=heads, num_hidden_layers=2,
+                    hidden_size=width, num_attention_heads=heads, num_hidden_layers=layers,
                     max_position_embeddings=TRAINED_LENGTH, **SPECIAL, **own,
-                )
+                ),
+                attn_implementation=backend,
             )  # fmt: skip
         for weight in model.parameters():
             if weight.ndim == 2:

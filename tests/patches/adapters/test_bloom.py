@@ -1,0 +1,65 @@
+"""BLOOM: ALiBi by the released rule for any number of heads, the residual inside attention, the trained length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import BloomConfig
+
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.bloom import BloomAdapter
+
+from .inline import ids, logits, tiny_inline
+from .test_inline_decoders import CLOSE, gap, padded
+
+TEXT = ids()
+
+
+@pytest.mark.parametrize("heads", [4, 6, 14])
+def test_alibi_equals_the_models_own(heads: int) -> None:
+    """Also where the number of heads is no power of two."""
+    model = tiny_inline("bloom", heads=heads)
+    tokens, mask = padded(TEXT)
+    stock = logits(model, tokens, attention_mask=mask)
+    patch_model(model, "alibi", factor=4)
+    assert describe(model).proof.verdict == "identity"
+    assert gap(logits(model, tokens, attention_mask=mask)[:, 5:], stock[:, 5:]) < CLOSE
+    unpatch_model(model)
+    patch_model(model, "alibi", slopes="geometric")
+    plain = gap(logits(model, tokens, attention_mask=mask)[:, 5:], stock[:, 5:])
+    assert (plain < CLOSE) == (heads == 4), "control: another rule for 6 and 14 heads"
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_residual_and_dropout(post: bool) -> None:
+    """In training mode the same numbers are drawn for the residual as in the model itself."""
+    model = tiny_inline("bloom", hidden_dropout=0.4, apply_residual_connection_post_layernorm=post).train()
+    torch.manual_seed(5)
+    stock = logits(model, TEXT)
+    patch_model(model, "alibi")
+    torch.manual_seed(5)
+    assert gap(logits(model, TEXT), stock) < CLOSE
+    model.eval()
+    assert gap(logits(model, TEXT), stock) > 0.1, "control: nothing is dropped in evaluation mode"
+
+
+def test_trained_length(tmp_path) -> None:
+    """Its configuration need not have one: ``seq_length`` if it is there, else 2,048; saved and loaded alike."""
+    assert BloomAdapter().trained_length(BloomConfig()) == 2048
+    model = tiny_inline("bloom")
+    assert not hasattr(model.config, "max_position_embeddings")
+    patch_model(model, "yarn", factor=2)
+    report = describe(model)
+    assert (report.trained_length, report.target_length, model.config.max_position_embeddings) == (32, 64, 64)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert describe(loaded).to_dict() == report.to_dict()
+    unpatch_model(model)
+    assert not hasattr(model.config, "max_position_embeddings")
+
+
+def test_a_projection_in_parts_is_refused() -> None:
+    model = tiny_inline("bloom", pretraining_tp=2, slow_but_exact=True)
+    with pytest.raises(UnsupportedModel, match="slow_but_exact"):
+        patch_model(model, "alibi")
