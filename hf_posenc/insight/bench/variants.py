@@ -74,7 +74,7 @@ def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
     """Copy that runs on any length, for timing only: a position table is repeated past its end."""
     base, adapter = base_model_of(model)
     known: Any = base.config
-    if length <= adapter.own_length(known):
+    if length <= adapter.host_length(known):
         return twin(model)
     trained = adapter.trained_length(known)
     if adapter.geometry(known, trained_length=trained, target_length=trained).table is None:
