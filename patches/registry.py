@@ -29,6 +29,7 @@ _ADAPTERS: dict[str, str | type[Adapter]] = {
     "llama": "hf_posenc.patches.llama:LlamaAdapter",
     "gpt2": "hf_posenc.patches.gpt2:GPT2Adapter",
     "bert": "hf_posenc.patches.bert:BertAdapter",
+    "deberta-v2": "hf_posenc.patches.deberta:DebertaV2Adapter",
     "mpnet": "hf_posenc.patches.mpnet:MPNetAdapter",
 }
 
