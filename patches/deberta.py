@@ -184,11 +184,12 @@ class DebertaV2Adapter(Adapter):
                 "This DeBERTa has a convolution behind its first layer, by which tokens know their neighbours whatever "
                 "the scheme. Choose a version without (conv_kernel_size=0), such as the third."
             )
+        biased = bool(config.relative_attention and config.pos_att_type)
         return Geometry(
             heads=config.num_attention_heads, kv_heads=config.num_attention_heads,
             head_dim=getattr(config, "attention_head_size", config.hidden_size // config.num_attention_heads),
-            width=config.hidden_size, layers=config.num_hidden_layers, causal=False,
-            trained_length=trained_length, target_length=target_length, biased=bool(config.relative_attention and config.pos_att_type),
+            width=config.hidden_size, layers=config.num_hidden_layers, causal=False, biased=biased,
+            trained_length=trained_length, target_length=target_length,
             table=config.max_position_embeddings if config.position_biased_input else None,
             embedding_width=getattr(config, "embedding_size", None),
         )  # fmt: skip
