@@ -230,7 +230,8 @@ def template_of(
             named = {key: _stand_in(observer, one) for key, one in kwargs.items()}
             rotations[name] = RotaryObservation(rotary, kept, named)
         elif name == parameters_of(type(module))[0]:
-            template[name] = Stand.HIDDEN if value.shape[1] == observer.positions.shape[1] else Stand.CHANNELS_FIRST
+            last = value.shape[-1] == observer.positions.shape[1] != value.shape[1]
+            template[name] = Stand.CHANNELS_FIRST if last else Stand.HIDDEN
         elif name in CACHES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):

@@ -108,7 +108,7 @@ def test_deberta_with_a_convolution_is_refused() -> None:
 
 
 def test_mpnet_with_t5s_bias() -> None:
-    """T5's buckets are MPNet's: with its table in the scheme, and no other positions, the logits are the model's own."""
+    """T5's buckets are MPNet's: with its table in the scheme and no other positions, the logits are the model's own."""
     model: Any = tiny("mpnet", masked=True)
     with torch.no_grad():
         model.mpnet.embeddings.position_embeddings.weight.zero_()
