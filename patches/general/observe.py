@@ -24,6 +24,7 @@ from hf_posenc.patches.general.observation import (
     OpenMask,
     RotaryObservation,
     Stand,
+    Zeros,
 )
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.stand_in import StandIn, stand_in
@@ -222,6 +223,7 @@ def template_of(
 ) -> tuple[dict[str, Any], dict[str, RotaryObservation]]:
     """A call with its tensors replaced by what they stand for, and the rotations among its arguments."""
     template: dict[str, Any] = {}
+    hidden = call[parameters_of(type(module))[0]]
     rotations: dict[str, RotaryObservation] = {}
     for name, value in call.items():
         if id(value) in observer.rotations:
@@ -235,10 +237,17 @@ def template_of(
         elif name in CACHES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):
-            template[name] = mask_like(module, value) if "mask" in name else _stand_in(observer, value)
+            template[name] = mask_like(module, value) if "mask" in name else vectors_like(hidden, value)
         else:
             template[name] = value
     return template, rotations
+
+
+def vectors_like(hidden: Tensor, value: Tensor) -> Stand | Zeros:
+    """What stands for a tensor that an attention module is given beside its input."""
+    if value.is_floating_point() and value.ndim == 3 and value.shape[-1] != hidden.shape[-1]:
+        return Zeros(value.shape[-1])
+    return Stand.HIDDEN if value.is_floating_point() else Stand.POSITIONS
 
 
 def mask_like(module: nn.Module, mask: Tensor) -> Stand | OpenMask:
