@@ -28,8 +28,9 @@ from hf_posenc.patches.general.attention import (
     parameters_of,
 )
 from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.general.interception import Attend, Interception
 from hf_posenc.patches.general.observation import Stand
-from hf_posenc.patches.general.pending_scores import Attend, Interception, refused
+from hf_posenc.patches.general.pending_scores import refused
 from hf_posenc.patches.lookup_attention import LookupAttention, of_pairs
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
 

@@ -22,7 +22,9 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
 from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.general.attention import eager_of
+from hf_posenc.patches.general.attention import eager_of, goes_through_interface
+from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.general.inline import ATTEND, Inline, computes_inline
 from hf_posenc.patching.state import base_model_of
 
 CallCallback = Callable[[int, AttentionCall], None]
@@ -54,6 +56,8 @@ def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]
         for layer, attention in enumerate(attentions):
             if isinstance(attention, PatchedAttention):
                 capture_patched(attention, layer, on_call)
+            elif computes_inline(attention) and not goes_through_interface(attention):
+                capture_inline(attention, layer, on_call)
             else:
                 capture_unpatched(attention, Capture(layer, on_call, attention.config, eager_of(type(attention))))
         yield
@@ -102,6 +106,21 @@ def capture_unpatched(attention: Any, capture: Capture) -> None:
     attention.config._attn_implementation = FUNCTION
 
 
+def capture_inline(attention: Any, layer: int, on_call: CallCallback) -> None:
+    """Let an unpatched layer that computes attention inline hand its queries and keys over instead."""
+
+    def attend(
+        module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, cache: Any, scaling: float, dropout: float
+    ) -> Any:
+        if cache is not None and cache.new is not None:
+            k, v = cache.cache.update(k, v, cache.layer)
+        on_call(layer, plain_call(q, k, v, mask, scaling, causal=False))  # as what it cannot see is masked
+        return eager_of(own_class(type(module)))(module, q, k, v, mask, scaling=scaling, dropout=dropout)
+
+    attention.__dict__[ATTEND] = attend
+    attention.__class__ = above(type(attention), Inline)
+
+
 def captured_attention(
     module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float | None = None, **host: Any
 ) -> Any:
@@ -117,7 +136,9 @@ ALL_ATTENTION_FUNCTIONS.register(FUNCTION, captured_attention)  # used by captur
 
 
 def release(attention: Any) -> None:
-    """Undo `capture_patched` and `capture_unpatched`."""
+    """Undo `capture_patched`, `capture_unpatched` and `capture_inline`."""
+    if attention.__dict__.pop(ATTEND, None) is not None:
+        attention.__class__ = own_class(type(attention))
     for name in ("_by_host", "_by_engine"):
         attention.__dict__.pop(name, None)
     if CAPTURE in attention.__dict__:

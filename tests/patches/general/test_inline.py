@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_posenc import patch_model
 from hf_posenc.errors import InvalidInput, UnsupportedModel
 from hf_posenc.patches.general.inline import computes_inline
-from hf_posenc.patches.general.pending_scores import Interception
+from hf_posenc.patches.general.interception import Interception
 
 from ...families.tiny import tiny, tokens
 
@@ -206,3 +206,21 @@ def test_positions_by_cells_of_a_table() -> None:
 def test_other_attention_is_refused(name: str, why: str) -> None:
     with pytest.raises(UnsupportedModel, match=why):
         patch_model(tiny(name, masked=name != "openai-gpt"), "host")
+
+
+def test_attention_of_unpatched_and_patched_models_is_captured() -> None:
+    from hf_posenc.insight.probe.capture import capture_attention
+
+    model, ids = tiny("megatron-bert", masked=True), tokens(12, rows=1)
+    classes = [type(module) for module in model.modules()]
+    with torch.no_grad():
+        stock = model(input_ids=ids).logits
+        layers: list[int] = []
+        with capture_attention(model, lambda layer, call: layers.append(layer)):
+            captured = model(input_ids=ids).logits
+        assert [type(module) for module in model.modules()] == classes
+        patch_model(model, "alibi")
+        with capture_attention(model, lambda layer, call: layers.append(layer)):
+            model(input_ids=ids)
+    assert layers == 2 * [0, 1, 2, 3]
+    assert (captured - stock).abs().max() < 1e-5
