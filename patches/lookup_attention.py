@@ -10,8 +10,9 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_posenc.errors import InvalidInput
 from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.current_forward import OWNER, current_forward
+from hf_posenc.patches.current_forward import OWNER, KeepsForward, current_forward
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
+from hf_posenc.patches.rotary_host import AddsPositionCode
 
 LAYER = "posenc_layer"  # of a patched module: its number, where its class keeps none
 
@@ -67,6 +68,12 @@ class LookupAttention(PatchedAttention):
         return {"position_ids": call["position_ids"]}
 
 
+class KeepsForwardAndCode(KeepsForward, AddsPositionCode):
+    """Mixin of the first layer of such a model, where a scheme that adds codes to the embeddings adds them."""
+
+    prefix = "KeptEmbedding"
+
+
 def of_pairs(mask: Tensor | None, queries: int, forward: ForwardContext) -> Tensor | None:
     """A mask with a row for every query, without memory; one tensor for all layers that are called with the same."""
     if mask is None or mask.shape[-2] == queries:
@@ -77,16 +84,13 @@ def of_pairs(mask: Tensor | None, queries: int, forward: ForwardContext) -> Tens
     return known[id(mask)][1]  # type: ignore[index, no-any-return]
 
 
-def of_visible(visible: Tensor, forward: ForwardContext | None, dtype: torch.dtype) -> Tensor | None:
-    """A mask of what is visible, ``[batch, 1, query, key]``, as transformers' masks are; None where all is.
-
-    A mask of padding also hides real tokens from it there, which no real token sees: a row for all queries is left.
-    """
-    if forward is None or (forward.padding is None and not forward.own_mask):
+def of_visible(visible: Tensor | None, forward: ForwardContext | None, dtype: torch.dtype) -> Tensor | None:
+    """A mask as transformers' are, with the lowest number where ``visible [batch, 1, query or 1, key]`` is zero."""
+    if visible is None or forward is None or (forward.padding is None and not forward.own_mask):
         return None
     known = forward.memos.setdefault("masks of what is visible", {})
     if id(visible) not in known:
-        seen = visible.bool() if forward.own_mask else visible.bool().any(-2, keepdim=True)
-        hidden = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+        zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        hidden = zeros.masked_fill(~visible.bool(), torch.finfo(dtype).min)
         known[id(visible)] = visible, hidden.expand(-1, -1, visible.shape[-1], -1)
     return known[id(visible)][1]  # type: ignore[index, no-any-return]

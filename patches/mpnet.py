@@ -125,6 +125,9 @@ class MPNetAdapter(Adapter):
             table=config.max_position_embeddings - FIRST,
         )  # fmt: skip
 
+    def attentions(self, base: Any) -> Iterator[nn.Module]:
+        return (layer.attention.attn for layer in base.encoder.layer)
+
     def own_positions(self, base: Any, geometry: Geometry, layer: int) -> OwnMPNetBias:
         return OwnMPNetBias(geometry, base.encoder)
 

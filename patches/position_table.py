@@ -41,3 +41,8 @@ class SchemePositionTable(nn.Embedding):
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
         return scheme.read_table(self.weight[first:], positions).reshape(*rows.shape, -1)
+
+
+def as_wide(code: Tensor, width: int) -> Tensor:
+    """A position code of embeddings, with as many channels as layers have: what a model projects between the two."""
+    return code if code.ndim == 0 else nn.functional.pad(code, (0, width - code.shape[-1]))

@@ -35,6 +35,7 @@ _ADAPTERS: dict[str, str | type[Adapter]] = {
     "t5": "hf_posenc.patches.t5:T5Adapter",
     "mt5": "hf_posenc.patches.t5:MT5Adapter",
     "umt5": "hf_posenc.patches.t5:UMT5Adapter",
+    "deberta-v2": "hf_posenc.patches.deberta:DebertaV2Adapter",
     "mpnet": "hf_posenc.patches.mpnet:MPNetAdapter",
 }
 

@@ -11,6 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
 from hf_posenc.errors import UnsupportedModel, shown
+from hf_posenc.patches.current_forward import OWNER, READER, current_forward
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import KEYWORD
 
@@ -77,7 +78,7 @@ class AddsPositionCode(nn.Module):
 
     def forward(self, hidden_states: Tensor, *args: Any, **call: Any) -> Any:
         """The model's own forward on ``hidden_states`` plus the code of every position."""
-        forward = call.get(KEYWORD)
+        forward = call.get(KEYWORD) or current_forward(self.__dict__[READER].__dict__[OWNER])
         positions = call["position_ids"] if forward is None else forward.positions
         return super().forward(self.coded(hidden_states, positions), *args, **call)
 

@@ -25,8 +25,8 @@ from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
-from hf_posenc.patches.lookup_attention import LAYER
-from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
+from hf_posenc.patches.lookup_attention import LAYER, KeepsForwardAndCode
+from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable, as_wide
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -112,17 +112,18 @@ class GeneralAdapter(Adapter):
             yield base.get_submodule(name), above(type(base.get_submodule(name)), SilentRotary)
         for name in self.observation.tables:
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
-        yield from self._keeping_forwards(base)
-        if implements(scheme, "embed") and not self.observation.tables:
+        codes = implements(scheme, "embed") and not self.observation.tables
+        yield from self._keeping_forwards(base, codes=codes)
+        if codes and not self.observation.attentions[0].inline:
             layer = self._first_layer(base)
             yield layer, above(type(layer), AddsPositionCode)
 
-    def _keeping_forwards(self, base: nn.Module) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-        """Layers around inline attention, which may be computed again in a backward pass."""
+    def _keeping_forwards(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        """Layers around inline attention, which may be computed again in a backward pass; the first may add codes."""
         layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.inline}
-        for layer in layers:
+        for number, layer in enumerate(layers):
             if not isinstance(layer, PatchedAttention):
-                yield layer, above(type(layer), KeepsForward)
+                yield layer, above(type(layer), KeepsForwardAndCode if codes and number == 0 else KeepsForward)
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
@@ -216,11 +217,6 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
         raise UnsupportedModel(
             f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. {REMEDY}"
         ) from error
-
-
-def as_wide(code: Tensor, width: int) -> Tensor:
-    """A position code of embeddings, with as many channels as layers have: what a model projects between the two."""
-    return code if code.ndim == 0 else nn.functional.pad(code, (0, width - code.shape[-1]))
 
 
 def reads_tokens(module: nn.Module) -> bool:

@@ -45,11 +45,11 @@ def check_blindness(model: Any, seen: Observation) -> None:
     if seen.mixes_otherwise:
         return
     order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(1)).to(positions.device)
-    inline = any(one.inline for one in seen.attentions)
-    if seen.causal and not inline:
+    unmasked = not seen.causal or any(one.inline for one in seen.attentions)  # some refuse a mask of four axes
+    if not unmasked:
         everything = torch.zeros(1, 1, TOKENS, TOKENS, device=positions.device, dtype=stock.dtype)
         call = {**call, "attention_mask": everything}
-    blind = partial(Observer, positions, silent=True, unmasked=inline)
+    blind = partial(Observer, positions, silent=True, unmasked=unmasked)
     straight = outputs(model, blind(), call)
     permuted = outputs(model, blind(), {**call, "input_ids": call["input_ids"][:, order]})
     change = deviation(permuted, straight[:, order])

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 
 from hf_posenc.patches.general.attention import CACHES, parameters_of
 from hf_posenc.patches.general.inline import Inline
-from hf_posenc.patches.general.observation import OpenMask, RotaryObservation, Stand
+from hf_posenc.patches.general.observation import OpenMask, RotaryObservation, Stand, Zeros
 from hf_posenc.patches.general.observer import Observer
 
 
@@ -20,6 +20,7 @@ def template_of(
     """A call with its tensors replaced by what they stand for, and the rotations among its arguments."""
     template: dict[str, Any] = {}
     rotations: dict[str, RotaryObservation] = {}
+    hidden = call[parameters_of(type(module))[0]]
     for name, value in call.items():
         if id(value) in observer.rotations:
             rotary, args, kwargs, _ = observer.rotations[id(value)]
@@ -27,14 +28,22 @@ def template_of(
             named = {key: _open(observer, one) for key, one in kwargs.items()}
             rotations[name] = RotaryObservation(rotary, kept, named)
         elif name == parameters_of(type(module))[0]:
-            template[name] = Stand.HIDDEN if value.shape[1] == observer.positions.shape[1] else Stand.CHANNELS_FIRST
+            last = value.shape[-1] == observer.positions.shape[1] != value.shape[1]
+            template[name] = Stand.CHANNELS_FIRST if last else Stand.HIDDEN
         elif name in CACHES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):
-            template[name] = mask_like(module, value) if "mask" in name else _open(observer, value)
+            template[name] = mask_like(module, value) if "mask" in name else vectors_like(hidden, value)
         else:
             template[name] = value
     return template, rotations
+
+
+def vectors_like(hidden: Tensor, value: Tensor) -> Stand | Zeros:
+    """What stands for a tensor that an attention module is given beside its input."""
+    if value.is_floating_point() and value.ndim == 3 and value.shape[-1] != hidden.shape[-1]:
+        return Zeros(value.shape[-1])
+    return Stand.HIDDEN if value.is_floating_point() else Stand.POSITIONS
 
 
 def mask_like(module: nn.Module, mask: Tensor) -> Stand | OpenMask:

@@ -28,8 +28,9 @@ from hf_posenc.patches.general.attention import (
     parameters_of,
 )
 from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.general.interception import Attend, Interception
 from hf_posenc.patches.general.observation import Stand
-from hf_posenc.patches.general.pending_scores import Attend, Interception, refused
+from hf_posenc.patches.general.pending_scores import refused
 from hf_posenc.patches.lookup_attention import LookupAttention, of_pairs
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
 
@@ -126,9 +127,10 @@ class InlineAttention(LookupAttention, InterceptedAttention):
         call = dict(zip(names, args, strict=False)) | kwargs
         layer: LayerCall | None = call.pop(CALL, None)
         if layer is None:
-            layer = LayerCall(self._tokens_first(call[names[0]]), None, self.looked_up(call))
-        forward = layer.kept.get(KEYWORD)
-        own, attend = super(InterceptedAttention, self).forward, partial(self._attend, layer, forward)
+            found = self.looked_up(call)
+            hidden = self._tokens_first(call[names[0]])
+            layer = LayerCall(hidden, None, found.get(KEYWORD), found["position_ids"])
+        own, attend = super(InterceptedAttention, self).forward, partial(self._attend, layer, layer.forward)
         return run_inline(self, own, call, attend, must_attend=True)
 
     def _attend(

@@ -76,10 +76,23 @@ class OpenMask:
         return torch.full(shape, self.value, dtype=self.dtype, device=hidden.device)
 
 
+@dataclass(frozen=True)
+class Zeros:
+    """What stands for vectors of the tokens beside the layer's input, of another width."""
+
+    width: int
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """Those of the tokens of ``hidden [batch, token, width]``."""
+        return hidden.new_zeros(*hidden.shape[:2], self.width)
+
+
 def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
     """A value of a call, or what is given for it."""
     if isinstance(value, OpenMask):
         return value.of(given[Stand.HIDDEN]) if given[Stand.MASK] is None else given[Stand.MASK]
+    if isinstance(value, Zeros):
+        return value.of(given[Stand.HIDDEN])
     return given[value] if isinstance(value, Stand) else value
 
 

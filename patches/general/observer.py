@@ -63,7 +63,7 @@ class Observer:
         positions: of the tokens, ``[1, token]``.
         measures: whether to call every attention module twice, which not every forward pass allows.
         silent: whether rotary modules rotate by nothing, and position tables read nothing.
-        unmasked: whether inline attention lets every token see every other.
+        unmasked: whether every token sees every other, whatever the mask.
         restored: rotations to apply to the queries and keys of each attention module, by its name.
         rotations: by identity of what they returned, calls of rotary modules.
         rotaries: by name, what rotary modules return; see `Observation.rotaries`.
@@ -90,6 +90,7 @@ def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     """The attention function of an observed model: notes queries and keys, and attends eagerly."""
     observer, name = module.__dict__[OBSERVER]
     observer.handed.append((query, key, {**call, "mask": attention_mask}))
+    attention_mask = None if observer.unmasked else attention_mask
     layer = observer.restored.get(name)
     rotary = None if layer is None else layer.kind.rotary
     if layer is not None and rotary is not None:
@@ -105,8 +106,7 @@ def hand_over_inline(
     """`hand_over` for attention that is computed inline; the KV cache takes the new keys."""
     if cache is not None and cache.new is not None:
         key, value = cache.cache.update(key, value, cache.layer)
-    observer, _ = module.__dict__[OBSERVER]
-    return hand_over(module, query, key, value, None if observer.unmasked else mask, **call)
+    return hand_over(module, query, key, value, mask, **call)
 
 
 AttentionInterface.register(INTERFACE, hand_over)

@@ -17,6 +17,7 @@ from transformers.models.auto import modeling_auto
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import SchemeNotDefined, UnsupportedModel
+from hf_posenc.patching.state import scheme_of
 
 from .tiny import LENGTH, tiny, tokens
 
@@ -141,8 +142,12 @@ def test_the_models_own_positions(name: str) -> None:
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
+    padding = torch.zeros(2, 5, dtype=torch.long)
+    padded, mask = torch.cat((padding, ids), 1), torch.cat((padding, torch.ones_like(ids)), 1)
     stock = logits(model, ids, use_cache=False)
     continues = float((cached(model, ids, 12) - stock).abs().max() / stock.std()) < CLOSE
+    shifted = logits(model, padded, attention_mask=mask, use_cache=False)[:, 5:]
+    numbers_padding = float((shifted - stock).abs().max() / stock.std()) > CLOSE  # as BART does, whatever the mask
     try:
         patch_model(model, scheme, **SCHEMES[scheme])
     except SchemeNotDefined as error:
@@ -151,8 +156,9 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     if continues:
         assert_close(cached(model, ids, 12), whole)
         assert_close(cached(model, ids, 12, chunk=4), whole)
-    padding = torch.zeros(2, 5, dtype=torch.long)
-    padded, mask = torch.cat((padding, ids), 1), torch.cat((padding, torch.ones_like(ids)), 1)
+    reads_table = scheme_of(model).keeps_table or not scheme_of(model).replaces_host
+    if numbers_padding and reads_table:
+        return
     if continues and mixes_by_attention(model):  # other layers read padding as they read tokens
         assert_close(logits(model, padded, attention_mask=mask, use_cache=False)[:, 5:], whole)
         assert_close(cached(model, padded, 17, mask=mask)[:, 5:], whole)

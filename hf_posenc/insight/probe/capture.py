@@ -24,6 +24,8 @@ from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface
+from hf_posenc.patches.general.classes import own_class
+from hf_posenc.patches.general.inline import ATTEND
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of
 
@@ -48,7 +50,7 @@ class Capture:
 def capturable_attention(model: nn.Module) -> Iterator[None]:
     """Inside the block, a model whose own attention cannot be captured carries the scheme ``host``: its own positions.
 
-    BLOOM, MPT and Falcon compute attention in their modules, and look up no function for it.
+    Some compute attention in their modules, and look up no function for it.
     """
     attention = attentions_of(model)[0]
     if isinstance(attention, PatchedAttention) or goes_through_interface(attention):

@@ -68,7 +68,7 @@ class Learned(Scheme):
     @property
     def unchanged_below(self) -> int:
         """Number of rows of the model's table where that is kept."""
-        return self.rows if self.keeps_table else 0
+        return self.rows if self.keeps_table and not self.geometry.biased else 0  # a bias of the model's own goes
 
     @property
     def longest(self) -> int:
