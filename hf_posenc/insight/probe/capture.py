@@ -24,8 +24,6 @@ from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface
-from hf_posenc.patches.general.classes import own_class
-from hf_posenc.patches.general.inline import ATTEND
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of
 
