@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
@@ -72,6 +73,7 @@ class Placeholder(Untouched):
         return tuple(x.new_zeros(()).expand(*x.shape[:2], count, x.shape[3]) for x in (keys, values))  # type: ignore[return-value]
 
 
+@torch.compiler.disable  # a compiler cannot follow pending scores: its graph ends here
 def run_inline(
     module: nn.Module, forward: Callable[..., Any], call: dict[str, Any], attend: Attend, *, must_attend: bool = False
 ) -> Any:
