@@ -122,7 +122,7 @@ class OwnPositions:
         return heads_of(self.attention, self.attention.pos_query_proj(x))
 
 
-class OwnDisentangled(DeBERTa, HostRotation):
+class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias is DeBERTa's
     """The terms of the model itself, where a scheme keeps the model's own positions: from its own weights and buckets.
 
     Args:

@@ -42,7 +42,7 @@ class PatchedFalconAttention(InlineAttention, FalconAttention):
     @property
     def num_key_value_groups(self) -> int:
         """Heads of queries for one of keys, as transformers' attention functions call it."""
-        return self.num_heads // self.num_kv_heads
+        return int(self.num_heads // self.num_kv_heads)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         groups = self.num_heads // self.num_kv_heads

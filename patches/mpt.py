@@ -27,7 +27,7 @@ class PatchedMptAttention(InlineAttention, MptAttention):
 
     @property
     def live_dropout(self) -> float:
-        return self.attn_dropout_p if self.training else 0.0
+        return self.attn_dropout_p if self.training else 0.0  # type: ignore[return-value]
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fused = self.Wqkv(x)

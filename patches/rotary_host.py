@@ -79,7 +79,7 @@ class AddsPositionCode(nn.Module):
     def forward(self, hidden_states: Tensor, *args: Any, **call: Any) -> Any:
         """The model's own forward on ``hidden_states`` plus the code of every position."""
         forward = call.get(KEYWORD) or current_forward(self.__dict__[READER].__dict__[OWNER])
-        positions = call["position_ids"] if forward is None else forward.positions
+        positions = call["position_ids"] if forward is None or forward.positions is None else forward.positions
         return super().forward(self.coded(hidden_states, positions), *args, **call)
 
     def coded(self, hidden_states: Tensor, positions: Tensor) -> Tensor:

@@ -83,7 +83,12 @@ def patch_model(
 
     Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
     """
-    given = {"factor": factor, "target_length": target_length, "trained_length": trained_length, "layers": layers}
+    given: dict[str, Any] = {
+        "factor": factor,
+        "target_length": target_length,
+        "trained_length": trained_length,
+        "layers": layers,
+    }
     stacks = stacks_of(model)
     with patched_together(model, stacks) if stacks else nullcontext():
         for part in stacks.values() or (model,):

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -79,7 +80,9 @@ def set_factor(model: M, factor: float) -> M:
         lengths = resolve_lengths(configured=record.geometry.trained_length, factor=factor)
         geometry = replace(record.geometry, target_length=lengths.target)
         with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
-            schemes = build_layer_schemes(layout, geometry, record.adapter.name)
+            schemes = build_layer_schemes(
+                layout, geometry, record.adapter.name, partial(record.adapter.own_positions, base)
+            )
         pairs = list(scheme_pairs(base, schemes))
         for old, new in pairs:
             check_same_parameters(old, new, factor)

@@ -162,7 +162,7 @@ class InlineAttention(LookupAttention, InterceptedAttention):
                 )
             mask = of_pairs(mask, query.shape[2], forward)
         weights = bool(self.__dict__.get("posenc_weights"))
-        return attend_as_patched(self, query, key, value, mask, output_attentions=weights, **rest, **{CALL: layer})
+        return attend_as_patched(self, query, key, value, mask, **{CALL: layer, "output_attentions": weights, **rest})
 
     def _tokens_first(self, hidden: Tensor) -> Tensor:
         return hidden.transpose(1, 2) if Stand.CHANNELS_FIRST in self.__dict__[OBSERVED].call.values() else hidden

@@ -94,7 +94,8 @@ def one(name: str) -> list[Family]:
     config, cls = checkpoint.hf_config(), checkpoint.model_class()
     with without_weights():
         model = cls(config)
-    kind = next((kind for kind in CLASSES if cls.__name__ in CLASSES[kind].values()), "causal")
+    of_class: list[Kind] = [kind for kind, classes in CLASSES.items() if cls.__name__ in classes.values()]
+    kind: Kind = of_class[0] if of_class else "causal"
     return [look_at(model, config.model_type, kind)]
 
 
