@@ -221,7 +221,7 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
 
 def reads_tokens(module: nn.Module) -> bool:
     """Whether a module is a model of transformers that embeds tokens itself, and whose attention can be intercepted."""
-    return embeds_tokens(module) and any(map(goes_through_interface, module.modules()))
+    return embeds_tokens(module) and bool(attention_modules(module))
 
 
 def embeds_tokens(module: nn.Module) -> bool:
@@ -234,8 +234,7 @@ def embeds_tokens(module: nn.Module) -> bool:
         return False
     if not isinstance(embedding, nn.Module):
         return False
-    embeds = any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
-    return embeds and bool(attention_modules(module))
+    return any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
 
 
 def _holds(one: nn.Module, other: nn.Module) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
 OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`
-CONFIGS = "posenc_configs"  # of a patched base model: its configurations as attention modules see them
+CONFIGS = "posenc_layer_configs"  # of a patched base model: its configurations as attention modules see them
 CACHES = ("past_key_values", "past_key_value", "layer_past")  # what transformers' attention modules call a KV cache
 
 

@@ -26,7 +26,7 @@ def own_class(cls: type[nn.Module]) -> type[nn.Module]:
 
 def is_made(cls: type[nn.Module]) -> bool:
     """Whether a class was made here."""
-    return "own_class" in cls.__dict__
+    return "posenc_own_class" in cls.__dict__
 
 
 def _made(mixin: type[nn.Module], *bases: type[nn.Module]) -> type[nn.Module]:

@@ -66,7 +66,7 @@ def test_an_invalid_target(call: Callable, target: str) -> None:
 
 
 def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "falcon", "max_position_embeddings": 4096}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "ctrl", "n_positions": 4096}))
     answer = call("advise", "-m", str(tmp_path), "-t", "16k")
     assert answer.code == 3
     assert "hf-posenc families" in answer.out

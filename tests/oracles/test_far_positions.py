@@ -18,7 +18,7 @@ from hf_posenc import patch_model
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import KeyBias
-from hf_posenc.schemes.bias.alibi import ALiBi
+from hf_posenc.schemes.bias import alibi
 
 from . import models, naive
 from .models import HEADS, TRAINED
@@ -106,10 +106,10 @@ CASTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("cast", CASTS)
 @torch.no_grad()
 def test_control_a_rounded_bias_is_another_model(cast: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rounded(self: ALiBi, slopes: torch.Tensor, ctx: PositionContext) -> KeyBias:
+    def rounded(slopes: torch.Tensor, ctx: PositionContext) -> KeyBias:
         return KeyBias(CASTS[cast](slopes[:, None] * ctx.key_positions.double()[:, None, :]), slopes)
 
-    monkeypatch.setattr(ALiBi, "_of_keys", rounded)
+    monkeypatch.setattr(alibi, "_of_keys", rounded)
     ids, positions = models.text(LENGTH), torch.arange(LENGTH) + FAR[-1]
     model = patch_model(models.llama(), "alibi", factor=LENGTH / TRAINED, **OPTIONS["given"])
     found = model(ids[None], use_cache=False, **at(positions)).logits[0].double()
