@@ -15,10 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_posenc.core.plugins import has_failed, load_entry_points, plugin_failures
-from hf_posenc.errors import NameNotAllowed, UnsupportedModel, WrongKind, shown
+from hf_posenc.errors import NameNotAllowed, WrongKind, shown
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
 
 A = TypeVar("A", bound="type[Adapter]")
@@ -92,25 +91,6 @@ def adapter_names() -> list[str]:
     """The model types that have an adapter."""
     load_entry_points(GROUP, _accept)
     return sorted(_ADAPTERS)
-
-
-def default_geometry(model_type: str) -> Geometry:
-    """The geometry of a model of some type with the default configuration of its class.
-
-    Raises:
-        UnsupportedModel: there is no adapter for it, or transformers does not know the type.
-    """
-    from transformers import CONFIG_MAPPING
-
-    adapter = adapter_class(model_type)
-    if adapter is None or model_type not in CONFIG_MAPPING:
-        raise UnsupportedModel(
-            f"There is no adapter for {shown(model_type)}, or transformers does not know the type. "
-            f"Choose one of {', '.join(adapter_names())}."
-        )
-    config = CONFIG_MAPPING[model_type]()
-    length = adapter().trained_length(config)
-    return adapter().geometry(config, trained_length=length, target_length=length)
 
 
 def adapter_failures() -> str:

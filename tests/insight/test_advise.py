@@ -49,7 +49,7 @@ from hf_posenc.insight.advise import Advice
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT
 from hf_posenc.insight.advise.option_rules import RULES, smallest_group, well_trained_group
 from hf_posenc.insight.advise.units import size, tokens
-from hf_posenc.patches.registry import default_geometry
+from hf_posenc.patches.default_geometry import default_geometry
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.registry import scheme_record
 from hf_posenc.schemes.spec import plan

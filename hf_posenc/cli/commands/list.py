@@ -8,21 +8,26 @@ from typing import Annotated
 from typer import Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, model_type
-from hf_posenc.patches.registry import default_geometry
+from hf_posenc.cli.arguments import AsJson
+from hf_posenc.cli.errors import BadArgument
+from hf_posenc.errors import nearest
 from hf_posenc.schemes.registry import list_schemes
 
 COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 
 def list_command(
-    model: Annotated[str | None, Option("--model", "-m", help="Only those defined for llama, gpt2, bert, ….")] = None,
+    model: Annotated[str | None, Option("--model", "-m", help="Only those defined for llama, gpt2, qwen3, ….")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List all schemes, then the training recipes, which change positions during training only."""
     records = list_schemes()
     if model is not None:
-        geometry = default_geometry(model_type(model))
+        from hf_posenc.patches.default_geometry import default_geometry, model_types  # loads transformers: seconds
+
+        if model not in (known := model_types()):
+            raise BadArgument(f"transformers knows no model type {model!r}.{nearest(model, known)} Choose another.")
+        geometry = default_geometry(model)
         records = [record for record in records if not record.unmet_needs(geometry)]
     records.sort(key=lambda record: record.recipe)
     if as_json:
