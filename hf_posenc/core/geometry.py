@@ -75,6 +75,15 @@ class LayerKind:
     rotary: HostRotary | None = None
     window: int | None = None
 
+    def __str__(self) -> str:
+        if self.rotary is None:
+            words = "unrotated"
+        else:
+            rotation = self.rotary.rotation
+            part = "" if rotation.dims == self.head_dim else f" {rotation.dims}/{self.head_dim}"
+            words = f"RoPE{part} θ {self.rotary.base:,.0f}" + (", interleaved" * (rotation.layout == "interleaved"))
+        return words + (f", window {self.window:,}" if self.window else "")
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -94,6 +103,7 @@ class Geometry:
         slopes: one a head, if it adds a linear bias (ALiBi) of its own to the scaled scores: −slope · distance.
         biased: whether it adds another bias of the distance to its scores by itself, which it has learned.
         kinds: what each layer has of its own, where layers differ; empty where they do not.
+        mixes_otherwise: whether layers without attention carry order, too: state-space, linear and convolution layers.
         on_host: whether schemes that stretch a rotation start from the model's own frequencies, with any scaling that
             these have, rather than from unscaled ones: in ``"host+yarn"`` and its like.
         embedding_width: channels of a token where positions are added to it, if those are not ``width``.
@@ -112,6 +122,7 @@ class Geometry:
     slopes: tuple[float, ...] | None = None
     biased: bool = False
     kinds: tuple[LayerKind, ...] = ()
+    mixes_otherwise: bool = False
     on_host: bool = False
     embedding_width: int | None = None
 

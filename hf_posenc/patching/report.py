@@ -27,6 +27,8 @@ class PatchReport:
         touched: new class of modules, and how many.
         parameters_added, parameters_frozen: counts of numbers.
         layers: schemes of layers that differ from the rest.
+        kinds: what layers have of their own, with their scheme, and how many there are; empty where layers are alike.
+        mixes_otherwise: whether layers without attention carry order as well.
         stacks: reports of the encoder and the decoder, where both were patched at once; the other numbers are of both.
         proof: see `hf_posenc.patching.proof.Proof`.
     """
@@ -40,6 +42,8 @@ class PatchReport:
     parameters_frozen: int
     proof: Proof
     layers: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    mixes_otherwise: bool = False
     stacks: dict[str, PatchReport] = field(default_factory=dict)
 
     @classmethod
@@ -73,6 +77,13 @@ class PatchReport:
             parameters_frozen=sum(p.numel() for p in frozen),
             proof=proof,
             layers={key: plan.name for key, plan in chosen.layers.items()},
+            kinds=dict(
+                Counter(
+                    f"{kind}: {chosen.plan_of(layer, geometry.layers).name}"
+                    for layer, kind in enumerate(geometry.kinds)
+                )
+            ),
+            mixes_otherwise=geometry.mixes_otherwise,
         )
 
     @classmethod
@@ -121,8 +132,12 @@ class PatchReport:
             f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",
             f"  proof       {_describe_proof(self.proof)}",
         ]
-        if self.layers:
+        if self.kinds:
+            lines.insert(1, f"  layers      {'; '.join(f'{n} × {kind}' for kind, n in self.kinds.items())}")
+        elif self.layers:
             lines.insert(1, f"  layers      {', '.join(f'{key}: {name}' for key, name in self.layers.items())}")
+        if self.mixes_otherwise:
+            lines.append("  order       also carried by layers without attention, which no scheme changes")
         lines += [f"{name}: {part}" for name, part in self.stacks.items()]
         return "\n".join(lines)
 

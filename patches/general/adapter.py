@@ -98,7 +98,8 @@ class GeneralAdapter(Adapter):
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
             rotary=first.rotary, table=min(self._table_lengths(), default=None),
-            kinds=kinds if len(set(kinds)) > 1 or first.window else (), embedding_width=self._table_width(config),
+            kinds=kinds if len(set(kinds)) > 1 or first.window else (),
+            mixes_otherwise=seen.mixes_otherwise, embedding_width=self._table_width(config),
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:

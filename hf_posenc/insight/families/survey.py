@@ -18,7 +18,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.core.geometry import Geometry, HostRotary
+from hf_posenc.core.geometry import Geometry, LayerKind
 from hf_posenc.errors import PosEncError
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patching.state import base_model_of, stacks_of
@@ -108,17 +108,16 @@ def look_at(model: Any, model_type: str, kind: Kind) -> Family:
         return Family(model_type, kind, "refused", _first_sentence(error))
     except Exception as error:  # whatever a forward pass of a model that nobody filled in says
         return Family(model_type, kind, "not built", f"{type(error).__name__}: {_first_sentence(error)}")
-    geometries = [geometry for geometry, _ in seen.values()]
-    defined = sum(not any(map(record.unmet_needs, geometries)) for record in list_schemes())
-    partly = any(mixes_otherwise for _, mixes_otherwise in seen.values())
-    words = {name: described(geometry) for name, (geometry, _) in seen.items()}
+    defined = sum(not any(map(record.unmet_needs, seen.values())) for record in list_schemes())
+    partly = any(geometry.mixes_otherwise for geometry in seen.values())
+    words = {name: described(geometry) for name, geometry in seen.items()}
     alike = len(set(words.values())) == 1
     detail = next(iter(words.values())) if alike else " | ".join(f"{name}: {text}" for name, text in words.items())
     return Family(model_type, kind, "attention layers" if partly else "exact", detail, defined)
 
 
-def look_at_stack(model: Any) -> tuple[Geometry, bool]:
-    """The geometry of a model with one base model, and whether other modules than attention carry order in it.
+def look_at_stack(model: Any) -> Geometry:
+    """The geometry of a model with one base model.
 
     Raises:
         PosEncError: it cannot be patched.
@@ -126,32 +125,19 @@ def look_at_stack(model: Any) -> tuple[Geometry, bool]:
     base, adapter = base_model_of(model)
     length = adapter.trained_length(base.config)  # type: ignore[arg-type]
     geometry = adapter.geometry(base.config, trained_length=length, target_length=length)  # type: ignore[arg-type]
-    return geometry, getattr(getattr(adapter, "observation", None), "mixes_otherwise", False)
+    return geometry
 
 
 def described(geometry: Geometry) -> str:
     """Rotations, windows, tables and biases of a model, in words."""
-    rotaries = [kind.rotary for kind in geometry.kinds] or [geometry.rotary] * geometry.layers
-    windows = [kind.window for kind in geometry.kinds] or [None] * geometry.layers
-    heads = [kind.head_dim for kind in geometry.kinds] or [geometry.head_dim] * geometry.layers
-    layers = Counter(
-        _layer(rotary, head, window) for rotary, head, window in zip(rotaries, heads, windows, strict=True)
-    )
-    parts = [f"{count} × {text}" for text, count in layers.items() if text]
+    alike = LayerKind(geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.rotary)
+    kinds = geometry.kinds or (alike,) * geometry.layers
+    layers = Counter(str(kind) for kind in kinds if kind.rotary or kind.window)
+    parts = [f"{count} × {text}" for text, count in layers.items()]
     parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]
     parts += [] if geometry.slopes is None else [f"{geometry.layers} × linear bias (ALiBi)"]
     parts += ["a learned bias of the distance"] if geometry.biased else []
     return "; ".join(parts) or "no positions"
-
-
-def _layer(rotary: HostRotary | None, head_dim: int, window: int | None) -> str:
-    if rotary is None:
-        words = "unrotated" if window else ""
-    else:
-        rotation = rotary.rotation
-        part = "" if rotation.dims == head_dim else f" {rotation.dims}/{head_dim}"
-        words = f"RoPE{part} θ {rotary.base:,.0f}" + (", interleaved" if rotation.layout == "interleaved" else "")
-    return words + (f", window {window:,}" if window else "")
 
 
 def _first_sentence(error: Exception) -> str:

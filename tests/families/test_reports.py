@@ -1,0 +1,27 @@
+"""The report of a patch shows layers by kind, and says where others carry order."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_posenc import describe, patch_model
+
+from .tiny import tiny
+
+pytestmark = pytest.mark.always
+
+
+def test_layers_by_kind() -> None:
+    report = describe(patch_model(tiny("gpt_oss"), "host+yarn", factor=4))
+    assert list(report.kinds.values()) == [2, 2]
+    assert [kind.rpartition(": ")[2] for kind in report.kinds] == ["host", "host+yarn"]
+    assert "2 × RoPE θ 150,000, window 128: host; 2 × RoPE θ 150,000: host+yarn" in str(report)
+    assert report.to_dict()["kinds"] == report.kinds
+    assert describe(patch_model(tiny("qwen3"), "yarn", factor=4)).kinds == {}
+
+
+def test_layers_without_attention_carry_order() -> None:
+    report = describe(patch_model(tiny("qwen3_next"), "yarn", factor=4))
+    assert report.mixes_otherwise
+    assert "carried by layers without attention" in str(report)
+    assert not describe(patch_model(tiny("qwen3"), "yarn", factor=4)).mixes_otherwise
