@@ -88,14 +88,14 @@ def test_everything_selected_by_model_type_finds_it(installed: dict[str, str]) -
         f"""{MODEL}
     from hf_posenc.cli import main
     from hf_posenc.patches.registry import adapter_names
-    print(adapter_names())
+    print("gpt_neox" in adapter_names())
     advice = hf_posenc.advise(model, 128)
     print(advice.supported, "yarn" in [one.scheme for one in (*advice.zero_shot, *advice.training)])
     main(["list", "--model", "gpt_neox"])
     """,
         installed,
     ).splitlines()
-    assert output[:2] == ["['bert', 'gpt2', 'gpt_neox', 'llama']", "True True"]
+    assert output[:2] == ["True", "True True"]
     listed = {line.split()[0] for line in output[2:] if line.strip()}
     assert {"yarn", "rerope", "xpos"} <= listed
     assert not {"learned_hier", "learned_interp"} & listed
