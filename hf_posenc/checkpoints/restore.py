@@ -7,8 +7,7 @@ weights are there, and parameters the checkpoint lacks are initialised by the sc
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,11 +18,10 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.missing_parameters import initialise_missing
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patches.offloading import change_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
-from hf_posenc.patching.state import Patch, base_model_of, parts_of, patch_of, scheme_of
+from hf_posenc.patching.state import base_model_of, parts_of, patch_of, scheme_of
 from hf_posenc.patching.stored.config_guard import (
     ROTATION_KEY,
     SCHEME_KEY,
@@ -31,6 +29,7 @@ from hf_posenc.patching.stored.config_guard import (
 )
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.swap import freeze
+from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
 M = TypeVar("M", bound=nn.Module)
@@ -154,24 +153,6 @@ def finish_part(model: nn.Module) -> None:
         with unpatched_view(patch):
             probe = EffectProbe(adapter, base, scheme.geometry, layers)
         patch.report = replace(patch.report, proof=probe.verdict())
-
-
-@contextmanager
-def unpatched_view(patch: Patch) -> Iterator[None]:
-    """Run the block with the classes and configurations from before the patch, and the weights of now."""
-    classes = [(module, type(module)) for module, _ in patch.classes]
-    configs = [(module, module.config) for module, _ in patch.configs]
-    for module, cls in reversed(patch.classes):
-        change_class(module, cls)
-    for module, config in patch.configs:
-        module.config = config  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for module, cls in classes:
-            change_class(module, cls)
-        for module, config in configs:
-            module.config = config
 
 
 def apply_scheme(scheme: SchemeConfig, model: M) -> M:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +22,6 @@ from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NotPatched, OptionOutOfRange
 from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.offloading import change_class
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
@@ -33,6 +31,7 @@ from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.state import base_model_of, patch_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import KEPT, Scheme
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _take_over_all(
     layers: list[int],
 ) -> Proof:
     """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    with explain_run_errors(base), original_classes(patch):
+    with explain_run_errors(base), unpatched_view(patch):
         probe = EffectProbe(record.adapter, base, geometry, layers)
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:
@@ -176,21 +175,3 @@ def set_attributes(module: nn.Module, values: dict[str, Any]) -> None:
     """Assign attributes one by one, which discards what a scheme has computed from the old ones."""
     for name, value in values.items():
         setattr(module, name, value)
-
-
-@contextmanager
-def original_classes(patch: Patch) -> Iterator[None]:
-    """Give the patched modules their classes and configuration from before the patch, for the block."""
-    classes = [(module, type(module)) for module, _ in patch.classes]
-    configs = [(module, vars(module)["config"]) for module, _ in patch.configs]
-    for module, cls in reversed(patch.classes):
-        change_class(module, cls)
-    for module, config in patch.configs:
-        vars(module)["config"] = config
-    try:
-        yield
-    finally:
-        for module, cls in classes:
-            change_class(module, cls)
-        for module, config in configs:
-            vars(module)["config"] = config

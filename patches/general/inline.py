@@ -35,7 +35,7 @@ from hf_posenc.patches.general.pending_scores import refused
 from hf_posenc.patches.lookup_attention import LookupAttention, of_pairs
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
 
-ATTEND = "posenc_attend"  # of a module of the class `InlineAttention` makes: the function that computes its attention
+ATTEND = "posenc_attend"  # of a module of the class `Inline` makes: the function that computes its attention
 SOFTMAX, PRODUCTS = "softmax", ("matmul", "bmm")
 
 
@@ -120,7 +120,7 @@ class Inline(nn.Module):
         return run_inline(self, super().forward, call, partial(self.__dict__[ATTEND], self))
 
 
-class InlineAttention(LookupAttention, InterceptedAttention):
+class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
     """Mixin of a class that computes attention inline: `attend_as_patched` computes it."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -170,4 +170,4 @@ class InlineAttention(LookupAttention, InterceptedAttention):
 
 def intercepted_inline(cls: type[nn.Module]) -> type[nn.Module]:
     """The patched class of a class that computes attention inline."""
-    return above(cls, InlineAttention)
+    return above(cls, InterceptedInlineAttention)

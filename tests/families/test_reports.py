@@ -1,10 +1,14 @@
-"""The report of a patch shows layers by kind, and says where others carry order."""
+"""The report of a patch shows layers by kind, and says where others carry order; loading leaves configurations alone."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from hf_posenc import describe, patch_model
+from hf_posenc import describe, from_pretrained, patch_model
+from hf_posenc.patches.attention import PatchedAttention
 
 from .tiny import tiny
 
@@ -25,3 +29,11 @@ def test_layers_without_attention_carry_order() -> None:
     assert report.mixes_otherwise
     assert "carried by layers without attention" in str(report)
     assert not describe(patch_model(tiny("qwen3"), "yarn", factor=4)).mixes_otherwise
+
+
+def test_a_loaded_models_layers_keep_its_configuration(tmp_path: Path) -> None:
+    patch_model(tiny("qwen3"), "yarn", factor=4).save_pretrained(tmp_path)
+    loaded: Any = from_pretrained(tmp_path)
+    layers = [vars(module)["config"] for module in loaded.modules() if isinstance(module, PatchedAttention)]
+    assert len(layers) == 4
+    assert all(config is loaded.config for config in layers)
