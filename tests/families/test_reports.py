@@ -1,4 +1,4 @@
-"""The report of a patch shows layers by kind, and says where others carry order; loading leaves configurations alone."""
+"""The report of a patch shows layers by kind, and where others carry order; loading keeps configurations."""
 
 from __future__ import annotations
 
