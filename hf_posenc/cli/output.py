@@ -21,7 +21,7 @@ ProgressCallback = Callable[[float | None, str], None]
 """Called with the completed fraction of the work (None where unknown) and a description of the current step."""
 
 PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
-SECONDS_BETWEEN_LINES = 60  # of progress where there is no terminal
+FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress where there is no terminal
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 QUIET_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
@@ -119,16 +119,17 @@ def own_bar(quiet: bool = False) -> Iterator[ProgressCallback]:
 
 
 class ProgressLines:
-    """Progress as lines of text, for log files; at most one in `SECONDS_BETWEEN_LINES`."""
+    """Progress as lines of text, for log files: often at first, at most one a minute later, and one at the end."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream, self.next = stream, 0.0
+        self.stream, self.next, self.pause = stream, 0.0, FIRST_PAUSE
 
     def __call__(self, done: float | None, doing: str) -> None:
-        """Write a line, unless the last one was written less than `SECONDS_BETWEEN_LINES` ago."""
-        if time.monotonic() < self.next:
+        """Write a line, unless the last one was written a short time ago."""
+        if time.monotonic() < self.next and done != 1.0:
             return
-        self.next = time.monotonic() + SECONDS_BETWEEN_LINES
+        self.next = time.monotonic() + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
         self.stream.write(printable(doing) + ("" if done is None else f": {100 * done:.0f} %") + "\n")
         self.stream.flush()
 

@@ -6,9 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import TrainingImpossible, nearest, shown
+from hf_posenc.errors import MissingExtra, TrainingImpossible, nearest, shown
 
 MAX_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
+MAX_EPOCHS = 10_000
+SCHEDULES = ("cosine", "linear", "constant_with_warmup", "inverse_sqrt")
+"""Of transformers' `SchedulerType`, those that need no arguments of their own."""
 MAX_LEARNING_RATE = 1e3
 """Learning rate; a step of more than that is a typing error."""
 MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(
@@ -22,13 +25,17 @@ class Training:
 
     Attributes:
         length: tokens a row, at most the model's target length.
-        steps: optimiser steps, with a cosine schedule from ``learning_rate`` to 0.
+        steps: optimiser steps; None where ``epochs`` are given.
         method: what is trained; see `hf_posenc.training.methods`.
         batch: rows that one process reads at a time.
         accumulate: batches a step.
         learning_rate: peak, of AdamW; large models and long runs want less (2e-5 … 2e-4).
         rank: of the matrices of LoRA and its kin; of prompts and prefixes, the number of virtual tokens.
         warmup: share of the steps before the peak.
+        schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` …, by the names of
+            transformers' `SchedulerType`.
+        weight_decay: of AdamW.
+        epochs: times that all rows are read, instead of ``steps``.
         seed: of the method's fresh parameters, of the order of rows and of masks.
         packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
             document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
@@ -39,19 +46,24 @@ class Training:
         eval_lengths: tokens before and including the last that is measured; by default the trained length, doubled up
             to the target length.
         eval_windows: windows of held-out text at each length.
+        report_to: names of experiment trackers that the losses are sent to, such as ``trackio``, ``wandb`` and
+            ``tensorboard``; they have to be installed.
 
     Raises:
         TrainingImpossible: a number is out of range, or a name is unknown.
     """
 
     length: int
-    steps: int
+    steps: int | None = None
     method: str = "lora"
     batch: int = 1
     accumulate: int = 1
     learning_rate: float = 1e-3
     rank: int = 16
     warmup: float = 0.1
+    schedule: str = "cosine"
+    weight_decay: float = 0.0
+    epochs: float | None = None
     seed: int = 0
     packing: Literal["joined", "separate"] = "joined"
     gradient_checkpointing: bool = False
@@ -61,10 +73,23 @@ class Training:
     eval_every: int = 10
     eval_lengths: tuple[int, ...] = ()
     eval_windows: int = 8
+    report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_duration(self.steps, self.epochs)
         for name, bound in MIN_VALUES.items():
-            check_count(name, getattr(self, name), bound, MAX_SEED if name == "seed" else MAX_LENGTH)
+            if name != "steps" or self.steps is not None:
+                check_count(name, getattr(self, name), bound, MAX_SEED if name == "seed" else MAX_LENGTH)
+        check_trackers(self.report_to)
+        if self.schedule not in SCHEDULES:
+            raise TrainingImpossible(
+                f"There is no schedule {shown(self.schedule)}.{nearest(self.schedule, SCHEDULES)} "
+                f"Choose one of {', '.join(SCHEDULES)}."
+            )
+        if not 0 <= number(self.weight_decay) <= 1:
+            raise TrainingImpossible(
+                f"weight_decay={shown(self.weight_decay)} was asked for. Choose a number from 0 to 1."
+            )
         check_learning_rate("learning_rate", self.learning_rate)
         if not 0 <= number(self.warmup) < 1:
             raise TrainingImpossible(
@@ -91,6 +116,42 @@ class Training:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+def check_duration(steps: Any, epochs: Any) -> None:
+    """Refuse a run without an end, or with two.
+
+    Raises:
+        TrainingImpossible: neither or both of steps and epochs are given, or there are no more than 0 epochs.
+    """
+    if (steps is None) == (epochs is None):
+        raise TrainingImpossible(f"steps={steps} and epochs={epochs} were asked for. Choose one of the two.")
+    if epochs is not None and not 0 < number(epochs) <= MAX_EPOCHS:
+        raise TrainingImpossible(
+            f"epochs={shown(epochs)} was asked for. Choose a number above 0 and up to {MAX_EPOCHS:,}."
+        )
+
+
+def check_trackers(names: Any) -> None:
+    """Refuse experiment trackers that transformers does not know, or whose package is not installed.
+
+    Raises:
+        TrainingImpossible: there is one.
+        MissingExtra: a package is not installed.
+    """
+    from transformers.integrations import get_available_reporting_integrations
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise TrainingImpossible(f"report_to={shown(names)} was asked for. Give names, such as ('trackio',).")
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise TrainingImpossible(
+                f"There is no experiment tracker {shown(name)}.{nearest(name, INTEGRATION_TO_CALLBACK)} "
+                f"Choose one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
+            )
+        if name not in get_available_reporting_integrations():
+            raise MissingExtra(f"Reporting to {name} needs its package, which is not installed. pip install {name}")
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:

@@ -15,14 +15,15 @@ def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str
     """`TrainingArguments` of a run."""
     return {
         "output_dir": folder,
-        "max_steps": training.steps,
+        "max_steps": -1 if training.steps is None else training.steps,
+        "num_train_epochs": training.epochs or 1.0,
         "per_device_train_batch_size": training.batch,
         "per_device_eval_batch_size": training.batch,
         "gradient_accumulation_steps": training.accumulate,
         "learning_rate": training.learning_rate,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": round(training.warmup * training.steps),
-        "weight_decay": 0.0,
+        "lr_scheduler_type": training.schedule,
+        "warmup_steps": warmup_steps(training),
+        "weight_decay": training.weight_decay,
         "max_grad_norm": 1.0,
         "seed": training.seed,
         "data_seed": training.seed,
@@ -32,12 +33,20 @@ def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str
         "save_total_limit": 2,
         "logging_strategy": "steps",
         "logging_steps": 1,
-        "report_to": "none",
+        "report_to": list(training.report_to) or "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "use_cpu": not torch.accelerator.is_available(),
     }
+
+
+def warmup_steps(training: Training) -> float:
+    """Steps before the peak learning rate; their share where only `Trainer` will know the number of steps.
+
+    Its own rounding upwards would make a run of a few steps begin, or end, at a learning rate of 0.
+    """
+    return training.warmup if training.steps is None else round(training.warmup * training.steps)
 
 
 def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
@@ -23,16 +23,20 @@ from hf_posenc.cli.arguments import (
     scheme_options,
     tokenizer_of,
     whole_numbers,
+    words_of,
 )
+from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import TrainerCallback
 
     from hf_posenc.training import Tuned
 
 PLOT = "curve.png"
+STEPS = 30
 
 
 def finetune(
@@ -57,11 +61,17 @@ def finetune(
     length: Annotated[
         int | None, Option(min=2, help="Training sequence length in tokens; default: the target length.")
     ] = None,
-    steps: Annotated[int, Option(min=1, help="Optimiser steps.")] = 30,
+    steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 30, or as --epochs has.")] = None,
+    epochs: Annotated[float | None, Option(help="Times that the training text is read, instead of --steps.")] = None,
     method: Annotated[str, Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full.")] = "lora",
     batch: Annotated[int, Option(min=1, help="Sequences per process and forward pass.")] = 1,
     accumulate: Annotated[int, Option(min=1, help="Batches per optimiser step.")] = 1,
     learning_rate: Annotated[float, Option(help="Peak learning rate; use less for large models and long runs.")] = 1e-3,
+    schedule: Annotated[
+        str, Option(help="Of the learning rate: cosine, linear, constant_with_warmup or inverse_sqrt.")
+    ] = "cosine",
+    warmup: Annotated[float, Option(help="Share of the steps before the peak learning rate.")] = 0.1,
+    weight_decay: Annotated[float, Option(help="Of AdamW.")] = 0.0,
     rank: Annotated[int, Option(min=1, help="Rank of LoRA's matrices; for prompt and prefix, virtual tokens.")] = 16,
     packing: Annotated[
         str, Option(help="joined: a document attends to those packed before it. separate: it does not.")
@@ -75,11 +85,15 @@ def finetune(
         list[str] | None,
         Option(help="Lengths in tokens, as in 256,512; default: the trained length, doubled up to the target."),
     ] = None,
+    report_to: Annotated[
+        list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")
+    ] = None,
     out: Annotated[Path, Option(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
         "results/finetune"
     ),
     resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
     dtype: Dtype = None,
+    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune a patched model at its target context length.
@@ -107,18 +121,32 @@ def finetune(
             check_effect(patched, scheme)
         trained, target = lengths_of(patched)
         training = Training(
-            length=length or target, steps=steps, method=method, batch=batch, accumulate=accumulate,
-            learning_rate=learning_rate, rank=rank, packing=packing, seed=seed,  # type: ignore[arg-type]
+            length=length or target, steps=steps or (STEPS if epochs is None else None), epochs=epochs, method=method,
+            batch=batch, accumulate=accumulate, learning_rate=learning_rate, schedule=schedule, warmup=warmup,
+            weight_decay=weight_decay, rank=rank, packing=packing, seed=seed,  # type: ignore[arg-type]
             gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every, eval_every=eval_every,
-            eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)),
+            eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
         )  # fmt: skip
         tuned = train(
             patched, tokenizer_of(path), texts_of(text, TRAINING), training,
             held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
+            callbacks=[first_process(lambda: write_config(context, out))],
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
         show(tuned, trained, out, "model" if method == "full" else "adapter", as_json)
+
+
+def first_process(action: Callable[[], None]) -> TrainerCallback:
+    """A callback that acts once, as training begins and its folder is this run's, in one process of several."""
+    from transformers import TrainerCallback
+
+    class AtStart(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.is_world_process_zero:
+                action()
+
+    return AtStart()
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:

@@ -1,0 +1,117 @@
+"""``--config FILE``: the options of a command from a YAML file, which the command line overrides.
+
+A file holds names of options as on the command line, without the dashes in front, and their values; lists where an
+option may be repeated; for ``option``, names and values of the scheme's options:
+
+    model: starter:llama
+    scheme: rerope
+    factor: 8
+    option: {window: 128}
+    learning-rate: 1.0e-3
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from typer import Context, Option
+
+from hf_posenc.cli.errors import BadArgument
+from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.errors import nearest, shown
+
+RUN_CONFIG = "config.yaml"
+NOT_STORED = ("config", "out", "resume", "as_json", "debug")
+"""Options that say where a run is written and how it is shown, not what is run."""
+
+
+def read_config(context: Context, path: Path | None) -> Path | None:
+    """Make the values of a YAML file the defaults of the running command.
+
+    Raises:
+        BadArgument: the file cannot be read, is no mapping, or names an option that the command does not have.
+    """
+    if path is None:
+        return None
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadArgument(f"--config {path} cannot be read: {error.strerror}. Correct the path.") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        first = " ".join(str(error).split())
+        raise BadArgument(f"--config {path} is no YAML: {first}. Correct the file.") from error
+    if not isinstance(given, Mapping):
+        raise BadArgument(
+            f"--config {path} holds {shown(given)}. Write names of options and their values, a line each."
+        )
+    known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
+    defaults = {}
+    for name, value in given.items():
+        parameter = known.get(name)
+        if parameter is None or parameter.name in NOT_STORED[:1]:
+            allowed = sorted(names_of(parameter)[0] for parameter in set(known.values()))
+            raise BadArgument(
+                f"--config {path} sets {shown(name)}, which {context.info_name} has no option for."
+                f"{nearest(name, allowed)} Run hf-posenc {context.info_name} --help for the names."
+            )
+        defaults[str(parameter.name)] = as_default(parameter, name, value, path)
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+def names_of(parameter: Any) -> list[str]:
+    """The names that a file may use for an option: the long ones without dashes."""
+    return [name.removeprefix("--") for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")]
+
+
+def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
+    """A value as click wants the default of an option to be.
+
+    Raises:
+        BadArgument: it is a list or a mapping where the option takes one value, or a text where it is on or off.
+    """
+    if isinstance(value, Mapping) and parameter.multiple:
+        return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
+    if parameter.multiple:
+        return [str(single) for single in (value if isinstance(value, list) else [value])]
+    if isinstance(value, (list, Mapping)):
+        raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write a single value.")
+    if getattr(parameter, "is_flag", False):
+        if not isinstance(value, bool):
+            raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write true or false.")
+        return value
+    return None if value is None else str(value)
+
+
+ConfigFile = Annotated[
+    Path | None,
+    Option("--config", is_eager=True, callback=read_config, help="YAML file of options; the command line overrides."),
+]
+
+
+def write_config(context: Context, folder: Path) -> None:
+    """Write what a command was asked for into ``folder``, as a file that ``--config`` takes."""
+    chosen = dict(options_of(context))
+    text = f"# hf-posenc {context.info_name} --config {RUN_CONFIG} --out FOLDER\n"
+    write_bytes(folder / RUN_CONFIG, (text + yaml.safe_dump(chosen, sort_keys=False)).encode())
+
+
+def options_of(context: Context) -> Iterator[tuple[str, Any]]:
+    """The options of the running command under their names in a file, with the defaults of this version."""
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if parameter.name in NOT_STORED or value in (None, [], ()):
+            continue
+        several = isinstance(value, (list, tuple))
+        yield names_of(parameter)[0], [plain(single) for single in value] if several else plain(value)
+
+
+def plain(value: Any) -> Any:
+    """A value as one writes it in YAML: paths become absolute, so that the file may be moved."""
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return int(value) if isinstance(value, str) and value.isdecimal() else value

@@ -1,0 +1,77 @@
+"""``--config``: a YAML file gives defaults, the command line overrides them, and a run repeats from its own file."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hf_posenc.cli.config_file import RUN_CONFIG
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+
+BASE: Mapping[str, Any] = {
+    "model": "starter:llama", "scheme": "rerope", "factor": 2, "option": {"window": 128}, "steps": 1, "length": 64,
+    "eval-lengths": [64], "text": [argparse.__file__], "held-out": [textwrap.__file__],
+}  # fmt: skip
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    """Writes a configuration file."""
+
+    def write(content: Any) -> str:
+        path = tmp_path / "given.yaml"
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_a_run_repeats_from_the_file_in_its_folder(call, written, tmp_path):
+    first = call("finetune", "--config", written(dict(BASE)), "--seed", "3", "--out", str(tmp_path / "one"), "--json")
+    assert first.code == 0, first.err
+    stored = yaml.safe_load((tmp_path / "one" / RUN_CONFIG).read_text())
+    assert stored.items() >= {"scheme": "rerope", "seed": 3, "steps": 1, "option": ["window=128"]}.items()
+    assert stored["learning-rate"] > 0, "defaults are kept too: a later version may choose others"
+    assert "out" not in stored
+
+    again = call("finetune", "--config", str(tmp_path / "one" / RUN_CONFIG), "--out", str(tmp_path / "two"), "--json")
+    other = call(
+        "finetune", "--config", str(tmp_path / "one" / RUN_CONFIG), "--seed", "4", "--out", str(tmp_path / "three"),
+        "--json",
+    )  # fmt: skip
+    assert again.data["curve"] == first.data["curve"]
+    assert other.data["curve"] != first.data["curve"], "the seed of the command line counts"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"stepz": 3}, "Did you mean 'steps'"),
+        ({"config": "x"}, "no option for"),
+        ({"steps": {"a": 1}}, "Write a single value"),
+        ({"bf16": "no"}, "true or false"),
+        ({"steps": "many"}, "--steps"),
+        ("[1", "is no YAML"),
+        ("just words", "Write names of options"),
+        ("a: !!python/object/apply:os.system ['true']", "is no YAML"),
+    ],
+)
+def test_refused_in_words(call, written, tmp_path, content, said):
+    answer = call("finetune", "--model", "starter:llama", "--config", written(content), "--out", str(tmp_path / "run"))
+    assert answer.code == 2
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_file_is_named(call, tmp_path):
+    answer = call("finetune", "--config", str(tmp_path / "none.yaml"))
+    assert answer.code == 2
+    assert "none.yaml" in answer.err
