@@ -16,6 +16,7 @@ from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blind
 from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.check_inline import check_inline
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
+from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
@@ -42,18 +43,24 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
     """
     with torch.device("cpu"):  # a loader may have chosen the meta device
         found = stand_in(cls, config, INTERFACE)
-        model = found.model
-        places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
-        observer = Observer(torch.tensor([places]), measures=True)
-        with observed(model, observer):
-            model(**inputs_of(model, observer.positions))
-        seen = read(model, observer, places)
-        if seen.tables:
-            seen = as_numbered_by_itself(model, seen)
-        check_inline(model, seen)
-        check_blindness(model, seen)
-        check_alone(model, seen)
+        with HankelProducts():
+            seen = observe_model(found.model, config)
     return of_all_layers(seen, found)
+
+
+def observe_model(model: Any, config: Any) -> Observation:
+    """How a stand-in knows position. Raises as `observe` does."""
+    places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
+    observer = Observer(torch.tensor([places]), measures=True)
+    with observed(model, observer):
+        model(**inputs_of(model, observer.positions))
+    seen = read(model, observer, places)
+    if seen.tables:
+        seen = as_numbered_by_itself(model, seen)
+    check_inline(model, seen)
+    check_blindness(model, seen)
+    check_alone(model, seen)
+    return seen
 
 
 def as_numbered_by_itself(model: Any, seen: Observation) -> Observation:
