@@ -63,7 +63,8 @@ SIZES: dict[str, Any] = WIDTH | LAYERS | HEADS | POSITIONS | EXPERTS | STATE_SPA
 
 # What a family needs beside these sizes.
 OWN: dict[str, dict[str, Any]] = {
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "gemma3_text": {"layer_types": [*["sliding_attention"] * 3, "full_attention"]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 8},
     "esmc": {"num_key_value_heads": 4},
     "mamba2": {"num_heads": 8},
     "zaya": {"num_experts_per_tok": 1},
