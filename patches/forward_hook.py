@@ -174,14 +174,15 @@ def schemes_of_base(base: nn.Module) -> list[Scheme]:
 
 
 def _take_masks_by_kind(module: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Masks that `generate` made for each kind of layer; one of them is left in the call in their place."""
+    """Masks for each kind of layer, made by `generate` or a model around this one; the widest is left in the call."""
     mask, config = kwargs.get("attention_mask"), module.config
     if not isinstance(mask, dict):
         return None
     kinds = getattr(config, "layer_types", None) or ()
     if not set(mask) <= set(kinds) or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
         return None  # and is refused as it is
-    kwargs["attention_mask"] = next((one for one in mask.values() if one is not None), None)
+    made = [one for one in mask.values() if one is not None]
+    kwargs["attention_mask"] = max(made, key=lambda one: one.shape[-1], default=None)  # others hide keys that are gone
     return mask
 
 

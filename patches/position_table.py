@@ -45,4 +45,4 @@ class SchemePositionTable(nn.Embedding):
 
 def as_wide(code: Tensor, width: int) -> Tensor:
     """A position code of embeddings, with as many channels as layers have: what a model projects between the two."""
-    return code if code.ndim == 0 else nn.functional.pad(code, (0, width - code.shape[-1]))
+    return code if code.ndim == 0 or code.shape[-1] == width else nn.functional.pad(code, (0, width - code.shape[-1]))

@@ -13,6 +13,7 @@ from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
 from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.patches.current_forward import OWNER, READER, current_forward
 from hf_posenc.patches.placement import scheme_on
+from hf_posenc.patches.position_table import as_wide
 from hf_posenc.patches.positions import KEYWORD
 
 LOADED_BY_NAME = "RotaryEmbedding"
@@ -86,7 +87,9 @@ class AddsPositionCode(nn.Module):
         """``hidden_states [batch, token, width]`` plus the code of ``positions [batch or 1, token]``."""
         device = hidden_states.device
         code = scheme_on(self.__dict__["posenc_reader"].scheme, device).embed(positions.to(device))
-        return hidden_states if code is None else hidden_states + code.to(hidden_states.dtype)
+        if code is None:
+            return hidden_states
+        return hidden_states + as_wide(code, hidden_states.shape[-1]).to(hidden_states.dtype)
 
 
 def keep_loader_name(cls: type[nn.Module], host: type[nn.Module]) -> None:

@@ -83,10 +83,10 @@ class GeneralAdapter(Adapter):
         tables = self.observation.tables.items()
         return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]
 
-    def _table_width(self, config: PreTrainedConfig) -> int | None:
-        """Channels of the position tables, where they are not those of the layers."""
-        width = next((self.base.get_submodule(name).embedding_dim for name in self.observation.tables), None)
-        return None if width == config.hidden_size else width
+    def _code_width(self, config: PreTrainedConfig) -> int:
+        """Channels of the position tables, or of the layers to which positions are added."""
+        tables = (self.base.get_submodule(name) for name in self.observation.tables)
+        return next((table.embedding_dim for table in tables), config.hidden_size)
 
     def geometry(self, config: PreTrainedConfig, *, trained_length: int, target_length: int) -> Geometry:
         same = config is self.base.config or entries_of(config) == entries_of(self.base.config)
@@ -94,19 +94,20 @@ class GeneralAdapter(Adapter):
         kinds = tuple(one.kind for one in seen.attentions)
         first = next((kind for kind in kinds if kind.rotary and not kind.window), None)
         first = first or next((kind for kind in kinds if kind.rotary), kinds[0])
+        width, code_width = seen.attentions[0].width, self._code_width(config)
         return Geometry(
-            heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=config.hidden_size,
+            heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=width,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
             rotary=first.rotary, table=min(self._table_lengths(), default=None),
             kinds=kinds if len(set(kinds)) > 1 or first.window else (),
-            mixes_otherwise=seen.mixes_otherwise, embedding_width=self._table_width(config),
+            mixes_otherwise=seen.mixes_otherwise, embedding_width=None if code_width == width else code_width,
         )  # fmt: skip
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
         return (base.get_submodule(one.name) for one in self.observation.attentions)
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:
-        return (intercepted if goes_through_interface(attention) else intercepted_inline)(type(attention))
+        return intercepted(attention) if goes_through_interface(attention) else intercepted_inline(type(attention))
 
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         for name in self.observation.rotaries:
@@ -135,7 +136,7 @@ class GeneralAdapter(Adapter):
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
-        for number, one in enumerate(seen.attentions):
+        for number, one in zip(layer_numbers(seen), seen.attentions, strict=True):
             yield base.get_submodule(one.name), {OBSERVED: one, LAYER: number}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
@@ -218,6 +219,12 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
         raise UnsupportedModel(
             f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. {REMEDY}"
         ) from error
+
+
+def layer_numbers(seen: Observation) -> list[int]:
+    """Numbers of the layers of attention modules, where other layers have none; counted where layers have several."""
+    found = [next((int(part) for part in one.name.split(".") if part.isdigit()), 0) for one in seen.attentions]
+    return found if len(set(found)) == len(found) else list(range(len(found)))
 
 
 def reads_tokens(module: nn.Module) -> bool:

@@ -191,9 +191,23 @@ class InterceptedAttention(PatchedAttention):
         return call.captured  # type: ignore[return-value]
 
 
-def intercepted(cls: type[nn.Module]) -> type[nn.Module]:
-    """The patched class of an attention class of transformers."""
-    return above(cls, InterceptedAttention)
+class NumberedAttention(InterceptedAttention):
+    """Mixin of a model's own attention class whose instances are told the number of their layer in each call."""
+
+    @property
+    def layer_idx(self) -> int:  # type: ignore[override]
+        """Number of the layer in the KV cache."""
+        return self.__dict__[LAYER]  # type: ignore[no-any-return]
+
+    @layer_idx.setter
+    def layer_idx(self, value: int | None) -> None:
+        self.__dict__["layer_idx"] = value
+
+
+def intercepted(attention: nn.Module) -> type[nn.Module]:
+    """The patched class of an attention module that goes through `AttentionInterface`."""
+    number = vars(attention).get("layer_idx", 0)
+    return above(type(attention), NumberedAttention if number is None or number < 0 else InterceptedAttention)
 
 
 def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:

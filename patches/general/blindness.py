@@ -67,9 +67,9 @@ def check_alone(model: Any, seen: Observation) -> None:
         UnsupportedModel: it raises.
     """
     positions = torch.arange(TOKENS)[None]
-    hidden = torch.randn(1, TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-    mask = causal_mask(hidden) if seen.causal else None
     for layer in seen.attentions:
+        hidden = torch.randn(1, TOKENS, layer.width, generator=torch.Generator().manual_seed(0))
+        mask = causal_mask(hidden) if seen.causal else None
         try:
             with observed(model, Observer(positions)), torch.no_grad():
                 layer.run(model, hidden, positions, mask)

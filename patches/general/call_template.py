@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 
 from hf_posenc.patches.general.attention import CACHES, parameters_of
 from hf_posenc.patches.general.inline import Inline
-from hf_posenc.patches.general.observation import OpenMask, RotaryObservation, Stand, Zeros
+from hf_posenc.patches.general.observation import OpenMask, Repeated, RotaryObservation, Stand, Zeros
 from hf_posenc.patches.general.observer import Observer
 
 
@@ -39,8 +39,10 @@ def template_of(
     return template, rotations
 
 
-def vectors_like(hidden: Tensor, value: Tensor) -> Stand | Zeros:
+def vectors_like(hidden: Tensor, value: Tensor) -> Stand | Zeros | Repeated:
     """What stands for a tensor that an attention module is given beside its input."""
+    if value.is_floating_point() and value.ndim > 3:
+        return Repeated(value.ndim, value.flatten()[0].item())
     if value.is_floating_point() and value.ndim == 3 and value.shape[-1] != hidden.shape[-1]:
         return Zeros(value.shape[-1])
     return Stand.HIDDEN if value.is_floating_point() else Stand.POSITIONS

@@ -87,11 +87,23 @@ class Zeros:
         return hidden.new_zeros(*hidden.shape[:2], self.width)
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """What stands for numbers that belong to positions, such as a factor of their queries: that of the first one."""
+
+    axes: int
+    value: float
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """One that broadcasts over the tokens of ``hidden [batch, token, width]``."""
+        return hidden.new_full((1,) * self.axes, self.value)
+
+
 def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
     """A value of a call, or what is given for it."""
     if isinstance(value, OpenMask):
         return value.of(given[Stand.HIDDEN]) if given[Stand.MASK] is None else given[Stand.MASK]
-    if isinstance(value, Zeros):
+    if isinstance(value, (Zeros, Repeated)):
         return value.of(given[Stand.HIDDEN])
     return given[value] if isinstance(value, Stand) else value
 
@@ -111,6 +123,7 @@ class AttentionObservation:
         rotations: arguments that a rotary module made, and that call of it.
         kind: its heads, what it does to queries and keys, and how far it sees.
         first: the first rotated channel of a head.
+        width: channels of its input.
         parameters: names of what it takes, its input first.
         rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
         inline: whether the module computes attention itself, without `AttentionInterface`.
@@ -121,6 +134,7 @@ class AttentionObservation:
     rotations: Mapping[str, RotaryObservation]
     kind: LayerKind
     first: int = 0
+    width: int = 0
     parameters: tuple[str, ...] = ()
     rotating: tuple[tuple[str, int], ...] = ()
     inline: bool = False
@@ -133,7 +147,7 @@ class AttentionObservation:
         mask: Tensor | None,
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """What the module returns for ``hidden [1, token, width]`` at ``positions [1, token]``, on its own."""
+        """What the module returns for ``hidden [1, token, self.width]`` at ``positions [1, token]``, on its own."""
         given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions, Stand.MASK: mask}
         call = filled_all(self.call, {**given, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)})
         module = base.get_submodule(self.name)

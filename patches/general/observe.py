@@ -16,14 +16,16 @@ from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blind
 from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.check_inline import check_inline
 from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
+from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
-from hf_posenc.patches.general.observation import AttentionObservation, Observation
+from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
-from hf_posenc.patches.general.stand_in import StandIn, stand_in
+from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
 from hf_posenc.patches.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself
+HIDDEN = -1e4  # a mask adds less than this to scores that it hides
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
 
 
@@ -42,18 +44,24 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
     """
     with torch.device("cpu"):  # a loader may have chosen the meta device
         found = stand_in(cls, config, INTERFACE)
-        model = found.model
-        places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
-        observer = Observer(torch.tensor([places]), measures=True)
-        with observed(model, observer):
-            model(**inputs_of(model, observer.positions))
-        seen = read(model, observer, places)
-        if seen.tables:
-            seen = as_numbered_by_itself(model, seen)
-        check_inline(model, seen)
-        check_blindness(model, seen)
-        check_alone(model, seen)
+        with HankelProducts():
+            seen = observe_model(found.model, config)
     return of_all_layers(seen, found)
+
+
+def observe_model(model: Any, config: Any) -> Observation:
+    """How a stand-in knows position. Raises as `observe` does."""
+    places = positions_to_measure(config) if takes_positions(model) else list(range(TOKENS))
+    observer = Observer(torch.tensor([places]), measures=True)
+    with observed(model, observer):
+        model(**inputs_of(model, observer.positions))
+    seen = read(model, observer, places)
+    if seen.tables:
+        seen = as_numbered_by_itself(model, seen)
+    check_inline(model, seen)
+    check_blindness(model, seen)
+    check_alone(model, seen)
+    return seen
 
 
 def as_numbered_by_itself(model: Any, seen: Observation) -> Observation:
@@ -74,10 +82,16 @@ def of_all_layers(seen: Observation, found: StandIn) -> Observation:
     if found.layers is None:
         return seen
     by_name = {one.name: one for one in seen.attentions}
-    names = in_all_layers(found, by_name)
-    attentions = tuple(replace(by_name[own], name=name) for name, own in names.items())
+    attentions = tuple(of_layer(by_name[own], name) for name, own in in_all_layers(found, by_name).items())
     rotaries = {name: seen.rotaries[own] for name, own in in_all_layers(found, seen.rotaries).items()}
     return replace(seen, attentions=attentions, rotaries=rotaries)
+
+
+def of_layer(one: AttentionObservation, name: str) -> AttentionObservation:
+    """An observed attention module as that of another layer, whose number its call may say."""
+    here, there = (next((int(part) for part in of.split(".") if part.isdigit()), None) for of in (one.name, name))
+    numbered = {key: there for key, value in one.call.items() if key in OWN_NUMBER and value == here}
+    return replace(one, name=name, call={**one.call, **numbered})
 
 
 def in_all_layers(found: StandIn, names: Iterable[str]) -> dict[str, str]:
@@ -115,14 +129,13 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, seen.get("sliding_window"))
         module = model.get_submodule(name)
         template, rotations = template_of(observer, call.arguments, module)
-        first, parameters, inline = (
-            0 if fit is None else fit.first,
-            parameters_of(type(module)),
-            isinstance(module, Inline),
-        )
-        found.append(AttentionObservation(name, template, rotations, kind, first, parameters, call.rotating, inline))
+        parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
+        width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
+        inline = isinstance(module, Inline)
+        one = AttentionObservation(name, template, rotations, kind, first, width, parameters, call.rotating, inline)
+        found.append(one)
     mask = seen["mask"]
-    causal = mask is not None and bool(mask[0, 0, 0, -1] <= -1e4)
+    causal = mask is not None and bool(mask[0, 0, 0, -1] <= HIDDEN)
     if causal and observer.repeated:
         raise UnsupportedModel(
             f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
@@ -144,6 +157,11 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
         raise UnsupportedModel(
             f"Attention of this {type(model).__name__} is called with a bias of its own ({biased[0]}), which would "
             f"stay beside any scheme's. {REMEDY}"
+        )
+    if isinstance(mask := call["mask"], Tensor) and bool(((mask != 0) & (mask > HIDDEN)).any()):
+        raise UnsupportedModel(
+            f"Attention of this {type(model).__name__} adds numbers of its own to its scores by the attention mask, "
+            f"which would stay beside any scheme's. {REMEDY}"
         )
     if chosen:
         raise UnsupportedModel(

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class StandIn:
 def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``."""
     config = copy.deepcopy(config)
-    config._attn_implementation_internal = interface
+    config._attn_implementation_internal = "eager"  # some choose a class by it
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -99,17 +100,33 @@ def _parent(name: str) -> str:
 def kinds_of(layers: nn.ModuleList) -> tuple[int, ...]:
     """For each layer the number of the first that has the same modules with the same settings."""
     first: dict[Any, int] = {}
-    return tuple(first.setdefault(settings_of(layer), number) for number, layer in enumerate(layers))
+    counters = counters_of(layers)
+    return tuple(first.setdefault(settings_of(layer, counters), number) for number, layer in enumerate(layers))
 
 
-def settings_of(layer: nn.Module) -> tuple[Any, ...]:
-    """All that modules of a layer keep as plain values, but its number."""
+def counters_of(layers: nn.ModuleList) -> set[str]:
+    """Attributes of three layers or more, not of modules in them, that grow by one step from each to the next."""
+    found = set()
+    for name in vars(layers[0]) if len(layers) > 2 else ():
+        values = [vars(layer).get(name) for layer in layers]
+        steps = {two - one for one, two in pairwise(values)} if all(type(one) is int for one in values) else {0}
+        if len(steps) == 1 and steps != {0}:
+            found.add(name)
+    return found
+
+
+def settings_of(layer: nn.Module, counters: set[str]) -> tuple[Any, ...]:
+    """All that modules of a layer keep as plain values, but what says or counts its number."""
     return tuple(
         (
             name,
             type(module).__name__,
             tuple((weight.shape if weight is not None else None) for weight in module._parameters.values()),
-            tuple((k, v) for k, v in vars(module).items() if isinstance(v, SCALARS) and k not in OWN_NUMBER),
+            tuple(
+                (key, value)
+                for key, value in vars(module).items()
+                if isinstance(value, SCALARS) and key not in OWN_NUMBER and (name or key not in counters)
+            ),
         )
         for name, module in layer.named_modules()
     )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 LENGTH = 128  # positions that the tiny models are made for
@@ -56,12 +56,25 @@ OTHERS = {
     **{"num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "num_global_key_value_heads": 2},
     **{"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 16},
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "type_vocab_size": 2},
+    **{"entity_vocab_size": 32, "encoder_hash_byte_group_vocab": 96},
     **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "laurel_rank": 8, "num_kv_shared_layers": 0},
 }
 SIZES: dict[str, Any] = WIDTH | LAYERS | HEADS | POSITIONS | EXPERTS | STATE_SPACE | LATENT | OTHERS
 
 # What a family needs beside these sizes.
 OWN: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"layer_types": [*["sliding_attention"] * 3, "full_attention"]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 8},
+    "esmc": {"num_key_value_heads": 4},
+    "mamba2": {"num_heads": 8},
+    "zaya": {"num_experts_per_tok": 1},
+    "zamba": {
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        **{"attention_head_dim": 32, "num_key_value_heads": 4},
+    },
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    "perceiver": {"d_latents": 64, "num_latents": 16, "num_self_attends_per_block": 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8},
     "bamba": {"attn_layer_indices": [1, 3]},
     "rembert": {"input_embedding_size": 32, "output_embedding_size": 48},  # unlike the layers
@@ -78,7 +91,11 @@ OWN: dict[str, dict[str, Any]] = {
 
 def tiny_config(model_type: str, **options: Any) -> Any:
     """A small configuration of a family; ``options`` where the family has them."""
-    cls = CONFIG_MAPPING[model_type]
+    return tiny_config_of(CONFIG_MAPPING[model_type], **options)
+
+
+def tiny_config_of(cls: type[PreTrainedConfig], **options: Any) -> Any:
+    """A small configuration of a class, and of the parts of a model that it holds configurations of."""
     known = set(getattr(cls, "__dataclass_fields__", ())) | set(inspect.signature(cls.__init__).parameters)
     sizes = {name: size for name, size in SIZES.items() if name in known}
     for name, own in getattr(cls, "attribute_map", {}).items():
@@ -86,7 +103,16 @@ def tiny_config(model_type: str, **options: Any) -> Any:
             sizes.setdefault(own, SIZES[name])
     if "kv_lora_rank" in known and "num_key_value_heads" in sizes:
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    return cls(**(sizes | OWN.get(model_type, {}) | {name: value for name, value in options.items() if name in known}))
+    given = OWN.get(cls.model_type, {}) | {name: value for name, value in options.items() if name in known}
+    return cls(**(sizes | tiny_parts(cls, **options) | given))
+
+
+def tiny_parts(cls: type[PreTrainedConfig], **options: Any) -> dict[str, Any]:
+    """Small configurations of a model's parts, such as what reads its images."""
+    if not cls.sub_configs:
+        return {}
+    parts = {name: getattr(cls(), name, None) for name in cls.sub_configs}
+    return {name: tiny_config_of(type(part), **options) for name, part in parts.items() if part is not None}
 
 
 def tiny(model_type: str, *, masked: bool = False, **options: Any) -> PreTrainedModel:
