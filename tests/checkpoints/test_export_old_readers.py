@@ -26,7 +26,8 @@ SCHEMES: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 BY_LENGTH = ("dynamic_ntk", "longrope")
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {}, "mistral": {"sliding_window": None}, "qwen3": {"head_dim": 16}, "phi": {},
+    "llama": {"num_key_value_heads": 2}, "mistral": {"num_key_value_heads": 2, "sliding_window": None},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16}, "phi": {},
     "gpt_neox": {"rotary_pct": 0.5},
 }  # fmt: skip
 READ = """
