@@ -74,7 +74,8 @@ def evaluate(
     """Evaluate a model at several context lengths.
 
     Args:
-        model: a live model, patched or not; a name or path; or an lm-eval model object.
+        model: a live model, patched or not; the name of a model, a PEFT adapter or a bundled model
+            (``starter:llama``); or an lm-eval model object.
         tokenizer: of a live model; by default loaded with a named model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         lengths: context lengths in tokens; by default the trained length, doubled up to the target length.

@@ -8,6 +8,7 @@ score the same target tokens, because each leaves room for the longest context b
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def compare(
     that fails with its error, and the other cells are measured.
 
     Args:
-        model: a live model, or a name or path.
+        model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``).
         schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries.
         out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md`` and ``page.html``.
         tokenizer: of a live model.
@@ -121,7 +122,7 @@ def compare(
         passed_on = {**measure, "text": text, "include_path": include_path, "trust_tasks": trust_tasks}
         records = measure_cells(lm, cells, store, request, passed_on, report_progress)
         about = {
-            "model": str(name or "") or (model if isinstance(model, str) else type(model).__name__),
+            "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
             "text": None if text is None else str(text), "versions": identity.pop("versions"), "digests": identity,
@@ -131,6 +132,11 @@ def compare(
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
+
+
+def shown_name(model: Any) -> str:
+    """A model's name as it was given; of a live model, its class."""
+    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
 def about_entry(entry: Entry) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from hf_posenc.eval.lm.live_models import (
     ties_held,
 )
 from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.eval.lm.named import model_arguments
 from hf_posenc.eval.lm.response_cache import digest_of, separate
 from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
 from hf_posenc.patching.patch import patch_model
@@ -46,7 +47,8 @@ class PosEncLM(Scorer):
     """A causal language model with a positional scheme, for lm-eval.
 
     Args:
-        pretrained: a name, a path, or a live model, patched or not.
+        pretrained: the name of a model, of a PEFT adapter, or of a bundled one (``starter:llama``); or a live model,
+            patched or not.
         scheme: scheme to patch in; None leaves the model unpatched.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
@@ -80,7 +82,10 @@ class PosEncLM(Scorer):
         self.patch = {name: options.pop(name) for name in (*LENGTHS, *option_names(scheme)) if name in options}
         self.on_overflow, self.on_request = on_overflow, on_request
         named = isinstance(pretrained, str)
-        if not isinstance(pretrained, str):
+        if isinstance(pretrained, str):
+            options = model_arguments(pretrained, options)
+            pretrained = options.pop("pretrained")
+        else:
             refuse_unused(pretrained, options if scheme else self.patch | options)
             if scheme is not None:
                 patch_model(pretrained, scheme, **self.patch)

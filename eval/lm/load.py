@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hf_posenc.errors import MissingExtra, WrongKind, shown
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """Return the lm-eval model object of a live model, a name or a path; such an object is returned unchanged."""
+    """Return the lm-eval model object of a live model, or of one by name; such an object is returned unchanged."""
     require_lm_eval()
     import torch
     from lm_eval.api.model import LM
@@ -27,9 +28,10 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     check_batch(model_args.get("batch_size", 1))
     if isinstance(model, LM):
         return model
-    if isinstance(model, (str, Path)):
-        model = checked_name(model)
-        cls = PosEncMLM if is_masked(Checkpoint.open(model, **model_args)) else PosEncLM
+    if isinstance(model, (str, os.PathLike)):
+        loading = {name: value for name, value in model_args.items() if name != "peft"}
+        checkpoint = Checkpoint.open(model, peft_adapter=model_args.get("peft") or None, **loading)
+        model, cls = os.fspath(model), PosEncMLM if is_masked(checkpoint) else PosEncLM
     elif isinstance(model, torch.nn.Module):
         cls = PosEncMLM if is_masked(model) else PosEncLM
     else:

@@ -1,6 +1,6 @@
 """A checkpoint, validated once: everything that loads or inspects one takes this value instead of a name.
 
-name → base of the adapter, if it is one → files of the folder → config.json → scheme config → PEFT sidecar
+name → model, and adapter if it is one → files of the folder → config.json → scheme config → PEFT sidecar
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
-from hf_posenc.checkpoints.adapter_folder import AdapterFolder, base_of_adapter
-from hf_posenc.checkpoints.config import config_content
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder
+from hf_posenc.checkpoints.config import HUB_OPTIONS, config_content
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
-from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.patching.preconditions.host_config import check_positions
@@ -54,8 +54,9 @@ class Checkpoint:
         """Find a checkpoint and check it; its weights are not loaded.
 
         Args:
-            name_or_path: a folder or a Hub name; of a model, or of a PEFT adapter, whose base is then the model.
-            peft_adapter: folder or Hub name of a PEFT adapter to load on top of the model.
+            name_or_path: name of a model, or of a PEFT adapter, whose base is then the model; see
+                `hf_posenc.checkpoints.model_name`.
+            peft_adapter: name of a PEFT adapter to load on top of the model.
             **hf_kwargs: keywords of ``from_pretrained``: ``config``, those of the Hub (such as ``revision``), and those
                 that choose an implementation in place of the configuration.
 
@@ -66,9 +67,12 @@ class Checkpoint:
             HostConfigInvalid: its configuration has positions out of range.
             PeftAdapterMismatch: the adapter is damaged or incomplete.
         """
-        name = checked_name(name_or_path)
-        if peft_adapter is None and (base := base_of_adapter(name)) is not None:
-            name, peft_adapter = base, name
+        hub = {option: hf_kwargs[option] for option in HUB_OPTIONS if option in hf_kwargs}
+        if peft_adapter is None:
+            named = ModelName.of(name_or_path, hub=hub)
+        else:
+            named = ModelName.of(peft_adapter, base=name_or_path)
+        name, folder = named.model, named.adapter
         check_folder(name)
         with explained_errors(name):
             config = config_content(name, hf_kwargs)
@@ -76,7 +80,7 @@ class Checkpoint:
             if hf_kwargs.get("config") is None and not hf_kwargs.get("subfolder"):
                 check_layer_count(config, name)  # else weights and configuration are not those of this folder
         model_scheme = SchemeConfig.of_config(config, name)
-        adapter = None if peft_adapter is None else AdapterFolder.open(peft_adapter)
+        adapter = None if folder is None else AdapterFolder.open(folder)
         return cls(name, Path(name) if os.path.isdir(name) else None, config, model_scheme, adapter)
 
     @property
@@ -95,6 +99,11 @@ class Checkpoint:
         """Names of the model classes in the configuration."""
         listed = self.config.get("architectures")
         return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+
+    @property
+    def dtype(self) -> str | None:
+        """Data type of the weights where none is asked for; None for that in which they are stored."""
+        return ModelName(self.name).dtype
 
     def hf_config(self) -> PreTrainedConfig:
         """The configuration as an object of transformers.

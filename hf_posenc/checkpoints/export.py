@@ -13,16 +13,20 @@ from __future__ import annotations
 import copy
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from hf_posenc.checkpoints.old_rope_keys import add_old_form, check_both_forms
+from hf_posenc.core.files.hf_errors import first_line
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
-from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength, PosEncError
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe, scheme_of
@@ -64,23 +68,26 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     for name in (SCHEME_KEY, ROTATION_KEY):
         if hasattr(config, name):
             delattr(config, name)
-    config.rope_parameters = parameters
+    config.rope_parameters = kept_share(config) | parameters
     if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = report.trained_length  # where transformers looks for it
-    geometry = adapter.geometry(config, trained_length=1, target_length=1)
+    with explained_refusal(parameters):
+        check_both_forms(config)
+        geometry = adapter.geometry(config, trained_length=1, target_length=1)
     rotary = rotary_at_length(config, report.trained_length, geometry) if short else geometry.rotary
     if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
         raise NotExpressible(
             f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
             "model.save_pretrained and load it with hf_posenc.from_pretrained."
         )
-    with torch.device("meta"):
+    with explained_refusal(parameters), torch.device("meta"):
         plain = type(model)(config)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     with staged(folder) as staging:
         plain.save_pretrained(staging)
+        add_old_form(staging, config)
     if short:
         warnings.warn(
             f"In texts longer than {report.trained_length} tokens transformers computes something else than scheme "
@@ -90,6 +97,30 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             stacklevel=2,
         )
     return parameters
+
+
+def kept_share(config: Any) -> dict[str, Any]:
+    """The share of rotated channels that a configuration states, which families that state it cannot do without."""
+    stated = getattr(config, "rope_parameters", None) or {}
+    return {name: stated[name] for name in ("partial_rotary_factor",) if name in stated}
+
+
+@contextmanager
+def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
+    """Raise what a model class of transformers says against RoPE parameters as one of our errors.
+
+    Raises:
+        NotExpressible: it takes none of this type.
+    """
+    try:
+        yield
+    except PosEncError:
+        raise
+    except Exception as error:  # each family validates in its own way
+        raise NotExpressible(
+            f"transformers does not take {parameters} for this model: {first_line(error)}. Save it with "
+            "model.save_pretrained and load it with hf_posenc.from_pretrained."
+        ) from error
 
 
 def merge_adapter(model: Any) -> Any:

@@ -43,7 +43,8 @@ def from_pretrained(
     """Load a model with the scheme its checkpoint carries, or with the one asked for.
 
     Args:
-        name_or_path: a folder or a Hub name; of a model, or of a PEFT adapter whose base is then loaded.
+        name_or_path: a folder, a Hub name or ``"starter:llama"``; of a model, of a PEFT adapter whose base is then
+            loaded, or of a run of `hf_posenc.training.finetune`.
         model_class: a model class or an Auto class; by default the checkpoint's own architecture.
         scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. On a checkpoint that carries
             a scheme they must agree with it.
@@ -58,6 +59,7 @@ def from_pretrained(
             were asked for.
         PeftAdapterMismatch: the PEFT adapter belongs to another scheme.
         ModelNotFound: there is no such model, or it cannot be downloaded.
+        UnknownStarter: there is no bundled model of that name.
         HostConfigInvalid: its configuration has positions out of range.
         UnknownOption: a keyword that neither the scheme nor transformers takes.
         WrongKind: the name is neither text nor a path.
@@ -71,6 +73,8 @@ def from_pretrained(
     request.check_agreement(checkpoint)
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
+    if checkpoint.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
+        hf_kwargs["dtype"] = checkpoint.dtype
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
 

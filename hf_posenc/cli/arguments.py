@@ -6,19 +6,26 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.core.files.paths import checked_name
-from hf_posenc.errors import ModelNotFound, nearest
+from hf_posenc.errors import ModelNotFound, UnknownStarter, nearest
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.schemes.entry import json_or_text
-from hf_posenc.starters.loading import NAMES, starter_path
+
+if TYPE_CHECKING:
+    from hf_posenc.checkpoints.model_name import ModelName
 
 AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.")]
-Model = Annotated[str, Option("--model", "-m", help="Folder, hub name, or starter:llama, starter:gpt2, starter:bert.")]
+Model = Annotated[
+    str,
+    Option("--model", "-m", help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama."),
+]
+Base = Annotated[
+    str | None, Option("--base", help="Base model of a PEFT adapter given as --model; default: the one it names.")
+]
 SchemeName = Annotated[str, Option("--scheme", "-s", help="Scheme or composition, such as yarn+logn.")]
 Factor = Annotated[
     float | None, Option("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
@@ -36,31 +43,47 @@ Dtype = Annotated[
     str | None, Option(help="Data type of the weights, such as float32; default: as stored (starters: float32).")
 ]
 
-STARTER = "starter:"
+REMOVED = "The checkpoint carries scheme {}, which was removed first."
 DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed
 
 
-def model_path(given: str) -> str:
-    """Resolve ``--model``: the folder of a starter checkpoint, a local folder, or a hub name.
+def model_named(given: str, base: str | None = None) -> ModelName:
+    """Resolve ``--model`` and ``--base``.
 
     Raises:
         BadArgument: there is no such starter or folder.
+        PosEncError: the Hub cannot be asked, or a base does not belong there; see `ModelName.of`.
     """
-    if given.startswith(STARTER):
-        name = given.removeprefix(STARTER)
-        if name not in NAMES:
-            raise BadArgument(f"There is no starter {name!r}.{nearest(name, NAMES)} Choose one of {', '.join(NAMES)}.")
-        return str(starter_path(name))
-    try:
-        name = checked_name(os.path.expanduser(given))
-    except ModelNotFound as error:
-        raise BadArgument(
-            f"There is no folder {given!r}. Pass a folder with a config.json, a hub name, or starter:llama."
-        ) from error
-    return str(Path(name)) if os.path.isdir(name) else name
+    from hf_posenc.checkpoints.model_name import ModelName, local_name
+
+    for name in filter(None, (given, base)):
+        try:
+            local_name(name)
+        except UnknownStarter as error:
+            raise BadArgument(str(error)) from error
+        except ModelNotFound as error:
+            raise BadArgument(
+                f"There is no folder {name!r}. Pass a folder with a config.json, a hub name, or starter:llama."
+            ) from error
+    return ModelName.of(given, base=base)
 
 
-def tokenizer_of(path: str) -> Any:
+def loading_of(named: ModelName, dtype: str | None) -> dict[str, Any]:
+    """The arguments of `hf_posenc.from_pretrained` that load a model in the data type asked for.
+
+    A local folder is named in full: an adapter that is trained on the model stores this name, and is found from
+    everywhere.
+    """
+    path = os.path.abspath(named.model) if os.path.isdir(named.model) else named.model
+    return {"name_or_path": path, "peft_adapter": named.adapter, "dtype": dtype_of(named, dtype)}
+
+
+def dtype_of(named: ModelName, given: str | None) -> str:
+    """Resolve ``--dtype``: as given, else as stored; starters are stored in half precision and run in float32."""
+    return given or named.dtype or "auto"
+
+
+def tokenizer_of(named: ModelName) -> Any:
     """Load the tokenizer of a model, without remote code.
 
     Raises:
@@ -70,13 +93,8 @@ def tokenizer_of(path: str) -> Any:
 
     from hf_posenc.core.files.hf_errors import explained_errors
 
-    with explained_errors(path):
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-
-
-def dtype_of(model: str, given: str | None) -> str:
-    """Resolve ``--dtype``: as given, else as stored; starters are stored in half precision and run in float32."""
-    return given or ("float32" if model.startswith(STARTER) else "auto")
+    with explained_errors(named.tokenizer):
+        return AutoTokenizer.from_pretrained(named.tokenizer, trust_remote_code=False)
 
 
 def check_file(option: str, path: Path) -> None:

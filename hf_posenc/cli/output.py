@@ -69,6 +69,11 @@ def fail(message: str) -> None:
     sys.stderr.write(f"Error: {printable(message)}\n")
 
 
+def note(message: str) -> None:
+    """Write a remark to stderr, where it does not get into results."""
+    sys.stderr.write(f"Note: {printable(message)}\n")
+
+
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[ProgressCallback]:
     """Show a single progress bar on stderr; without a terminal, one line a minute; if ``quiet``, nothing."""

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 Starter = Literal["llama", "gpt2", "bert"]
 FOLDER = Path(__file__).parent
 NAMES: tuple[Starter, ...] = ("llama", "gpt2", "bert")
+PREFIX = "starter:"
+"""Marks the name of a starter wherever a model is named: ``starter:llama``."""
+DTYPE = "float32"
+"""Starters are stored in half precision and run in this one."""
 
 
 def starter_path(name: Starter) -> Path:
@@ -26,6 +30,11 @@ def starter_path(name: Starter) -> Path:
             f"There is no starter called {shown(name)}.{nearest(name, NAMES)} Choose one of {', '.join(NAMES)}."
         )
     return FOLDER / name
+
+
+def is_starter(folder: str) -> bool:
+    """Whether ``folder`` is that of a starter."""
+    return Path(folder).absolute().parent == FOLDER.absolute() and Path(folder).name in NAMES
 
 
 def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

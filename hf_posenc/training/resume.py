@@ -13,15 +13,15 @@ from typing import Any
 from accelerate import PartialState
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import logging
 
+from hf_posenc.checkpoints.run_checkpoints import MANIFEST as MANIFEST
+from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, file_sizes
+from hf_posenc.checkpoints.run_checkpoints import last_complete as last_complete
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import CheckpointMismatch, shown
 
-RUN, MANIFEST = "run.json", "complete.json"
 UNFINISHED = "unfinished"
-logger = logging.get_logger(__name__)
 
 
 class WriteManifest(TrainerCallback):
@@ -76,28 +76,3 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
                     f"The run in {folder} had {difference}. Resume it with the same settings, or choose another folder."
                 )
     write_json(folder / RUN, settings)
-
-
-def last_complete(folder: Path) -> str | None:
-    """The newest checkpoint whose files all match its manifest; None where there is none."""
-    for checkpoint in reversed(checkpoint_folders(folder)):
-        try:
-            listed: Any = read_object(checkpoint / MANIFEST)
-        except (OSError, ValueError):
-            listed = None
-        if listed is not None and listed == file_sizes(checkpoint):
-            return str(checkpoint)
-        logger.warning(f"{checkpoint} is not complete and is skipped. Delete it to save space.")
-    return None
-
-
-def checkpoint_folders(folder: Path) -> list[Path]:
-    """The checkpoint folders of a run, oldest first."""
-    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
-    return sorted(found, key=lambda p: int(p.name.rpartition("-")[2]))
-
-
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file in a checkpoint, by name, the manifest's own left out."""
-    files = (p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}

@@ -9,7 +9,7 @@ import pytest
 
 from hf_posenc import errors
 from hf_posenc.cli import main
-from hf_posenc.cli.arguments import model_path, scheme_options
+from hf_posenc.cli.arguments import model_named, scheme_options
 from hf_posenc.cli.errors import BadArgument
 
 WRONG = {
@@ -88,11 +88,12 @@ def test_an_interrupt_behind_another_error_is_one(call: Callable, monkeypatch: p
 
 
 def test_model_words(tmp_path: Path) -> None:
-    assert model_path("owner/name") == "owner/name"
-    assert model_path(str(tmp_path)) == str(tmp_path)
-    assert Path(model_path("starter:llama"), "config.json").is_file()
+    assert model_named(str(tmp_path)).model == str(tmp_path)
+    assert Path(model_named("starter:llama").model, "config.json").is_file()
     with pytest.raises(BadArgument):
-        model_path("a/b/c")
+        model_named("a/b/c")
+    with pytest.raises(errors.ModelNotFound, match="Hub cannot be asked"):
+        model_named("owner/name")
 
 
 def test_option_words() -> None:

@@ -9,10 +9,11 @@ from typer import Exit, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
+    Base,
     Dtype,
     Model,
     dtype_of,
-    model_path,
+    model_named,
 )
 from hf_posenc.cli.errors import PARTLY
 
@@ -28,6 +29,7 @@ def advise(
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
+    base: Base = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,9 +37,12 @@ def advise(
 
     Reads the configuration only, never weights. The exit code is 3 where there is no adapter for the model.
     """
+    from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.insight.advise import advise as recommend
 
-    advice = recommend(model_path(model), target, name=model, dtype=dtype_of(model, dtype))
+    named = model_named(model, base)
+    checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
+    advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
     if as_json:
         output.show_json(advice.to_dict())
     else:

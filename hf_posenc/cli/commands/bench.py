@@ -9,11 +9,14 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    REMOVED,
     AsJson,
+    Base,
     Dtype,
+    Model,
     command_line,
-    dtype_of,
-    model_path,
+    loading_of,
+    model_named,
     whole_numbers,
     words_of,
 )
@@ -33,9 +36,8 @@ def bench(
     schemes: Annotated[
         list[str], Option("--schemes", "--scheme", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
     ],
-    model: Annotated[
-        str, Option("--model", "-m", help="Folder, hub name, or starter:llama, starter:gpt2, starter:bert.")
-    ] = STARTER,
+    model: Model = STARTER,
+    base: Base = None,
     shape: Annotated[
         str | None,
         Option(help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8."),
@@ -97,7 +99,8 @@ def bench(
 
         require_matplotlib()
     measured_on = device_of(device)
-    target = load(model, shape, kind, trained_length or max(16, int(max(chosen, default=1) / (factor or 8))), dtype)
+    trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
+    target = load(model, base, shape, kind, trained, dtype)
     cells: list[Cell] = []
     about = about_run(context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads)
     threads_before = torch.get_num_threads()
@@ -123,7 +126,7 @@ def bench(
         raise Exit(PARTLY)
 
 
-def load(model: str, shape: str | None, kind: str, trained_length: int, dtype: str | None) -> Any:
+def load(model: str, base: str | None, shape: str | None, kind: str, trained_length: int, dtype: str | None) -> Any:
     """Load the model to be timed, or create one with random weights.
 
     Raises:
@@ -132,13 +135,16 @@ def load(model: str, shape: str | None, kind: str, trained_length: int, dtype: s
     """
     import torch
 
-    from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.unpatched import load_unpatched
     from hf_posenc.insight.bench import random_model
     from hf_posenc.insight.bench.random_models import KINDS
 
     if shape is None:
         with output.other_bars_off():
-            return from_pretrained(model_path(model), dtype=dtype_of(model, dtype))
+            loaded, own = load_unpatched(**loading_of(model_named(model, base), dtype))
+        if own is not None:
+            output.note(REMOVED.format(own))
+        return loaded
     numbers = whole_numbers("--shape", [shape])
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")

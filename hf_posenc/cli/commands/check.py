@@ -9,12 +9,15 @@ from typer import Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    REMOVED,
     AsJson,
+    Base,
     Factor,
     Model,
     SchemeName,
     SchemeOptions,
-    model_path,
+    loading_of,
+    model_named,
     scheme_options,
 )
 from hf_posenc.cli.errors import CONTRACT, BadArgument
@@ -37,29 +40,34 @@ def check(
     factor: Factor = None,
     option: SchemeOptions = None,
     check: CheckNames = None,
+    base: Base = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a scheme on your own model.
 
-    Every check that applies to this model and scheme is measured. The exit code is 4 if one fails.
+    Every check that applies to this model and scheme is measured. The exit code is 4 if one fails. A scheme that the
+    checkpoint carries is removed first, and a PEFT adapter merged.
     """
     from hf_posenc import checks
-    from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.unpatched import load_unpatched
 
-    path, options = model_path(model), scheme_options(scheme, option)
+    named, options = model_named(model, base), scheme_options(scheme, option)
     for name in check or ():
         if name not in checks.CHECKS:
             known = ", ".join(checks.CHECKS)
             raise BadArgument(f"There is no check {name!r}.{nearest(name, checks.CHECKS)} Choose from {known}.")
     with output.progress() as show_progress:
+        loaded, own = load_unpatched(**loading_of(named, "float32"))
         deviations = checks.check_scheme(
-            from_pretrained(path, dtype="float32"),
+            loaded,
             scheme,
             factor=factor,
             checks=check,
             progress=lambda name: show_progress(None, name),
             **options,
         )
+    if own is not None:
+        output.note(REMOVED.format(own))
     show(deviations, as_json)
     if any(deviation.failed for deviation in deviations):
         raise Exit(CONTRACT)

@@ -10,13 +10,14 @@ from typer import Context, Exit, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
+    Base,
     Dtype,
     Model,
     TrustTasks,
     command_line,
     depths_of,
     dtype_of,
-    model_path,
+    model_named,
     whole_numbers,
     words_of,
 )
@@ -67,6 +68,7 @@ def compare(
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
     ] = False,
+    base: Base = None,
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
     batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
@@ -82,14 +84,18 @@ def compare(
     """
     from hf_posenc.eval import compare as run
 
-    loading: dict[str, Any] = {"dtype": dtype_of(model, dtype), "batch_size": batch_size}
+    named = model_named(model, base)
+    loading: dict[str, Any] = {"dtype": dtype_of(named, dtype), "batch_size": batch_size}
+    name = named.adapter or named.model  # with the base that the adapter names
+    if base is not None:
+        name, loading["peft"] = named.model, named.adapter
     if device is not None:
         loading["device"] = device
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
     try:
         with output.progress(quiet) as progress:
             comparison = run(
-                model_path(model), ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
+                name, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
                 include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
                 progress=progress, **loading,

@@ -11,6 +11,7 @@ from typer import Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
+    Base,
     Dtype,
     Factor,
     Model,
@@ -19,7 +20,7 @@ from hf_posenc.cli.arguments import (
     TrustTasks,
     check_file,
     dtype_of,
-    model_path,
+    model_named,
     scheme_options,
 )
 
@@ -42,6 +43,7 @@ def evaluate(
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys and masks.")] = 0,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
+    base: Base = None,
     dtype: Dtype = None,
     option: SchemeOptions = None,
     as_json: AsJson = False,
@@ -54,14 +56,14 @@ def evaluate(
 
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     given = {name: value for name, value in patch.items() if value is not None}
-    path, requests = model_path(model), count(1)
+    named, requests = model_named(model, base), count(1)
     if out is not None:
         check_file("--out", out)
     with output.progress() as progress:
         evaluation = measure(
-            path, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text, seed=seed,
-            trust_tasks=trust_tasks,
-            dtype=dtype_of(model, dtype), on_request=lambda: progress(None, f"request {next(requests)}"), **given,
+            named.model, peft=named.adapter, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text,
+            seed=seed, trust_tasks=trust_tasks, dtype=dtype_of(named, dtype),
+            on_request=lambda: progress(None, f"request {next(requests)}"), **given,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)

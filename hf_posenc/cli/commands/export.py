@@ -11,13 +11,14 @@ from typer import Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
+    Base,
     Dtype,
     Factor,
     Model,
     SchemeOptions,
     TargetLength,
-    dtype_of,
-    model_path,
+    loading_of,
+    model_named,
     scheme_options,
     tokenizer_of,
 )
@@ -36,6 +37,7 @@ def export(
     factor: Factor = None,
     target_length: TargetLength = None,
     option: SchemeOptions = None,
+    base: Base = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,14 +48,14 @@ def export(
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
 
-    path, options = model_path(model), scheme_options(scheme, option)
+    named, options = model_named(model, base), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tokenizer = tokenizer_of(path)
+        tokenizer = tokenizer_of(named)
         patched = from_pretrained(
-            path, scheme=scheme, factor=factor, target_length=target_length, dtype=dtype_of(model, dtype), **options
+            **loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length, **options
         )
         parameters = export_native(merge_adapter(patched), out)
         tokenizer.save_pretrained(out)

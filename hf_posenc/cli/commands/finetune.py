@@ -12,14 +12,15 @@ from typer import Context, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
+    Base,
     Dtype,
     Factor,
     Model,
     SchemeOptions,
     TargetLength,
     command_line,
-    dtype_of,
-    model_path,
+    loading_of,
+    model_named,
     scheme_options,
     tokenizer_of,
     whole_numbers,
@@ -92,6 +93,7 @@ def finetune(
         "results/finetune"
     ),
     resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
+    base: Base = None,
     dtype: Dtype = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -107,15 +109,15 @@ def finetune(
     from hf_posenc.training import finetune as train
     from hf_posenc.training.resume import checkpoint_folders
 
-    path = model_path(model)
+    named = model_named(model, base)
     if not resume and checkpoint_folders(out):
         raise BadArgument(
             f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
         )
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
-            path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
-            dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
+            **loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length,
+            trained_length=trained_length, **scheme_options(scheme, option),
         )  # fmt: skip
         if scheme is not None:
             check_effect(patched, scheme)
@@ -128,7 +130,7 @@ def finetune(
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
         )  # fmt: skip
         tuned = train(
-            patched, tokenizer_of(path), texts_of(text, TRAINING), training,
+            patched, tokenizer_of(named), texts_of(text, TRAINING), training,
             held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
             callbacks=[first_process(lambda: write_config(context, out))],

@@ -11,13 +11,14 @@ from typer import Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
+    Base,
     Dtype,
     Factor,
     Model,
     SchemeOptions,
     TargetLength,
-    dtype_of,
-    model_path,
+    loading_of,
+    model_named,
     scheme_options,
     tokenizer_of,
 )
@@ -52,6 +53,7 @@ def probe(
     sinks: Annotated[int, Option(min=1, help="Tokens at the start that count as attention sink.")] = 1,
     seed: Annotated[int, Option(min=0, help="Random seed of the position shuffle.")] = 0,
     out: Annotated[Path | None, Option(help="Write plots and probe.json to this folder.")] = None,
+    base: Base = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,11 +73,11 @@ def probe(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-    path, options = model_path(model), scheme_options(scheme, option)
+    named, options = model_named(model, base), scheme_options(scheme, option)
     with output.progress() as progress:
         progress(None, "loading")
         found = run(
-            from_pretrained(path, dtype=dtype_of(model, dtype)), tokenizer_of(path),
+            from_pretrained(**loading_of(named, dtype)), tokenizer_of(named),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=text, samples=samples,
             rows=rows, scored=scored, sinks=sinks, seed=seed, progress=lambda doing: progress(None, doing), **options,
         )  # fmt: skip

@@ -16,7 +16,8 @@ from hf_posenc.cli.arguments import (
     TargetLength,
     check_file,
     command_line,
-    model_path,
+    loading_of,
+    model_named,
     words_of,
 )
 from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name
@@ -160,7 +161,8 @@ def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotR
     from hf_posenc.checkpoints.load import from_pretrained
 
     with output.other_bars_off():
-        return PlotRequest(entries, Model(from_pretrained(model_path(model), dtype="float32").eval()), **how)
+        loaded = from_pretrained(**loading_of(model_named(model), "float32"))
+        return PlotRequest(entries, Model(loaded.eval()), **how)
 
 
 def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:

@@ -30,7 +30,8 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or a folder or hub name, of which only the configuration is loaded.
+        model: a live model, a configuration, or the name of a model or PEFT adapter, of which only the configuration
+            is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
         name: name of the model in the commands; by default as given.
         dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.

@@ -50,7 +50,7 @@ class TargetModel:
 
     @classmethod
     def of(cls, given: Any, name: str | None = None) -> TargetModel:
-        """Read a live model, a configuration, a folder or a hub name; of the last two, the configuration only.
+        """Read a live model, a configuration, or a checkpoint by its name; of a checkpoint, the configuration only.
 
         Raises:
             UnsupportedModel: transformers itself does not know the architecture.
@@ -132,7 +132,7 @@ def _config_and_scheme(given: Any) -> tuple[PreTrainedConfig, SchemeConfig | Non
     if isinstance(given, (nn.Module, PreTrainedConfig)):
         config = _config_of_model(given) if isinstance(given, nn.Module) else given
         return config, SchemeConfig.of_config(vars(config.get_text_config()), config.name_or_path or "this model")
-    checkpoint = Checkpoint.open(given)
+    checkpoint = given if isinstance(given, Checkpoint) else Checkpoint.open(given)
     return checkpoint.hf_config(), checkpoint.scheme
 
 

@@ -1,0 +1,30 @@
+"""What the name of a model stands for, as the arguments of lm-eval's `HFLM`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.checkpoints.config import HUB_OPTIONS
+from hf_posenc.checkpoints.model_name import ModelName
+
+
+def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments ``pretrained``, ``peft`` and, where they are not given, ``tokenizer`` and ``dtype``.
+
+    Args:
+        name: of a model, of a PEFT adapter, or of a bundled model.
+        options: the other arguments of the caller; ``peft`` among them is the name of an adapter on the model.
+
+    Raises:
+        PosEncError: there is no such model; see `ModelName.of`.
+    """
+    if peft := options.get("peft"):
+        found = ModelName.of(peft, base=name)
+    else:
+        found = ModelName.of(name, hub={key: options[key] for key in HUB_OPTIONS if options.get(key) is not None})
+    chosen = {**options, "pretrained": found.model, "peft": found.adapter}
+    if chosen.get("tokenizer") is None and found.adapter is not None:
+        chosen["tokenizer"] = found.tokenizer
+    if chosen.get("dtype") is None:
+        chosen["dtype"] = found.dtype or "auto"
+    return chosen

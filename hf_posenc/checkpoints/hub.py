@@ -1,0 +1,58 @@
+"""What a name of the Hub leads to, without waiting where there is no network.
+
+transformers and huggingface_hub retry every file for some twenty seconds. Here the Hub is asked once, and only for
+what is not in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_posenc.core.files.hf_errors import explained_errors, first_line
+from hf_posenc.errors import ModelNotFound, shown
+from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
+
+CONFIG = "config.json"
+
+
+def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
+    """Whether a Hub name is that of a PEFT adapter, and not of a model.
+
+    Args:
+        name: ``owner/name``.
+        hub: keywords about the Hub: ``revision``, ``cache_dir``, ``token``, ``local_files_only``.
+
+    Raises:
+        ModelNotFound: it is not in the cache, and the Hub cannot be reached; or it is no name of the Hub.
+    """
+    from huggingface_hub import file_exists, try_to_load_from_cache
+
+    revision, token = hub.get("revision"), hub.get("token")
+    with explained_errors(name):
+        for file in (CONFIG, PEFT_CONFIG):
+            if isinstance(try_to_load_from_cache(name, file, cache_dir=hub.get("cache_dir"), revision=revision), str):
+                return file == PEFT_CONFIG
+        if hub.get("local_files_only"):
+            return False  # the loader says what is missing
+        check_reachable(name)
+        known = {"revision": revision, "token": token}
+        return not file_exists(name, CONFIG, **known) and file_exists(name, PEFT_CONFIG, **known)
+
+
+def check_reachable(name: str) -> None:
+    """Ask the Hub once, without retries.
+
+    Raises:
+        ModelNotFound: it does not answer.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of whichever HTTP library this release of huggingface_hub uses
+        raise ModelNotFound(
+            f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: {first_line(error)}. "
+            f"Check the name; while there is a network, `hf download {name}` fetches it."
+        ) from error

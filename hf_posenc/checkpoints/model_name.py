@@ -1,0 +1,152 @@
+"""From the name of a model to what is loaded: the model itself, and the PEFT adapter on top of it.
+
+starter:llama                       a bundled model
+folder with config.json             a model, with or without a scheme
+folder with adapter_config.json     a PEFT adapter; its base is the one it names, or the one that is given
+folder with run.json                what `hf-posenc finetune` writes: the result, else its last complete checkpoint
+owner/name                          a model or an adapter of the Hub
+
+Everything that takes a model by name finds it here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.checkpoints.adapter_folder import base_of_adapter, local_folder
+from hf_posenc.checkpoints.hub import is_hub_adapter
+from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
+from hf_posenc.core.files.paths import checked_name
+from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
+from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
+from hf_posenc.starters.loading import DTYPE, NAMES, PREFIX, is_starter, starter_path
+
+CONFIG = "config.json"
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """Where a model is.
+
+    Attributes:
+        model: folder or Hub name of the model itself.
+        adapter: folder or Hub name of the PEFT adapter to load on top; None for a model alone.
+    """
+
+    model: str
+    adapter: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        given: str | os.PathLike[str],
+        *,
+        base: str | os.PathLike[str] | None = None,
+        hub: Mapping[str, Any] | None = None,
+    ) -> ModelName:
+        """Find a model by its name; nothing but configurations is read.
+
+        Args:
+            given: name of a model, of a PEFT adapter, or of a bundled model.
+            base: name of the model an adapter is loaded on; by default the one that the adapter names.
+            hub: keywords of ``from_pretrained`` about the Hub, such as ``revision``.
+
+        Raises:
+            WrongKind: a name is neither text nor a path.
+            UnknownStarter: there is no starter of that name.
+            ModelNotFound: there is no such folder, or the Hub cannot be asked; or the base of an adapter is not there.
+            PeftAdapterMismatch: an adapter names no base, or one that is an adapter itself; or a base was given for
+                what is no adapter.
+            CheckpointMismatch: the folder holds a fine-tuning run without a result and without a complete checkpoint.
+        """
+        name = folder_of_run(local_name(given))
+        if base is None:
+            return cls(model_under(name, None), name) if is_adapter(name, hub or {}) else cls(name)
+        if Path(name).is_dir() and not (Path(name) / PEFT_CONFIG).is_file():
+            raise PeftAdapterMismatch(
+                f"{shown(name)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave the base "
+                "out, or name the folder of the adapter."
+            )
+        return cls(model_under(name, base), name)
+
+    @property
+    def tokenizer(self) -> str:
+        """Where the tokenizer is: with the adapter if that has one, else with the model."""
+        own = self.adapter is not None and any((Path(self.adapter) / name).is_file() for name in TOKENIZER_FILES)
+        return str(self.adapter) if own else self.model
+
+    @property
+    def dtype(self) -> str | None:
+        """Data type of the weights where none is asked for: float32 for bundled models; None, as stored, for others."""
+        return DTYPE if is_starter(self.model) else None
+
+
+def local_name(given: str | os.PathLike[str]) -> str:
+    """The name with ``~`` and ``starter:`` replaced by folders, as text."""
+    if isinstance(given, str) and given.startswith(PREFIX):
+        return str(starter_path(given.removeprefix(PREFIX)))  # type: ignore[arg-type]
+    return checked_name(os.path.expanduser(given) if isinstance(given, str) and given.startswith("~") else given)
+
+
+def folder_of_run(name: str) -> str:
+    """The last complete checkpoint of a fine-tuning run that has no result yet; any other name unchanged.
+
+    Raises:
+        CheckpointMismatch: the run has no complete checkpoint.
+    """
+    folder = Path(name)
+    if not (folder / RUN).is_file() or (folder / CONFIG).exists() or (folder / PEFT_CONFIG).exists():
+        return name
+    found = last_complete(folder)
+    if found is None:
+        count = len(checkpoint_folders(folder))
+        raise CheckpointMismatch(
+            f"The fine-tuning run in {shown(name)} has no result and {count or 'no'} checkpoints, none of them "
+            "complete. Continue it with --resume (resume=True)."
+        )
+    return found
+
+
+def is_adapter(name: str, hub: Mapping[str, Any]) -> bool:
+    """Whether a name leads to a PEFT adapter without a model beside it."""
+    folder = Path(name)
+    if folder.is_dir():
+        return (folder / PEFT_CONFIG).is_file() and not (folder / CONFIG).exists()
+    return not hub.get("subfolder") and is_hub_adapter(name, hub)
+
+
+def model_under(adapter: str, base: str | os.PathLike[str] | None) -> str:
+    """Name of the model that an adapter is loaded on.
+
+    Raises:
+        ModelNotFound: it is not there.
+        PeftAdapterMismatch: the adapter names none, or one that is an adapter itself.
+    """
+    named = base_of_adapter(str(local_folder(adapter))) if base is None else base
+    try:
+        found = local_name(moved_starter(os.fspath(named)))
+        itself_adapter = is_adapter(found, {})
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            f"The base of the PEFT adapter {shown(adapter)} is {shown(os.fspath(named))}, which cannot be had: "
+            f"{str(error).partition('. ')[0]}. Name the base: --base on the command line, in Python the base as the "
+            "model and peft_adapter= for the adapter."
+        ) from error
+    if itself_adapter:
+        raise PeftAdapterMismatch(
+            f"The base of the PEFT adapter {shown(adapter)} is {shown(found)}, which is an adapter itself. "
+            "Merge that one first: hf-posenc merge."
+        )
+    return found
+
+
+def moved_starter(base: str) -> str:
+    """The bundled model of this installation, for an adapter that was trained on that of another one."""
+    path = Path(base)
+    bundled = path.parts[-3:-1] == ("hf_posenc", "starters") and path.name in NAMES and not path.exists()
+    return f"{PREFIX}{path.name}" if bundled else base

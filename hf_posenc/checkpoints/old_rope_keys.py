@@ -1,0 +1,57 @@
+"""RoPE parameters of a ``config.json`` in the form that was used before transformers 5, beside today's.
+
+    today     rope_parameters: {rope_type, rope_theta, partial_rotary_factor, factor, …}
+    before    rope_theta, partial_rotary_factor, rope_scaling: {rope_type, factor, …}
+
+A reader that knows the old form alone would take no notice of ``rope_parameters``, load without an error, and rotate as
+if nothing were scaled. transformers 5 reads both to the same parameters.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.json_file import read_object
+from hf_posenc.errors import NotExpressible
+from hf_posenc.patches.rope_parameters import UNSCALED
+
+CONFIG = "config.json"
+BESIDE = ("rope_theta", "partial_rotary_factor")  # stood outside ``rope_scaling``
+LENGTH = "original_max_position_embeddings"
+OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
+"""Model types whose configurations called these otherwise."""
+READ_OUTSIDE = ("longrope",)  # RoPE types whose `LENGTH` stood outside as well
+
+
+def old_form(config: Any) -> dict[str, Any]:
+    """The keys that say in the old form what the ``rope_parameters`` of a configuration say."""
+    parameters, names = config.rope_parameters, OTHER_NAMES.get(config.model_type, {})
+    kind = parameters["rope_type"]
+    scaling = {name: value for name, value in parameters.items() if name not in BESIDE}
+    beside = {names.get(name, name): parameters[name] for name in BESIDE if name in parameters}
+    if kind in READ_OUTSIDE:
+        beside[LENGTH] = parameters[LENGTH]
+    return {**beside, "rope_scaling": None if kind == UNSCALED else scaling}
+
+
+def check_both_forms(config: Any) -> None:
+    """Make sure that transformers reads a configuration with both forms as it reads today's alone.
+
+    Raises:
+        NotExpressible: it does not. What its own validation raises is passed on.
+    """
+    getattr(config, "validate", bool)()  # as saving does
+    read = type(config).from_dict(config.to_dict() | old_form(config)).rope_parameters
+    if read != config.rope_parameters:
+        raise NotExpressible(
+            f"transformers reads the RoPE parameters {config.rope_parameters} of a {config.model_type} as {read}. "
+            "Save the model with model.save_pretrained and load it with hf_posenc.from_pretrained."
+        )
+
+
+def add_old_form(folder: Path, config: Any) -> None:
+    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``."""
+    file = folder / CONFIG
+    write_json(file, read_object(file) | old_form(config))

@@ -1,0 +1,125 @@
+"""Exports in a transformers before 5, which does not know ``rope_parameters``: the same logits, or an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from hf_posenc import export_native, patch_model
+from hf_posenc.checkpoints.old_rope_keys import old_form
+from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+
+OLD_PYTHON = "HF_POSENC_OLD_PYTHON"
+"""Path of a Python with a transformers before 5, such as 4.57.1, and torch; this package is not needed there."""
+TRAINED, FACTOR = 32, 4
+SCHEMES: list[tuple[str, dict[str, Any]]] = [
+    ("yarn", {}), ("yarn", {"beta_fast": 16.0, "truncate": False, "attention_factor": 1.3}), ("pi", {}), ("ntk", {}),
+    ("abf", {}), ("ntk_parts", {}), ("llama3", {}), ("dynamic_ntk", {}), ("longrope", {}),
+]  # fmt: skip
+BY_LENGTH = ("dynamic_ntk", "longrope")
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2}, "mistral": {"num_key_value_heads": 2, "sliding_window": None},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16}, "phi": {},
+    "gpt_neox": {"rotary_pct": 0.5},
+}  # fmt: skip
+READ = """
+import json, sys
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+import transformers
+from transformers import AutoModelForCausalLM
+assert int(transformers.__version__.partition(".")[0]) < 5, transformers.__version__
+for folder in Path(".").iterdir():
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    save_file({"logits": model(load_file(folder / "ids.st")["ids"]).logits.detach()}, folder / "old.st")
+"""
+
+
+def tiny(family: str) -> PreTrainedModel:
+    """A random model whose scores have a spread, so that another rotation is another result."""
+    config = AutoConfig.for_model(
+        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=TRAINED, **FAMILIES[family],
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            weight.data.mul_(4)
+    return model.eval()
+
+
+def export(family: str, scheme: str, options: dict[str, Any], folder: Path) -> torch.Tensor:
+    """Export a tiny model with a text into ``folder``; what the patched model computes of the text."""
+    model = patch_model(tiny(family), scheme, factor=FACTOR, **options)
+    if scheme in BY_LENGTH:
+        with pytest.warns(OnlyWithinTrainedLength):
+            export_native(model, folder)
+    else:
+        export_native(model, folder)
+    length = TRAINED if scheme in BY_LENGTH else FACTOR * TRAINED
+    ids = torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(0))
+    save_file({"ids": ids}, folder / "ids.st")
+    with torch.no_grad():
+        return model(ids).logits
+
+
+@pytest.mark.slow
+def test_an_older_transformers_computes_the_same(tmp_path: Path) -> None:
+    python = os.environ.get(OLD_PYTHON)
+    if python is None:
+        pytest.skip(f"needs the path of a Python with a transformers before 5 in {OLD_PYTHON}")
+    wanted = {
+        f"{family}-{number}-{scheme}": export(family, scheme, options, tmp_path / f"{family}-{number}-{scheme}")
+        for family in FAMILIES
+        for number, (scheme, options) in enumerate(SCHEMES)
+    }
+    without = tmp_path / "llama-without"  # control: today's form alone, as it was written before
+    wanted[without.name] = export("llama", "yarn", {}, without)
+    config = json.loads((without / "config.json").read_text())
+    plain = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_scaling")}
+    (without / "config.json").write_text(json.dumps(plain))
+    done = subprocess.run([python, "-c", READ], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    apart = {
+        name: (load_file(tmp_path / name / "old.st")["logits"] - logits).abs().max().item()
+        for name, logits in wanted.items()
+    }
+    assert apart.pop(without.name) > 0.1
+    assert max(apart.values()) < 1e-4, apart
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "ntk", "longrope"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_both_forms_are_read_as_one(family: str, scheme: str, tmp_path: Path) -> None:
+    want = export(family, scheme, {}, tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    names = ("rotary_emb_base", "rotary_pct") if family == "gpt_neox" else ("rope_theta",)
+    assert all(name in stored for name in names)
+    assert (stored["rope_scaling"] is None) == (scheme == "ntk")
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.rope_parameters == stored["rope_parameters"]
+    assert old_form(config) == {name: stored[name] for name in old_form(config)}
+    with torch.no_grad():
+        again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(load_file(tmp_path / "ids.st")["ids"]).logits
+    assert (again - want).abs().max() < 1e-4
+
+
+def test_a_family_that_takes_one_type_only_refuses_in_words(tmp_path: Path) -> None:
+    """Phi-3 knows ``longrope`` and reads any other type as that, or raises."""
+    config = AutoConfig.for_model(
+        "phi3", vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
+        max_position_embeddings=TRAINED, pad_token_id=0,
+    )  # fmt: skip
+    for scheme in ("pi", "yarn"):
+        model = patch_model(AutoModelForCausalLM.from_config(config), scheme, factor=FACTOR)
+        with pytest.raises(NotExpressible, match="save_pretrained"):
+            export_native(model, tmp_path / "plain")
+        assert not (tmp_path / "plain").exists()
