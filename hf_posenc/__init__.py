@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hf_posenc.core.after_import import after_import
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -82,3 +83,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "hf_posenc.starters.loading": ("load_starter",),
     },
 )
+
+
+def _hook_peft() -> None:
+    from hf_posenc.checkpoints.peft_hooks import install
+
+    install()
+
+
+after_import("peft", _hook_peft)

@@ -100,3 +100,19 @@ def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path
     missing = sorted(wanted.keys() - weights.keys())
     if missing:
         raise PeftAdapterMismatch(f"{folder / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again.")
+
+
+def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
+    """Copy the position parameters of an adapter's folder into ``model``.
+
+    Raises:
+        PeftAdapterMismatch: the model has other parameters than ``saved``.
+    """
+    live = position_parameters(model)
+    odd = sorted(saved.keys() ^ live.keys()) or [name for name in saved if saved[name].shape != live[name].shape]
+    if odd:
+        raise PeftAdapterMismatch(
+            f"{folder} and the base differ in the position parameter {odd[0]!r}. Save the adapter again."
+        )
+    for name, value in saved.items():
+        live[name].data.copy_(value)

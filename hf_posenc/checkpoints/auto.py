@@ -1,8 +1,9 @@
 """Let transformers' own classes restore schemes: ``AutoModel…from_pretrained``, pipelines, all that loads through them.
 
-The only global state this package ever changes, and only between `enable_auto` and `disable_auto`: two class methods of
-`PreTrainedModel`, which act where a configuration carries a scheme and are transformers' own everywhere else, and one
-of `PreTrainedConfig`, which removes the config guard (`hf_posenc.patching.stored.config_guard`).
+Between `enable_auto` and `disable_auto` two class methods of `PreTrainedModel` are changed, which act where a
+configuration carries a scheme and are transformers' own everywhere else, and one of `PreTrainedConfig`, which removes
+the config guard (`hf_posenc.patching.stored.config_guard`). In the meantime PEFT's own loaders patch a plain base as
+the adapter says (`hf_posenc.checkpoints.peft_hooks`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def enable_auto() -> None:
         for name, (owner, hook) in HOOKS.items():
             _ORIGINALS[name] = owner.__dict__[name]
             setattr(owner, name, classmethod(hook))
+
+
+def auto_enabled() -> bool:
+    """Whether `enable_auto` is in force."""
+    return bool(_ORIGINALS)
 
 
 def disable_auto() -> None:

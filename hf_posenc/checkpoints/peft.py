@@ -1,23 +1,28 @@
 """PEFT adapters that know the scheme they were trained under, and refuse to work on another.
 
 A saved adapter carries the scheme (see `hf_posenc.patching.stored.peft_sidecar`) whoever saves it: PEFT, transformers
-or `Trainer`, in whatever order the model was patched and adapted. The exception are prompts and prefixes, which change
-nothing inside the model: wrap it with `get_peft_model` of this module, or save with `save_peft_adapter`.
+or `Trainer`, in whatever order the model was patched and adapted (see `hf_posenc.checkpoints.peft_hooks`). The
+functions here do the same and more: errors are in words, saving is atomic, and a failure leaves the model as it was.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from hf_posenc.checkpoints.adapter_checks import check_complete, check_other_adapters, check_rank, match_base
+from hf_posenc.checkpoints.adapter_checks import (
+    check_complete,
+    check_other_adapters,
+    check_rank,
+    load_position_parameters,
+    match_base,
+)
 from hf_posenc.checkpoints.adapter_config import read_peft_config
 from hf_posenc.checkpoints.adapter_folder import (
     AdapterFolder,
@@ -25,13 +30,14 @@ from hf_posenc.checkpoints.adapter_folder import (
     read_adapter_weights,
     read_position_parameters,
 )
+from hf_posenc.checkpoints.float32_copies import keep_in_float32
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import PeftAdapterMismatch, PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
+from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
 from hf_posenc.patches.offloading import offloads_of
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, position_parameters, write_sidecar_on_save
+from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar_on_save
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -62,6 +68,8 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
             wrapped = peft.get_peft_model(model, config, **kwargs)  # type: ignore[arg-type]
             if offloaded and any(weight.is_meta and weight.requires_grad for weight in wrapped.parameters()):
                 raise TrainingImpossible(OFFLOADED.format(kind=type(model).__name__))
+            if kwargs.get("autocast_adapter_dtype", True):
+                keep_in_float32(wrapped)
             return write_scheme_on_save(wrapped)  # type: ignore[arg-type]
     except PosEncError:
         raise
@@ -165,23 +173,9 @@ def attach_adapter(
                 adapted = model
             else:
                 adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
+            if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # as it was trained
+                adapted.load_adapter(str(folder), adapter_name, **kwargs)
         check_complete(adapted, weights, folder, adapter_name)
         if adapter.scheme is not None:
             load_position_parameters(adapted, parameters, folder)
     return write_scheme_on_save(adapted)
-
-
-def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
-    """Copy the position parameters of an adapter's folder into ``model``.
-
-    Raises:
-        PeftAdapterMismatch: the model has other parameters than ``saved``.
-    """
-    live = position_parameters(model)
-    odd = sorted(saved.keys() ^ live.keys()) or [name for name in saved if saved[name].shape != live[name].shape]
-    if odd:
-        raise PeftAdapterMismatch(
-            f"{folder} and the base differ in the position parameter {odd[0]!r}. Save the adapter again."
-        )
-    for name, value in saved.items():
-        live[name].data.copy_(value)

@@ -171,7 +171,10 @@ def command_line(context: Context) -> str:
     words = ["hf-posenc", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if value in (None, False, [], ()) or str(value) == str(parameter.default) or parameter.name in DISPLAY_OPTIONS:
+        if value in (None, [], ()) or str(value) == str(parameter.default) or parameter.name in DISPLAY_OPTIONS:
+            continue
+        if value is False:  # switched off by a flag of its own, such as --no-train-embeddings
+            words += parameter.secondary_opts[:1]
             continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             name = [parameter.opts[0]] if parameter.param_type_name == "option" else []

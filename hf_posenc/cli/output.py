@@ -64,14 +64,14 @@ def show(renderable: RenderableType) -> None:
     console(sys.stdout).print(renderable)
 
 
+def note(message: str) -> None:
+    """Write a remark to stderr, where it does not mix with a command's result."""
+    sys.stderr.write(f"{printable(message)}\n")
+
+
 def fail(message: str) -> None:
     """Write an error to stderr."""
     sys.stderr.write(f"Error: {printable(message)}\n")
-
-
-def note(message: str) -> None:
-    """Write a remark to stderr, where it does not get into results."""
-    sys.stderr.write(f"Note: {printable(message)}\n")
 
 
 @contextmanager

@@ -29,8 +29,10 @@ class Training:
         method: what is trained; see `hf_posenc.training.methods`.
         batch: rows that one process reads at a time.
         accumulate: batches a step.
-        learning_rate: peak, of AdamW; large models and long runs want less (2e-5 … 2e-4).
+        learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.learning_rates`.
         rank: of the matrices of LoRA and its kin; of prompts and prefixes, the number of virtual tokens.
+        train_embeddings: whether LoRA and its kin train the input embeddings as well, with an output layer that is tied
+            to them; of an 8B model they are most of what is trained.
         warmup: share of the steps before the peak.
         schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` …, by the names of
             transformers' `SchedulerType`.
@@ -40,7 +42,8 @@ class Training:
         packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
             document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
         gradient_checkpointing: trade time for memory.
-        bf16: compute in bfloat16 (autocast); parameters that are trained stay as they are.
+        bf16: compute in bfloat16 (autocast). What is trained is float32 in any case; full fine-tuning of a model in
+            half precision turns this on.
         chunked_loss: never hold the logits of all tokens. None: for causal models with a plain output layer.
         save_every, eval_every: steps between checkpoints, and between measurements on held-out text.
         eval_lengths: tokens before and including the last that is measured; by default the trained length, doubled up
@@ -58,8 +61,9 @@ class Training:
     method: str = "lora"
     batch: int = 1
     accumulate: int = 1
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     rank: int = 16
+    train_embeddings: bool = True
     warmup: float = 0.1
     schedule: str = "cosine"
     weight_decay: float = 0.0
@@ -90,7 +94,8 @@ class Training:
             raise TrainingImpossible(
                 f"weight_decay={shown(self.weight_decay)} was asked for. Choose a number from 0 to 1."
             )
-        check_learning_rate("learning_rate", self.learning_rate)
+        if self.learning_rate is not None:
+            check_learning_rate("learning_rate", self.learning_rate)
         if not 0 <= number(self.warmup) < 1:
             raise TrainingImpossible(
                 f"warmup={shown(self.warmup)} was asked for. Choose a number from 0 to less than 1."
@@ -102,7 +107,7 @@ class Training:
                 f"There is no packing {shown(self.packing)}.{nearest(self.packing, ('joined', 'separate'))} "
                 "Choose joined or separate."
             )
-        for name in ("gradient_checkpointing", "bf16", "chunked_loss"):
+        for name in ("train_embeddings", "gradient_checkpointing", "bf16", "chunked_loss"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "chunked_loss" and value is None):
                 raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose True or False.")

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import torch
-from accelerate import PartialState
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
-from hf_posenc.core.files.atomic import folder_created
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.state import is_patched
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
+from hf_posenc.training.float32_masters import float32_masters, in_half_precision
+from hf_posenc.training.learning_rates import LearningRate, learning_rate_for, parameter_count
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
-from hf_posenc.training.methods import method_of
+from hf_posenc.training.methods import configured, method_of
 from hf_posenc.training.resume import (
     RunFinished,
     StopAtLastStep,
     WriteManifest,
     last_complete,
-    start_run,
 )
 from hf_posenc.training.rows import held_out_rows, is_causal, training_rows
-from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder, save_result
+from hf_posenc.training.run_folder import claim_folder, run_settings, save_result
+from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
     check_callbacks,
@@ -58,11 +58,13 @@ class Tuned:
     Attributes:
         model: in evaluation mode; a `PeftModel` whose ``save_pretrained`` writes the scheme, or the model itself.
         curve: loss against steps.
+        start: what was trained, and at which learning rate.
         first: whether this process is the one that reports (global rank 0).
     """
 
     model: Any
     curve: list[Point]
+    start: RunStart
     first: bool = True
 
 
@@ -75,6 +77,7 @@ def finetune(
     held_out: Sequence[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    announce: Callable[[RunStart], None] | None = None,
     progress: Progress | None = None,
     callbacks: Sequence[TrainerCallback] = (),
     arguments: Mapping[str, Any] | None = None,
@@ -90,7 +93,9 @@ def finetune(
         training: settings of the run.
         held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``.
         output: folder of checkpoints, curve and result; nothing is written without it.
-        resume: continue from the last complete checkpoint in ``output``, if there is one.
+        resume: continue from the last complete checkpoint in ``output``, if there is one. With more ``steps`` than the
+            run was started for, it goes on to the new number, on the cosine schedule of that number from there.
+        announce: called before the first step with what will be trained, by kind, and the learning rate.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
         callbacks: more of `Trainer`'s.
         arguments: more `TrainingArguments`, which override those that follow from ``training``.
@@ -113,13 +118,16 @@ def finetune(
     if held_out is not None or not isinstance(texts, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal, rank=training.rank)
+    rate = chosen_rate(training, model)
+    training = replace(training, learning_rate=rate.value)
     rows = training_rows(model, tokenizer, texts, training, method)
     windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, training)
     with ExitStack() as held:
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
+        masters = method.configure is None and in_half_precision(model)
         asked = training_arguments(
-            trainer_settings(training, str(path), keep=folder is not None)
+            trainer_settings(replace(training, bf16=training.bf16 or masters), str(path), keep=folder is not None)
             | evaluation_settings(training, windows, fresh=checkpoint is None),
             arguments,
         )
@@ -127,8 +135,8 @@ def finetune(
         collate = MaskingCollator(tokenizer, training.seed)
         trained: Any = model
         with rollback_on_error(model):
-            if method.configure is not None:
-                trained = get_peft_model(model, method.configure(model, training.rank))
+            if (added := configured(method, model, training)) is not None:
+                trained = get_peft_model(model, added)
             if folder is not None:
                 claim_folder(held, folder, trained, run_settings(model, training, len(rows)), resume=resume)
         trainer = Trainer(
@@ -142,38 +150,43 @@ def finetune(
             optimizers=(method.optimiser(trained, training.learning_rate) if method.optimiser else None, None),
         )
         trainer.remove_callback(PrinterCallback)
+        start = RunStart(trained_by_kind(trained), parameter_count(trained), rate.value, rate.source)
+        if announce is not None and trainer.is_world_process_zero():
+            announce(start)
         with (
+            float32_masters(model) if masters else nullcontext(),
             gradient_checkpointing(trained, model, training),
             chunked_loss(model, training.chunked_loss, causal=causal),
             suppress(RunFinished),
         ):
             trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)  # no autocast after training
         curve = points(trainer.state.log_history)
         if folder is not None:
             save_result(trainer, folder, curve)
-    return Tuned(trained.eval(), curve, trainer.is_world_process_zero())
+            if trainer.is_world_process_zero() and method.configure is not None and is_patched(trained):
+                write_adapter_card(trained, folder, facts_of(training, start, curve))
+    return Tuned(trained.eval(), curve, start, trainer.is_world_process_zero())
 
 
-def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
-    """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails.
-
-    Raises:
-        PosEncError: another run has it, or its disk has too little free space.
-    """
-    state = PartialState(cpu=not torch.accelerator.is_available())
-    with folder_created(folder):
-        if state.is_main_process:
-            held.enter_context(exclusive_folder(folder))
-        check_checkpoint_space(folder, trained)
-        with state.main_process_first():
-            start_run(folder, settings, resume=resume)
+def chosen_rate(training: Training, model: nn.Module) -> LearningRate:
+    """The learning rate that was given, or the default of the method for a model of this size."""
+    if training.learning_rate is not None:
+        return LearningRate(training.learning_rate, "as given")
+    return learning_rate_for(training.method, parameter_count(model))
 
 
-def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
-    """The settings that a run and its continuation must share."""
-    stored = SchemeConfig.of_model(model)
-    shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
-    return {**shared, "scheme": None if stored is None else stored.to_json(), "rows": rows}
+def facts_of(training: Training, start: RunStart, curve: Sequence[Point]) -> dict[str, Any]:
+    """What the model card of an adapter says of its training."""
+    names = ("method", "rank", "steps", "length", "batch", "accumulate")
+    facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}
+    facts |= {"learning_rate": f"{start.learning_rate:g}"}
+    facts |= {f"trained {kind}": f"{count:,}" for kind, count in start.parameters.items()}
+    measured = [point.held_out for point in curve if point.held_out]
+    for length in measured[-1] if measured else ():
+        before, after = measured[0][length], measured[-1][length]
+        facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
+    return facts
 
 
 class ProgressReport(TrainerCallback):

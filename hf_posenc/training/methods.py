@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
     from torch.optim import Optimizer
 
+    from hf_posenc.training.config import Training
+
 TRAINED_COPIES = 4
 """Of every number that AdamW trains: itself, its gradient, and two moments."""
-Configure = Callable[[nn.Module, int], "PeftConfig"]
+Configure = Callable[..., "PeftConfig"]
 
 
 @dataclass(frozen=True)
@@ -32,32 +34,35 @@ class Method:
     """A training method.
 
     Attributes:
-        configure: from the model and the rank to what PEFT puts around it; None trains the model itself.
+        configure: from the model and the rank to what PEFT puts around it, with ``train_embeddings=`` where the method
+            can train them; None trains the model itself.
         optimiser: from the trainable model and the learning rate; None leaves the choice to `Trainer`.
         numbers: that a rank of 1 adds to a model.
         virtual_tokens: whether text grows by ``rank`` tokens that only the model sees.
+        embeddings: whether it can train the embeddings as well.
     """
 
     configure: Configure | None
     optimiser: Callable[[Any, float], Optimizer] | None = None
     numbers: Callable[[nn.Module], int] = lambda model: 0
     virtual_tokens: bool = False
+    embeddings: bool = False
 
 
-def lora(model: nn.Module, rank: int, **more: Any) -> LoraConfig:
+def lora(model: nn.Module, rank: int, *, train_embeddings: bool = True, **more: Any) -> LoraConfig:
     """LoRA on every linear layer of the base (Hu et al. 2021, arXiv:2106.09685)."""
     from peft import LoraConfig
 
     return LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=linear_layers(model),
         exclude_modules=r".*\bposenc\b.*", fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
-        **fully_trained_modules(model), **more,
+        **fully_trained_modules(model, train_embeddings=train_embeddings), **more,
     )  # fmt: skip
 
 
-def dora(model: nn.Module, rank: int) -> LoraConfig:
+def dora(model: nn.Module, rank: int, *, train_embeddings: bool = True) -> LoraConfig:
     """LoRA of the direction, with the magnitude trained separately (Liu et al. 2024, arXiv:2402.09353)."""
-    return lora(model, rank, use_dora=True)
+    return lora(model, rank, train_embeddings=train_embeddings, use_dora=True)
 
 
 def ia3(model: nn.Module, rank: int) -> PeftConfig:
@@ -112,9 +117,9 @@ def key_value_width(model: nn.Module) -> int:
 
 METHODS = {
     "full": Method(None),
-    "lora": Method(lora, numbers=low_rank_size),
-    "dora": Method(dora, numbers=low_rank_size),
-    "lora_plus": Method(lora, optimiser=lora_plus_optimiser, numbers=low_rank_size),
+    "lora": Method(lora, numbers=low_rank_size, embeddings=True),
+    "dora": Method(dora, numbers=low_rank_size, embeddings=True),
+    "lora_plus": Method(lora, optimiser=lora_plus_optimiser, numbers=low_rank_size, embeddings=True),
     "ia3": Method(ia3),
     "prompt": Method(prompt, numbers=embedding_width, virtual_tokens=True),
     "prefix": Method(prefix, numbers=key_value_width, virtual_tokens=True),
@@ -150,12 +155,28 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
     return method
 
 
+def configured(method: Method, model: nn.Module, training: Training) -> PeftConfig | None:
+    """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning.
+
+    Raises:
+        TrainingImpossible: embeddings are not to be trained, and the method trains all there is.
+    """
+    if method.configure is None:
+        if not training.train_embeddings:
+            raise TrainingImpossible(
+                "train_embeddings=False was asked for, and full fine-tuning trains every weight. Choose method lora."
+            )
+        return None
+    more = {"train_embeddings": training.train_embeddings} if method.embeddings else {}
+    return method.configure(model, training.rank, **more)
+
+
 def linear_layers(model: nn.Module) -> list[str]:
     """Names of the base's linear layers, without those of schemes."""
     return sorted({last_name(name) for name, module in base_modules(model) if isinstance(module, (nn.Linear, Conv1D))})
 
 
-def fully_trained_modules(model: nn.Module) -> dict[str, Any]:
+def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) -> dict[str, Any]:
     """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
 
     A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
@@ -167,7 +188,7 @@ def fully_trained_modules(model: nn.Module) -> dict[str, Any]:
     names = norm_layers(model)
     embeddings = next(last_name(name) for name, module in base_modules(model) if module is base.get_input_embeddings())
     tied = bool(getattr(base.config, "tie_word_embeddings", False))
-    if not tied or embeddings in EMBEDDING_LAYER_NAMES:
+    if train_embeddings and (not tied or embeddings in EMBEDDING_LAYER_NAMES):
         names.add(embeddings)
     if position_parameters(model):
         names.add("posenc")

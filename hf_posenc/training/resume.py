@@ -7,6 +7,7 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, wit
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import CheckpointMismatch, shown
 
 UNFINISHED = "unfinished"
+DEFAULTS = {"train_embeddings": True, "schedule": "cosine", "weight_decay": 0.0, "report_to": []}
+"""Of settings that earlier versions did not have."""
 
 
 class WriteManifest(TrainerCallback):
@@ -57,11 +60,15 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     """Claim ``folder`` for a run of these settings.
 
     Raises:
-        CheckpointMismatch: it belongs to a run of other settings, or to a run that was not asked to be resumed.
+        CheckpointMismatch: it belongs to a run of other settings or of more steps, or to a run that was not asked to be
+            resumed.
     """
     settings = json.loads(json.dumps(settings))
     if checkpoint_folders(folder) and not resume:
-        raise CheckpointMismatch(f"{folder} holds checkpoints of an earlier run. Pass resume=True, or another folder.")
+        raise CheckpointMismatch(
+            f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (on the command line "
+            "--resume), or choose another folder."
+        )
     if checkpoint_folders(folder) and (folder / RUN).exists():
         try:
             before = read_object(folder / RUN)
@@ -69,10 +76,26 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
             raise CheckpointMismatch(
                 f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
             ) from error
-        for name in sorted(before.keys() | settings.keys()):
+        before = {name: DEFAULTS[name] for name in DEFAULTS.keys() & settings.keys()} | before
+        check_steps(folder, before, settings)
+        for name in sorted((before.keys() | settings.keys()) - {"steps"}):
             if before.get(name) != settings.get(name):
                 difference = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
                 raise CheckpointMismatch(
                     f"The run in {folder} had {difference}. Resume it with the same settings, or choose another folder."
                 )
     write_json(folder / RUN, settings)
+
+
+def check_steps(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Allow a resumed run more steps than it was started with, and refuse fewer.
+
+    Raises:
+        CheckpointMismatch: fewer were asked for.
+    """
+    earlier, asked = before.get("steps"), settings.get("steps")
+    if isinstance(earlier, int) and isinstance(asked, int) and asked < earlier:
+        raise CheckpointMismatch(
+            f"The run in {folder} was started for {earlier} steps, and {asked} were asked for. Ask for {earlier} to "
+            "complete it or for more to go on, or choose another folder."
+        )

@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
+from accelerate import PartialState
 from torch import nn
 from transformers import Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
+from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import Point
-from hf_posenc.training.resume import UNFINISHED
+from hf_posenc.training.resume import UNFINISHED, start_run
 
 try:
     import fcntl
@@ -26,10 +31,33 @@ except ImportError:  # Windows, where two runs are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 CURVE = "curve.json"
+FLOAT32 = 4  # bytes of a number that is trained
 KEPT_COPIES = 3
 """Copies of the trained parameters: two checkpoints are kept while a third, or the result, is written."""
 MOMENTS = 2
 """Moments of AdamW in every checkpoint, each as large as the weights."""
+
+
+def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
+    """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails.
+
+    Raises:
+        PosEncError: another run has it, or its disk has too little free space.
+    """
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    with folder_created(folder):
+        if state.is_main_process:
+            held.enter_context(exclusive_folder(folder))
+        check_checkpoint_space(folder, trained)
+        with state.main_process_first():
+            start_run(folder, settings, resume=resume)
+
+
+def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
+    """The settings that a run and its continuation must share."""
+    stored = SchemeConfig.of_model(model)
+    shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
+    return {**shared, "scheme": None if stored is None else stored.to_json(), "rows": rows}
 
 
 @contextmanager
@@ -64,7 +92,7 @@ def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
     Raises:
         NoDiskSpace: the disk of ``folder`` has less free space than they take.
     """
-    size = sum(p.numel() * p.element_size() for p in trained.parameters() if p.requires_grad)
+    size = sum(FLOAT32 * p.numel() for p in trained.parameters() if p.requires_grad)
     check_disk_space(folder, KEPT_COPIES * (1 + MOMENTS) * size, "Checkpoints")
 
 

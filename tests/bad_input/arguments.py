@@ -34,7 +34,7 @@ SETTINGS: list[tuple[str, Any, str]] = [
     *[("save_every", value, "from 1 to") for value in (0, "x")],
     *[("eval_every", value, "from 1 to") for value in (0, NAN)],
     *[("eval_windows", value, "from 1 to") for value in (0, "x")],
-    *[("learning_rate", value, "above 0") for value in (NAN, INF, -1, 0, "1e-3", None, True, [1], 1e300)],
+    *[("learning_rate", value, "above 0") for value in (NAN, INF, -1, 0, "1e-3", True, [1], 1e300)],
     *[("warmup", value, "from 0 to less than 1") for value in (1, -0.1, NAN, "0", None)],
     *[("packing", value, "joined or separate") for value in ("joind", None, 7, ["joined"])],
     *[("method", value, "a name") for value in (7, None, ["lora"])],

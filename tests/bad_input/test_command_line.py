@@ -154,10 +154,10 @@ def test_row_40_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     from hf_posenc.training.resume import start_run
 
     (tmp_path / "checkpoint-1").mkdir()
-    (tmp_path / "run.json").write_text(json.dumps({"steps": 3}))
-    with pytest.raises(CheckpointMismatch, match=r"steps=3.+4"):
-        start_run(tmp_path, {"steps": 4}, resume=True)
-    assert json.loads((tmp_path / "run.json").read_text()) == {"steps": 3}
+    (tmp_path / "run.json").write_text(json.dumps({"rank": 3}))
+    with pytest.raises(CheckpointMismatch, match=r"rank=3.+4"):
+        start_run(tmp_path, {"rank": 4}, resume=True)
+    assert json.loads((tmp_path / "run.json").read_text()) == {"rank": 3}
 
 
 def test_row_40_a_run_that_was_not_asked_to_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -69,16 +69,35 @@ def test_learned_positions_are_saved_in_every_order(kind, scheme, order, adapter
     assert torch.equal(logits_of(on_patched), want)
 
 
-def test_peft_alone_refuses_them_and_would_lose_them(make_model, logits_of, adapter) -> None:
+def test_without_the_package_peft_refuses_them_and_would_lose_them(
+    make_model, logits_of, adapter, run_in_new_process, tmp_path
+) -> None:
     """Control: what `test_learned_positions_are_saved_in_every_order` compares does depend on the sidecar."""
     folder, want = adapter("llama", "t5", peft_first)
-    with pytest.raises(KeyError, match=r"use hf_posenc\.load_peft_adapter"):
-        peft.PeftModel.from_pretrained(patch_model(make_model("llama"), "t5", factor=FACTOR), folder)
-    rewrite("adapter_config.json", lambda c: c.update(peft_type="LORA"))(folder)
+    make_model("llama").save_pretrained(tmp_path / "base")
+    run_in_new_process(PLAIN_PEFT)
+    (folder / "position_scheme.json").unlink()
+    (folder / "position_scheme.safetensors").unlink()
+    rewrite("adapter_config.json", lambda c: (c.update(peft_type="LORA"), c.pop("position_scheme_guard")))(folder)
     alone = peft.PeftModel.from_pretrained(patch_model(make_model("llama"), "t5", factor=FACTOR), folder)
     assert (logits_of(alone) - want).abs().max() > 0.1
     alone = peft.PeftModel.from_pretrained(make_model("llama"), folder)  # no scheme at all, and no word of it
     assert (logits_of(alone) - want).abs().max() > 0.1
+
+
+PLAIN_PEFT = """
+import sys
+from peft import PeftModel
+from transformers import LlamaForCausalLM
+
+try:
+    PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained("base"), "adapter")
+except KeyError as error:
+    assert "use hf_posenc.load_peft_adapter" in str(error), error
+else:
+    raise AssertionError("loaded without the scheme")
+assert "hf_posenc" not in sys.modules
+"""
 
 
 def test_from_pretrained_patches_the_base_as_the_adapter_says(make_model, logits_of, adapter, tmp_path) -> None:

@@ -18,6 +18,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    TrainerCallback,
 )
 
 from hf_posenc import describe, patch_model, scheme_of
@@ -27,7 +28,9 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc.checkpoints.peft import load_peft_adapter
 from hf_posenc.training import METHODS, Training, finetune
+from hf_posenc.training.learning_rates import RATES, learning_rate_for
 from hf_posenc.training.methods import lora
+from hf_posenc.training.trained_parameters import RunStart
 
 TRAINED, FACTOR = 16, 4
 TARGET = FACTOR * TRAINED
@@ -349,3 +352,102 @@ def assert_close(one, two) -> None:
     for (name, a), (other, b) in pairs:
         assert name == other
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6, msg=name)
+
+
+def test_full_fine_tuning_in_bf16_moves_every_norm(tokenizer) -> None:
+    model = patch_model(llama().bfloat16(), "t5", factor=FACTOR)
+    masters: dict[str, torch.dtype] = {}
+    tuned = finetune(
+        model, tokenizer, TEXTS, Training(length=TARGET, steps=20, method="full", learning_rate=2e-4),
+        callbacks=[Dtypes(masters)],
+    )  # fmt: skip
+    assert set(masters.values()) == {torch.float32}
+    assert {weight.dtype for weight in tuned.model.parameters()} == {torch.bfloat16}
+    assert tuned.model.model.rotary_emb.inv_freq.dtype == torch.float32  # no buffer is converted
+    norms = [w for name, w in tuned.model.named_parameters() if "norm" in name]
+    assert all((weight != 1).float().mean() > 0.5 for weight in norms)  # the rest is within half a step of bfloat16
+
+
+def test_control_weights_in_bf16_do_not_move(tokenizer) -> None:
+    """Control: the same steps without masters."""
+    model = llama().bfloat16()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-4, weight_decay=0.0)
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"][:, :TARGET]
+    for _ in range(20):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    norms = [weight for name, weight in model.named_parameters() if "norm" in name]
+    assert all((weight == 1).all() for weight in norms)
+
+
+class Dtypes(TrainerCallback):
+    """Notes the dtype of every weight at the first step."""
+
+    def __init__(self, found: dict[str, torch.dtype]) -> None:
+        self.found = found
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs) -> None:
+        self.found.update({name: weight.dtype for name, weight in model.named_parameters()})
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_an_adapter_trained_on_bf16_is_saved_as_it_was_trained(bf16, tokenizer, tmp_path) -> None:
+    model = patch_model(llama().bfloat16(), "t5", factor=FACTOR)
+    started: list[RunStart] = []
+    tuned = finetune(
+        model, tokenizer, TEXTS, Training(length=TARGET, steps=20, rank=2, learning_rate=2e-4, bf16=bf16),
+        output=tmp_path, announce=started.append,
+    )  # fmt: skip
+    trained = {name: weight for name, weight in tuned.model.named_parameters() if weight.requires_grad}
+    assert {weight.dtype for weight in trained.values()} == {torch.float32}
+    assert all((weight != 1).all() for name, weight in trained.items() if "norm" in name)
+    again = load_peft_adapter(patch_model(llama().bfloat16(), "t5", factor=FACTOR), tmp_path)
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"][:, :TARGET]
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, tuned.model(ids).logits)
+    assert started == [tuned.start]
+    card = (tmp_path / "README.md").read_text()
+    assert "| steps | 20 |" in card
+    assert "| learning rate | 0.0002 |" in card
+
+
+def test_what_is_trained_is_counted_by_kind(tokenizer) -> None:
+    model = patch_model(llama(), "t5", factor=FACTOR)
+    width, words = model.config.hidden_size, model.config.vocab_size
+    start = run(model, tokenizer, steps=1, rank=2).start
+    assert start.parameters["embeddings"] == words * width
+    assert start.parameters["norms"] == 5 * width
+    assert start.parameters["learned positions"] == scheme_of(model).table.weight.numel()
+    assert sum(start.parameters.values()) == sum(w.numel() for w in model.parameters() if w.requires_grad)
+    without = run(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=1, rank=2, train_embeddings=False).start
+    assert without.parameters == {kind: n for kind, n in start.parameters.items() if kind != "embeddings"}
+    assert f"{words * width:,} embeddings" in str(start)
+    with pytest.raises(TrainingImpossible, match="full fine-tuning trains every weight"):
+        tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1, method="full", train_embeddings=False)
+
+
+def test_the_learning_rate_follows_from_method_and_size(tokenizer) -> None:
+    start = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1, rank=2, learning_rate=None).start
+    assert (start.learning_rate, start.source) == (1e-3, "measured on the bundled models")
+    assert learning_rate_for("lora", 8 * 10**9).value == 2e-5
+    assert learning_rate_for("full", 70 * 10**9).value == 1e-5
+    for table in RATES.values():
+        values, sizes = [rate.value for _, rate in table], [most for most, _ in table]
+        assert sizes == sorted(sizes)
+        assert sizes[-1] == float("inf")
+        assert all(0 < value <= 0.03 for value in values)
+    assert set(RATES) == set(METHODS)
+
+
+def test_a_resumed_run_goes_on_to_more_steps(tokenizer, tmp_path) -> None:
+    def make() -> PreTrainedModel:
+        return patch_model(llama(), "t5", factor=FACTOR)
+
+    tune(make(), tokenizer, steps=4, output=tmp_path, save_every=2)
+    longer = run(make(), tokenizer, steps=6, output=tmp_path, save_every=2, resume=True)
+    steps = [point.step for point in longer.curve if point.loss is not None]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert json.loads((tmp_path / "run.json").read_text())["steps"] == 6
+    with pytest.raises(CheckpointMismatch, match="was started for 6 steps, and 4 were asked for"):
+        tune(make(), tokenizer, steps=4, output=tmp_path, resume=True)

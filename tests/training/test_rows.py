@@ -261,10 +261,13 @@ def test_a_folder_belongs_to_one_run(run) -> None:
     start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=True)
     assert json.loads((run / RUN).read_text()) == {"steps": 3, "lengths": [1, 2]}
     start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=True)
-    for other in ({"steps": 4, "lengths": (1, 2)}, {"steps": 3}, {"steps": 3, "lengths": (1, 2), "more": 1}):
+    for other in ({"steps": 3, "lengths": (1, 3)}, {"steps": 3}, {"steps": 3, "lengths": (1, 2), "more": 1}):
         with pytest.raises(CheckpointMismatch, match="Resume it with the same settings"):
             start_run(run, other, resume=True)
-    with pytest.raises(CheckpointMismatch, match="holds checkpoints"):
+    with pytest.raises(CheckpointMismatch, match="was started for 3 steps, and 2 were asked for"):
+        start_run(run, {"steps": 2, "lengths": (1, 2)}, resume=True)
+    start_run(run, {"steps": 4, "lengths": (1, 2), "train_embeddings": True}, resume=True)  # a longer run goes on
+    with pytest.raises(CheckpointMismatch, match=r"holds checkpoints.+--resume"):
         start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=False)
     (run / RUN).write_text("{")
     with pytest.raises(CheckpointMismatch, match="cannot be read"):
@@ -306,7 +309,7 @@ def test_where_documents_cannot_be_read_apart() -> None:
         {"learning_rate": math.nan}, {"warmup": 1.0}, {"warmup": -0.1}, {"packing": "apart"}, {"bf16": 1},
         {"gradient_checkpointing": None}, {"chunked_loss": 0}, {"eval_lengths": 4}, {"eval_lengths": (1,)},
         {"method": 3}, {"steps": True}, {"steps": 2.0}, {"warmup": True}, {"warmup": "0.1"}, {"learning_rate": True},
-        {"learning_rate": "1e-3"}, {"learning_rate": None}, {"eval_lengths": (4, True)}, {"eval_lengths": (2**31,)},
+        {"learning_rate": "1e-3"}, {"train_embeddings": 1}, {"eval_lengths": (4, True)}, {"eval_lengths": (2**31,)},
     ],
     ids=str,
 )  # fmt: skip
@@ -323,9 +326,9 @@ def test_settings_on_the_edge() -> None:
 def test_settings_by_default() -> None:
     """As they are documented; a run of an earlier version must mean the same in a later one."""
     assert Training(length=8, steps=3).to_dict() == {
-        "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": 1e-3, "rank": 16,
-        "warmup": 0.1, "seed": 0, "packing": "joined", "gradient_checkpointing": False, "bf16": False,
-        "chunked_loss": None, "save_every": 50, "eval_every": 10, "eval_lengths": (), "eval_windows": 8,
+        "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": None, "rank": 16,
+        "train_embeddings": True, "warmup": 0.1, "seed": 0, "packing": "joined", "gradient_checkpointing": False,
+        "bf16": False, "chunked_loss": None, "save_every": 50, "eval_every": 10, "eval_lengths": (), "eval_windows": 8,
     }  # fmt: skip
 
 

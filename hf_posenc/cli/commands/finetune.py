@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,13 +68,22 @@ def finetune(
     method: Annotated[str, Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full.")] = "lora",
     batch: Annotated[int, Option(min=1, help="Sequences per process and forward pass.")] = 1,
     accumulate: Annotated[int, Option(min=1, help="Batches per optimiser step.")] = 1,
-    learning_rate: Annotated[float, Option(help="Peak learning rate; use less for large models and long runs.")] = 1e-3,
+    learning_rate: Annotated[
+        float | None, Option(help="Peak learning rate; default: by method and size of the model, as advise prints it.")
+    ] = None,
     schedule: Annotated[
         str, Option(help="Of the learning rate: cosine, linear, constant_with_warmup or inverse_sqrt.")
     ] = "cosine",
     warmup: Annotated[float, Option(help="Share of the steps before the peak learning rate.")] = 0.1,
     weight_decay: Annotated[float, Option(help="Of AdamW.")] = 0.0,
     rank: Annotated[int, Option(min=1, help="Rank of LoRA's matrices; for prompt and prefix, virtual tokens.")] = 16,
+    train_embeddings: Annotated[
+        bool,
+        Option(
+            "--train-embeddings/--no-train-embeddings",
+            help="Train the input embeddings beside LoRA's matrices; of an 8B model they are most of what is trained.",
+        ),
+    ] = True,
     packing: Annotated[
         str, Option(help="joined: a document attends to those packed before it. separate: it does not.")
     ] = "joined",
@@ -125,13 +135,14 @@ def finetune(
         training = Training(
             length=length or target, steps=steps or (STEPS if epochs is None else None), epochs=epochs, method=method,
             batch=batch, accumulate=accumulate, learning_rate=learning_rate, schedule=schedule, warmup=warmup,
-            weight_decay=weight_decay, rank=rank, packing=packing, seed=seed,  # type: ignore[arg-type]
+            weight_decay=weight_decay, rank=rank, train_embeddings=train_embeddings, packing=packing, seed=seed,  # type: ignore[arg-type]
             gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every, eval_every=eval_every,
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
         )  # fmt: skip
         tuned = train(
             patched, tokenizer_of(named), texts_of(text, TRAINING), training,
             held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
+            announce=lambda start: output.note(str(start)),
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
             callbacks=[first_process(lambda: write_config(context, out))],
         )  # fmt: skip
@@ -195,7 +206,8 @@ def show(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> Non
 
     measured = [point for point in tuned.curve if point.held_out]
     if as_json:
-        output.show_json({"out": str(out), "curve": [point.to_dict() for point in tuned.curve]})
+        start = {**asdict(tuned.start), "parameters": dict(tuned.start.parameters)}
+        output.show_json({"out": str(out), "start": start, "curve": [point.to_dict() for point in tuned.curve]})
         return
     rows = [
         [length, f"{length / trained:g}×", measured[0].held_out[length], measured[-1].held_out[length]]

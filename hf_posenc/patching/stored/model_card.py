@@ -31,11 +31,22 @@ def write_section(folder: Path, config: Mapping[str, Any]) -> None:
         folder: of a checkpoint.
         config: its ``position_scheme``.
     """
-    file = folder / "README.md"
-    text = file.read_text(encoding="utf-8") if file.exists() else FRONT_MATTER
     scheme = "+".join(part["name"] for part in config["scheme"])
     lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    section = START + "\n" + SECTION.format(scheme=scheme, name=folder.name, **lengths) + END
+    replace_section(folder, SECTION.format(scheme=scheme, name=folder.name, **lengths), FRONT_MATTER)
+
+
+def replace_section(folder: Path, section: str, front_matter: str) -> None:
+    """Put this package's section into the README of ``folder``, in the place of an earlier one; the rest is kept.
+
+    Args:
+        folder: of a checkpoint or an adapter.
+        section: the text, in Markdown.
+        front_matter: what a new file begins with.
+    """
+    file = folder / "README.md"
+    text = file.read_text(encoding="utf-8") if file.exists() else front_matter
+    section = START + "\n" + section + END
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if start and end:

@@ -113,7 +113,7 @@ class DeBERTa(Scheme):
             return only_inside(self.record.name, "a layer's own projections")
         if len(self.own) > 0:
             project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
-        codes = self.codes()
+        codes = self.codes() if ctx.hidden is None else self.codes().to(ctx.hidden.dtype)  # of the projections
         keys = project.key(codes[self.rows()]) if "c2p" in self.active else None
         queries = project.query(codes[self.rows(self.mirrored)]) if "p2c" in self.active else None
         steady = ctx.steady and not torch.is_grad_enabled()

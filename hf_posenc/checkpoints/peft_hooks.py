@@ -1,0 +1,154 @@
+"""Hooks in PEFT: adapters on a patched base train, save and load its learned positions, whoever calls PEFT.
+
+Installed once, when both this package and PEFT are imported (`hf_posenc.core.after_import`). On a model without a
+scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
+
+inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar
+load     the adapter's scheme must be the base's; afterwards the positions saved in the sidecar are those of the model
+save     the sidecar is written, and a model card that says what the adapter needs
+merge    what trained in float32 gets the dtype of the base
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hf_posenc.checkpoints.adapter_card import write_adapter_card
+from hf_posenc.checkpoints.adapter_checks import check_other_adapters, load_position_parameters, match_base
+from hf_posenc.checkpoints.adapter_folder import read_position_parameters, scheme_adapter
+from hf_posenc.checkpoints.auto import auto_enabled
+from hf_posenc.checkpoints.float32_copies import keep_in_float32, restore_dtype
+from hf_posenc.patching.rollback import rollback_on_error
+from hf_posenc.patching.state import is_patched, scheme_holder
+from hf_posenc.patching.stored.peft_sidecar import position_parameters, unguard_adapter_config, write_sidecar_on_save
+
+Hook = Callable[..., Any]
+HOOKED = "posenc_hooked"  # marks a method that is hooked already
+FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
+
+
+def install() -> None:
+    """Wrap the methods of PEFT, and of transformers' own adapters, that inject, load, save and merge."""
+    from peft import PeftConfig, PeftMixedModel, PeftModel
+    from peft.tuners.tuners_utils import BaseTuner
+    from peft.utils import hotswap
+    from transformers.integrations.peft import PeftAdapterMixin
+
+    for owner, method, hook in (
+        (PeftModel, "__init__", injecting),
+        (PeftModel, "add_adapter", injecting),
+        (PeftMixedModel, "__init__", injecting),
+        (PeftMixedModel, "add_adapter", injecting),
+        (PeftAdapterMixin, "add_adapter", injecting),
+        (PeftModel, "from_pretrained", loading_on_base),
+        (PeftMixedModel, "from_pretrained", loading_on_base),
+        (PeftModel, "load_adapter", loading_into),
+        (PeftMixedModel, "load_adapter", loading_into),
+        (PeftAdapterMixin, "load_adapter", loading_into),
+        (hotswap, "hotswap_adapter", loading_into),
+        (PeftModel, "save_pretrained", saving),
+        (PeftModel, "create_or_update_model_card", describing),
+        (PeftConfig, "from_json_file", unguarding),
+        (BaseTuner, "_unload_and_optionally_merge", merging),
+    ):
+        wrap(owner, method, hook)
+
+
+def wrap(owner: Any, name: str, hook: Hook) -> None:
+    """Put ``hook(original, …)`` in the place of a method (class methods included) or of a module's function, once."""
+    home = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), owner)
+    raw = vars(home)[name]
+    original = raw.__func__ if isinstance(raw, classmethod) else raw
+    if hasattr(original, HOOKED):
+        return
+
+    @functools.wraps(original)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        return hook(original, *args, **kwargs)
+
+    setattr(hooked, HOOKED, True)
+    setattr(home, name, classmethod(hooked) if isinstance(raw, classmethod) else hooked)
+
+
+def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
+    result = original(model, *args, **kwargs)
+    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    join_training(model, float32=given.get("autocast_adapter_dtype", True))
+    return result
+
+
+def loading_on_base(original: Hook, cls: type, model: nn.Module, model_id: Any, *args: Any, **kwargs: Any) -> Any:
+    """``PeftModel.from_pretrained``: refuse a base under another scheme before PEFT changes it."""
+    adapter = scheme_adapter(model_id, kwargs)
+    if adapter is None:
+        return original(cls, model, model_id, *args, **kwargs)
+    with rollback_on_error(model):
+        match_base(model, adapter, patch=auto_enabled() and not is_patched(model))
+        return original(cls, model, model_id, *args, **kwargs)
+
+
+def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """``load_adapter``, which `Trainer` resumes by: check the scheme, and restore the positions of the sidecar."""
+    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
+    folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
+    adapter = None if folder is None else scheme_adapter(folder, options)
+    if adapter is None:
+        return original(model, *args, **kwargs)
+    parameters, name = read_position_parameters(adapter.path), options.get("adapter_name") or "default"
+    loaded = getattr(model, "peft_config", {})
+    match_base(model, adapter, patch=auto_enabled() and not loaded and not is_patched(model))
+    if loaded and name not in loaded:
+        check_other_adapters(model, name, parameters, adapter.path)
+    result = original(model, *args, **kwargs)
+    join_training(model, float32=options.get("autocast_adapter_dtype", True))
+    load_position_parameters(model, parameters, adapter.path)
+    return result
+
+
+def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """``save_pretrained``: the scheme of the base is written beside the adapter."""
+    if is_patched(model):
+        write_sidecar_on_save(scheme_holder(model), model.peft_config)
+    return original(model, *args, **kwargs)
+
+
+def describing(original: Hook, model: Any, output_dir: str) -> Any:
+    """``create_or_update_model_card``: on a patched base, a card that says what the adapter needs."""
+    return write_adapter_card(model, Path(output_dir)) if is_patched(model) else original(model, output_dir)
+
+
+def unguarding(original: Hook, cls: type, path_json_file: str, **kwargs: Any) -> dict[str, Any]:
+    """``PeftConfig.from_json_file``: remove the config guard; whoever loads the weights is hooked as well."""
+    return unguard_adapter_config(original(cls, path_json_file, **kwargs), str(path_json_file))
+
+
+def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    """``merge_and_unload`` and ``unload``: no layer of the base stays in float32."""
+    base = original(tuner, *args, **kwargs)
+    restore_dtype(base)
+    return base
+
+
+def join_training(model: Any, *, float32: bool) -> None:
+    """Train the learned positions of a patched base with its adapters, and save them wherever those are saved.
+
+    Args:
+        model: a PEFT model, or a model of transformers with adapters.
+        float32: whether what trains is kept in float32, as PEFT's ``autocast_adapter_dtype`` says.
+    """
+    if not is_patched(model):
+        return
+    training = any(not config.inference_mode for config in model.peft_config.values())
+    for parameter in position_parameters(model).values():
+        parameter.requires_grad_(training)
+    if float32:
+        keep_in_float32(model)
+    write_sidecar_on_save(scheme_holder(model), model.peft_config)

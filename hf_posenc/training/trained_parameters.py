@@ -1,0 +1,64 @@
+"""Count what a run trains, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+ADDED = {
+    "lora_": "LoRA matrices",
+    "ia3_": "IA³ factors",
+    "prompt_encoder": "virtual tokens",
+    "posenc": "learned positions",
+}
+"""Prefix of a part of a parameter's name, to the kind of what was added to the model."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """What a run is about to train.
+
+    Attributes:
+        parameters: trained numbers by kind, such as ``embeddings``.
+        total: numbers of the model, adapters included.
+        learning_rate: peak.
+        source: of the learning rate: a paper, or that it was given.
+    """
+
+    parameters: Mapping[str, int]
+    total: int
+    learning_rate: float
+    source: str
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.parameters.items())
+        return (
+            f"training {sum(self.parameters.values()):,} of {self.total:,} parameters: {kinds}; "
+            f"learning rate {self.learning_rate:g} ({self.source})"
+        )
+
+
+def trained_by_kind(model: nn.Module) -> dict[str, int]:
+    """Numbers that training changes, by kind, largest first; a weight that modules share counts once."""
+    counts: dict[str, int] = {}
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        for key, weight in module.named_parameters(recurse=False):
+            if weight.requires_grad and id(weight) not in seen:
+                seen.add(id(weight))
+                kind = kind_of(f"{name}.{key}", module)
+                counts[kind] = counts.get(kind, 0) + weight.numel()
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def kind_of(name: str, module: nn.Module) -> str:
+    """The kind of a parameter: what was added to the model, or of which layer of the model it is."""
+    parts = name.split(".")
+    for prefix, kind in ADDED.items():
+        if any(part.startswith(prefix) for part in parts):
+            return kind
+    if isinstance(module, nn.Embedding):
+        return "embeddings"
+    return "norms" if "Norm" in type(module).__name__ else "other weights"

@@ -1,0 +1,219 @@
+"""PEFT's and transformers' own functions on patched models: learned positions train, are saved, resumed and merged."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+from hf_posenc import describe, enable_auto, from_pretrained, patch_model
+from hf_posenc.checkpoints.auto import disable_auto
+from hf_posenc.core.after_import import after_import
+from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.patching.stored.peft_sidecar import position_parameters
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+
+FACTOR = 4
+LORA = {"r": 2, "target_modules": ["q_proj", "v_proj"]}
+PROMPTS = {
+    "prompt": lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+    "prefix": lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+}
+CONFIGS = {
+    **PROMPTS,
+    "lora": lambda: peft.LoraConfig(**LORA),
+    "ia3": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "lora_of_transformers": lambda: peft.LoraConfig(**LORA),
+}
+
+
+@pytest.fixture
+def make_patched(make_model):
+    return lambda scheme="t5": patch_model(make_model("llama"), scheme, factor=FACTOR)
+
+
+@pytest.fixture
+def peft_adapter(make_patched, perturb, logits_of, tmp_path):
+    """A folder that PEFT's own functions have written, and what the model answered."""
+
+    def make(config=CONFIGS["lora"], scheme="t5"):
+        model = peft.get_peft_model(make_patched(scheme), config())
+        perturb(model)
+        model.save_pretrained(tmp_path / "adapter")
+        return tmp_path / "adapter", logits_of(model)
+
+    return make
+
+
+def wrap(model, name):
+    if name == "lora_of_transformers":
+        model.add_adapter(CONFIGS[name]())
+        return model
+    return peft.get_peft_model(model, CONFIGS[name]())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_learned_positions_train_with_every_method(name, make_patched) -> None:
+    model = wrap(make_patched(), name)
+    positions = position_parameters(model)
+    assert positions
+    assert all(parameter.requires_grad for parameter in positions.values())
+    model.train()(torch.arange(5, 45)[None]).logits.square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in positions.values())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_they_are_saved_and_loaded_by_peft_itself(name, make_patched, perturb, logits_of, tmp_path) -> None:
+    model = wrap(make_patched(), name)
+    perturb(model)
+    model.save_pretrained(tmp_path)
+    base = make_patched()
+    if name == "lora_of_transformers":
+        base.load_adapter(tmp_path)
+        loaded = base
+    else:
+        loaded = peft.PeftModel.from_pretrained(base, tmp_path)
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert not any(parameter.requires_grad for parameter in position_parameters(loaded).values())  # for inference
+
+
+@pytest.mark.parametrize("base", ["none", "pi", "longer"])
+def test_stock_loaders_refuse_another_base(base, peft_adapter, make_model, logits_of) -> None:
+    folder, _ = peft_adapter()
+    model = make_model("llama")
+    if base != "none":
+        patch_model(model, "t5" if base == "longer" else base, factor=2 * FACTOR)
+    before = logits_of(model)
+    with pytest.raises(PeftAdapterMismatch, match="trained under scheme 't5'"):
+        peft.PeftModel.from_pretrained(model, folder)
+    with pytest.raises(PeftAdapterMismatch, match="trained under scheme 't5'"):
+        model.load_adapter(folder)
+    assert torch.equal(logits_of(model), before)
+
+
+def test_auto_classes_of_peft_patch_the_base(peft_adapter, make_model, logits_of, tmp_path) -> None:
+    make_model("llama").save_pretrained(tmp_path / "base")
+    model = peft.get_peft_model(from_pretrained(tmp_path / "base", scheme="yarn", factor=FACTOR), CONFIGS["lora"]())
+    model.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(PeftAdapterMismatch, match="this base carries none"):
+        peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    enable_auto()
+    try:
+        loaded = peft.AutoPeftModel.from_pretrained(tmp_path / "adapter")
+        assert describe(loaded).scheme == "yarn"
+        loaded = peft.PeftModel.from_pretrained(make_model("llama"), tmp_path / "adapter")
+    finally:
+        disable_auto()
+    assert torch.equal(logits_of(loaded), logits_of(model))
+
+
+def test_a_second_adapter_and_hot_swapping_check_the_positions(peft_adapter, make_patched, tmp_path) -> None:
+    from peft.utils.hotswap import hotswap_adapter
+
+    folder, _ = peft_adapter()
+    model = peft.get_peft_model(make_patched(), CONFIGS["lora"]())
+    with pytest.raises(PeftAdapterMismatch, match="share"):
+        model.load_adapter(folder, "second")
+    with pytest.raises(PeftAdapterMismatch, match="trained under scheme 't5'"):
+        hotswap_adapter(peft.get_peft_model(make_patched("pi"), CONFIGS["lora"]()), folder, "default")
+
+
+class Rows(torch.utils.data.Dataset):
+    """Fixed random rows."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index):
+        ids = torch.randint(5, 64, (40,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+
+
+def trainer_of(model, folder, steps, **more):
+    torch.manual_seed(0)
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-2, save_steps=2,
+        lr_scheduler_type="constant", use_cpu=True, report_to="none", disable_tqdm=True, seed=0, **more,
+    )  # fmt: skip
+    return Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows())
+
+
+def patched_first(make_model):
+    return peft.get_peft_model(patch_model(make_model("llama"), "t5", factor=FACTOR), CONFIGS["lora"]())
+
+
+def adapted_first(make_model):
+    return patch_model(peft.get_peft_model(make_model("llama"), CONFIGS["lora"]()), "t5", factor=FACTOR)
+
+
+@pytest.mark.parametrize("order", [patched_first, adapted_first], ids=lambda f: f.__name__)
+def test_trainer_resumes_learned_positions(order, make_model, logits_of, tmp_path) -> None:
+    whole = order(make_model)
+    start = {name: parameter.detach().clone() for name, parameter in position_parameters(whole).items()}
+    trainer_of(whole, tmp_path / "whole", 4).train()
+    assert all((parameter - start[name]).abs().max() > 1e-3 for name, parameter in position_parameters(whole).items())
+    trainer_of(order(make_model), tmp_path / "cut", 2).train()
+    resumed = order(make_model)
+    trainer_of(resumed, tmp_path / "cut", 4).train(resume_from_checkpoint=True)
+    assert torch.equal(logits_of(resumed), logits_of(whole))
+
+
+@pytest.mark.parametrize("order", [patched_first, adapted_first], ids=lambda f: f.__name__)
+def test_trainer_loads_the_positions_of_the_best_model(order, make_model, logits_of, tmp_path) -> None:
+    model = order(make_model)
+    trainer = trainer_of(
+        model, tmp_path, 4, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2,
+        metric_for_best_model="loss", greater_is_better=True,
+    )  # fmt: skip
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert best is not None
+    assert torch.equal(logits_of(peft.PeftModel.from_pretrained(patched(make_model), best)), logits_of(model))
+
+
+def patched(make_model):
+    return patch_model(make_model("llama"), "t5", factor=FACTOR)
+
+
+def test_the_card_says_what_the_adapter_needs(peft_adapter, make_patched) -> None:
+    folder, _ = peft_adapter(scheme="yarn")
+    card = (folder / "README.md").read_text()
+    for said in ("| positional scheme | `yarn` |", "16 tokens", "64 tokens", "| factor | 4 |", "from_pretrained("):
+        assert said in card
+    assert "More Information Needed" not in card
+    (folder / "README.md").write_text(f"My own words.\n\n{card}")
+    peft.get_peft_model(make_patched("pi"), CONFIGS["lora"]()).save_pretrained(folder)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("My own words.")
+    assert re.findall(r"scheme \| `(\w+)`", card) == ["pi"]
+
+
+def test_a_model_without_a_scheme_is_left_to_peft(make_model, tmp_path) -> None:
+    model = peft.get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(**LORA, modules_to_save=["norm"]))
+    copies = [weight for name, weight in model.named_parameters() if "modules_to_save" in name]
+    assert {weight.dtype for weight in copies} == {torch.bfloat16}
+    model.save_pretrained(tmp_path)
+    assert "hf_posenc" not in (tmp_path / "README.md").read_text()
+    peft.PeftModel.from_pretrained(make_model("llama"), tmp_path)
+
+
+def test_a_call_after_an_import_happens_once(tmp_path, monkeypatch) -> None:
+    calls: list[str] = []
+    (tmp_path / "imported_later.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    after_import("imported_later", lambda: calls.append("later"))
+    assert importlib.util.find_spec("imported_later") is not None  # asking is not importing
+    assert calls == []
+    import imported_later  # type: ignore[import-not-found]
+
+    assert isinstance(imported_later, ModuleType)
+    assert (imported_later.value, calls) == (1, ["later"])
+    after_import("imported_later", lambda: calls.append("at once"))
+    assert calls == ["later", "at once"]
+    del sys.modules["imported_later"]
