@@ -22,8 +22,10 @@ from hf_posenc.core.files.atomic import folder_created
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.texts import TextSource
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
+from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import method_of
@@ -38,10 +40,11 @@ from hf_posenc.training.rows import held_out_rows, is_causal, training_rows
 from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder, save_result
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
+    check_apart,
     check_callbacks,
     check_model_and_settings,
     check_tokenizer,
-    documents_of,
+    source_of,
     training_arguments,
 )
 
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Progress = Callable[[float, float], None]
+Texts = Sequence[str | Path] | Path | TextSource | Any
+"""Documents: texts and paths, or an object of `datasets`."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,14 @@ class Tuned:
 def finetune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str] | Dataset,
+    texts: Texts | Dataset,
     training: Training,
     *,
-    held_out: Sequence[str] | None = None,
+    held_out: Texts | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    on_read: OnRead | None = None,
     callbacks: Sequence[TrainerCallback] = (),
     arguments: Mapping[str, Any] | None = None,
 ) -> Tuned:
@@ -86,18 +92,23 @@ def finetune(
     Args:
         model: patched (or not, for a control); a method of PEFT wraps it, so use what is returned.
         tokenizer: of the model.
-        texts: training documents; or rows of your own, ``{"input_ids", "labels", …}`` of tensors ``[token]``.
+        texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
+            `TextSource`; or rows of your own, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets
+            are read while they are trained on, everything else before, into a memory-mapped file on the disk of
+            ``output``.
         training: settings of the run.
-        held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``.
+        held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``; likewise.
         output: folder of checkpoints, curve and result; nothing is written without it.
         resume: continue from the last complete checkpoint in ``output``, if there is one.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
+        on_read: called with the documents and tokens read so far, before the first step.
         callbacks: more of `Trainer`'s.
         arguments: more `TrainingArguments`, which override those that follow from ``training``.
 
     Raises:
         LengthContradiction: the model does not reach ``length``, or the texts do not fill it.
-        TrainingImpossible: this model cannot be trained so.
+        TrainingImpossible: this model cannot be trained so, or a held-out file is trained on.
+        UnreadableDocuments: a text cannot be read.
         WrongKind: an argument has a wrong type.
         WeightsNotFinite: a weight of the model is NaN or infinite.
         CheckpointMismatch: ``output`` holds another run, or one and ``resume`` is false.
@@ -105,16 +116,21 @@ def finetune(
         NoDiskSpace: its disk has less free space than the checkpoints take.
     """
     check_model_and_settings(model, training)
-    texts = documents_of("texts", texts)
-    held_out = None if held_out is None else documents_of("held_out", held_out)
+    source = source_of("texts", texts)
+    measured_on = None if held_out is None else source_of("held_out", held_out)
+    if measured_on is not None:
+        check_apart(source, measured_on)
     folder = None if output is None else Path(folder_to_write(output))
     check_callbacks(callbacks)
     causal = is_causal(model)
-    if held_out is not None or not isinstance(texts, Dataset):  # rows that are ready need none
+    if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal, rank=training.rank)
-    rows = training_rows(model, tokenizer, texts, training, method)
-    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, training)
+    rows = training_rows(
+        model, tokenizer, source, training, method, held_out=measured_on, folder=existing_parent(folder),
+        on_read=on_read,
+    )  # fmt: skip
+    windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training)
     with ExitStack() as held:
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
@@ -130,7 +146,7 @@ def finetune(
             if method.configure is not None:
                 trained = get_peft_model(model, method.configure(model, training.rank))
             if folder is not None:
-                claim_folder(held, folder, trained, run_settings(model, training, len(rows)), resume=resume)
+                claim_folder(held, folder, trained, run_settings(model, training, count_of(rows)), resume=resume)
         trainer = Trainer(
             trained,
             asked,
@@ -169,7 +185,17 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
             start_run(folder, settings, resume=resume)
 
 
-def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
+def existing_parent(folder: Path | None) -> Path | None:
+    """The nearest folder that exists already, of a folder or those above it."""
+    return None if folder is None else next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+
+
+def count_of(rows: Any) -> int | None:
+    """Number of rows; None for those that are read while they are trained on."""
+    return len(rows) if hasattr(rows, "__len__") else None
+
+
+def run_settings(model: nn.Module, training: Training, rows: int | None) -> dict[str, Any]:
     """The settings that a run and its continuation must share."""
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
