@@ -65,23 +65,19 @@ def chunks(path: Path) -> Iterator[str]:
             yield piece
 
 
-def whole_text(path: Path, takes: int = AS_TOKENS) -> str:
+def whole_text(path: Path) -> str:
     """The text of a file as one document.
-
-    Args:
-        path: of the file.
-        takes: bytes of memory for each of its bytes.
 
     Raises:
         UnreadableDocuments: there is no such file, it is no text, or it takes more than half of the memory.
     """
     if path.is_file():
-        check_size(path, path.stat().st_size, takes)
+        check_size(path.name, path.stat().st_size, AS_TEXT)
     pieces, size = [], 0
     for piece in chunks(path):
         pieces.append(piece)
         size += len(piece)
-        check_size(path, size, takes)  # the size of a compressed file is known only now
+        check_size(path.name, size, AS_TEXT)  # the size of a compressed file is known only now
     return "".join(pieces)
 
 
@@ -94,14 +90,19 @@ def split_text(path: Path, separator: str) -> Iterator[str]:
     rest = ""
     for piece in chunks(path):
         *complete, rest = (rest + piece).split(separator)
-        check_size(path, len(rest), AS_TOKENS)
+        check_size(path.name, len(rest), AS_TEXT)
         yield from filter(None, complete)
     if rest:
         yield rest
 
 
-def check_size(path: Path, size: int, takes: int) -> None:
-    """Refuse a document that would take more than half of the memory.
+def check_size(name: str, size: int, takes: int) -> None:
+    """Refuse a document of ``size`` characters that would take more than half of the memory.
+
+    Args:
+        name: of the document.
+        size: characters, or bytes.
+        takes: bytes of memory for each of them.
 
     Raises:
         UnreadableDocuments: it would.
@@ -109,7 +110,7 @@ def check_size(path: Path, size: int, takes: int) -> None:
     wanted, room = size * takes, main_memory() // 2
     if wanted > room:
         raise UnreadableDocuments(
-            f"The file {shown(str(path))} has a document of {size / 2**20:,.0f} MiB, which takes some "
-            f"{wanted / 2**30:,.1f} GiB of memory as tokens, and there is room for {room / 2**30:,.1f}. "
+            f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which take some {wanted / 2**30:,.1f} GiB of "
+            f"memory, and there is room for {room / 2**30:,.1f}. "
             "Split it into documents (--document-separator), or pass a part of it."
         )

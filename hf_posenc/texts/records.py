@@ -16,7 +16,7 @@ from typing import Any
 from hf_posenc.errors import MissingExtra, UnreadableDocuments, shown
 from hf_posenc.texts.columns import column_of, document_of
 from hf_posenc.texts.document import Document, content_of, first_line
-from hf_posenc.texts.plain_text import AS_TEXT, opened, whole_text
+from hf_posenc.texts.plain_text import opened, whole_text
 
 ROWS_AT_ONCE = 256  # records of a Parquet file in memory
 BYTE_ORDER_MARK = "\ufeff"
@@ -55,7 +55,7 @@ def json_file(path: Path, field: str) -> Iterator[Document]:
     Raises:
         UnreadableDocuments: it is none of these, or a record has no text in ``field``.
     """
-    text = whole_text(path, AS_TEXT).lstrip(BYTE_ORDER_MARK)
+    text = whole_text(path).lstrip(BYTE_ORDER_MARK)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from hf_posenc.texts.dataset_objects import (
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.document import Document, checked
+from hf_posenc.texts.document import Document, checked, first_line
 from hf_posenc.texts.hub import PREFIX, HubDataset
 from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
 from hf_posenc.texts.records import csv_file, json_file, json_lines, parquet_file
@@ -108,8 +108,10 @@ def path_documents(path: Path, field: str, separator: str | None) -> Iterator[Do
     """The documents of a file or a folder."""
     try:
         is_folder = path.is_dir()
-    except ValueError as error:  # a NUL in the name
-        raise UnreadableDocuments(f"{shown(str(path))} is no path: {error}. Pass the path of a file.") from error
+    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
+        raise UnreadableDocuments(
+            f"The file {shown(str(path))} cannot be read: {first_line(error)}. Check the path."
+        ) from error
     if not is_folder:
         yield from file_documents(path, field, separator)
     elif is_saved_dataset(path):

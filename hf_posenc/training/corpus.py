@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hf_posenc.patching.preconditions.weights import check_unknown_share
 from hf_posenc.texts import Document, rendered
+from hf_posenc.texts.plain_text import AS_TOKENS, check_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,7 +79,7 @@ def tokenised(
     """
     starts, size, highest, unknown, repeated = array("q"), 0, 0, 0, 0
     with tempfile.TemporaryFile(dir=folder) as file:
-        for texts in batches(rendered(document, tokenizer) for document in documents):
+        for texts in batches(texts_of(documents, tokenizer)):
             repeated += sum(digest(text) in others for text in texts) if others else 0
             for ids in token_lists(tokenizer, texts):
                 starts.append(size)
@@ -101,6 +102,18 @@ def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Ite
     for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
         if ids:
             yield np.asarray([*ids, *ending], dtype=np.int32)
+
+
+def texts_of(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """The texts of documents.
+
+    Raises:
+        UnreadableDocuments: one takes more than half of the memory as tokens.
+    """
+    for document in documents:
+        text = rendered(document, tokenizer)
+        check_size(document.name, len(text), AS_TOKENS)
+        yield text
 
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -40,7 +40,6 @@ from hf_posenc.training.rows import held_out_rows, is_causal, training_rows
 from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder, save_result
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
-    check_apart,
     check_callbacks,
     check_model_and_settings,
     check_tokenizer,
@@ -107,7 +106,7 @@ def finetune(
 
     Raises:
         LengthContradiction: the model does not reach ``length``, or the texts do not fill it.
-        TrainingImpossible: this model cannot be trained so, or a held-out file is trained on.
+        TrainingImpossible: this model cannot be trained so.
         UnreadableDocuments: a text cannot be read.
         WrongKind: an argument has a wrong type.
         WeightsNotFinite: a weight of the model is NaN or infinite.
@@ -118,8 +117,6 @@ def finetune(
     check_model_and_settings(model, training)
     source = source_of("texts", texts)
     measured_on = None if held_out is None else source_of("held_out", held_out)
-    if measured_on is not None:
-        check_apart(source, measured_on)
     folder = None if output is None else Path(folder_to_write(output))
     check_callbacks(callbacks)
     causal = is_causal(model)

@@ -86,20 +86,21 @@ def training_rows(
         return texts
     base = base_model_of(model)[0]
     if texts.streams:
+        warn_of_overlap(len(texts.files() & held_out.files()) if held_out else 0, "files")
         return StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
-    others = set() if held_out is None else {digest(rendered(one, tokenizer)) for one in held_out.documents()}
+    others = {digest(rendered(one, tokenizer)) for one in held_out.documents()} if held_out else set()
     corpus = tokenised(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
     check_vocabulary(base, corpus.highest)
-    warn_of_overlap(corpus.repeated)
+    warn_of_overlap(corpus.repeated, "documents")
     return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
 
 
-def warn_of_overlap(repeated: int) -> None:
-    """Warn of training documents that are held-out documents as well."""
-    if repeated:
+def warn_of_overlap(shared: int, what: str) -> None:
+    """Warn of training documents that are held-out documents as well; of a streamed text, files are compared."""
+    if shared:
         warnings.warn(
-            f"Of the training documents {repeated} are held-out documents as well, so that the loss measured on them "
-            "is not held out. Take them out of one of the two.",
+            f"{shared} of the training {what} are held out as well, so that the loss measured there is that of a text "
+            "trained on. Take them out of one of the two.",
             HeldOutOverlap,
             stacklevel=2,
         )

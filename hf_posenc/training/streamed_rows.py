@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.patching.preconditions.weights import check_known, check_vocabulary
-from hf_posenc.texts import TextSource, rendered
-from hf_posenc.training.corpus import batches, token_lists
+from hf_posenc.texts import TextSource
+from hf_posenc.training.corpus import batches, texts_of, token_lists
 from hf_posenc.training.dataset import Row, separated
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class StreamedRows(IterableDataset):
 
     def token_batches(self) -> Iterator[list[Any]]:
         """The tokens of the documents, some at a time."""
-        for number, texts in enumerate(batches(rendered(one, self.tokenizer) for one in self.source.documents())):
+        for number, texts in enumerate(batches(texts_of(self.source.documents(), self.tokenizer))):
             documents = list(token_lists(self.tokenizer, texts))
             check_vocabulary(self.base, max((int(ids.max()) for ids in documents), default=0))
             if number == 0:

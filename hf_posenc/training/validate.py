@@ -97,20 +97,6 @@ def source_of(name: str, given: Any) -> Any:
     return TextSource(parts)
 
 
-def check_apart(texts: Any, held_out: TextSource) -> None:
-    """Refuse a held-out file that is trained on.
-
-    Raises:
-        TrainingImpossible: there is one.
-    """
-    shared = texts.files() & held_out.files() if isinstance(texts, TextSource) else set()
-    if shared:
-        raise TrainingImpossible(
-            f"The file {shown(str(min(shared)))} is both trained on and held out, so that the loss on it would not be "
-            "held out. Take it out of one of the two."
-        )
-
-
 def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
     """`TrainingArguments` of a run; the caller's override the others.
 
