@@ -106,10 +106,10 @@ def evaluate(
     name, and all return the same rows.
     """
     from hf_posenc.core.memory import check_text_memory
-    from hf_posenc.eval.catalogue import check_known, check_trusted
+    from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
-    from hf_posenc.eval.texts.measured_text import measured_text
+    from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
     from hf_posenc.eval.validate import check_measure, check_options, check_tasks
 
     require_lm_eval()
@@ -124,6 +124,8 @@ def evaluate(
     check_task_files(names, include_path)
     if not trust_tasks:  # a trusted file is a task by its path
         check_known(names, include_path)
+    if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
+        check_text_used(names)
     with suppress_output(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import UnreadableDocuments, shown
+from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
 from hf_posenc.texts import Document, TextSource
@@ -60,6 +60,8 @@ def measured_text(given: Any, *, field: str = TEXT, separator: str | None = None
         return given
     if given is None:
         return default_text()
+    if isinstance(given, TextSource) and (field != TEXT or separator is not None):
+        raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
     source = given if isinstance(given, TextSource) else TextSource.of_names(given, field=field, separator=separator)
     label = label_of(source)
     documents, size = [], 0

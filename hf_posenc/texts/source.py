@@ -55,10 +55,6 @@ class TextSource:
             raise WrongKind(f"The text field is the name of a column, got {shown(self.field)}. Pass one.")
         if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
             raise WrongKind(f"A document separator is text, got {shown(self.separator)}. Pass some, or none at all.")
-        if self.separator is not None and not any(isinstance(part, Path) for part in self.parts):
-            raise UnreadableDocuments(
-                "A document separator is for plain text files, and there is none. Leave the separator out."
-            )
 
     @classmethod
     def of_names(cls, given: Any, **reading: Any) -> TextSource:
@@ -82,6 +78,10 @@ class TextSource:
             UnreadableDocuments: one cannot be read.
             MissingExtra: a package is missing that reads them.
         """
+        if self.separator is not None and not any(map(has_plain_text, self.parts)):
+            raise UnreadableDocuments(
+                "A document separator divides plain text files, and there is none. Leave the separator out."
+            )
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
                 yield Document(f"document {number}", checked(part, "text", f"document {number}"))
@@ -137,6 +137,16 @@ def files_below(folder: Path) -> list[Path]:
             f"The folder {shown(str(folder))} has no text files. Files that count end in {', '.join(sorted(known))}."
         )
     return files
+
+
+def has_plain_text(part: Any) -> bool:
+    """Whether a part of a source is a plain text file, or a folder with one."""
+    if not isinstance(part, Path):
+        return False
+    path = part.expanduser()
+    if not path.is_dir():
+        return kind_of(path) not in RECORDS
+    return not is_saved_dataset(path) and any(kind_of(file) in PLAIN for file in files_below(path))
 
 
 def hidden(path: Path) -> bool:
