@@ -18,6 +18,25 @@ GROUP = re.compile(r"^group:", re.MULTILINE)
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
+TEXT_TASKS = (
+    "posenc_docs", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
+)  # fmt: skip
+"""Those of our tasks that measure on a text; the others make their own."""
+
+
+def check_text_used(names: Sequence[str]) -> None:
+    """Refuse a text of the user's that none of our tasks reads; other tasks may read any.
+
+    Raises:
+        BadComparison: nothing would be measured on it.
+    """
+    tasks = expanded(names)
+    if tasks and all(task in own_tasks() and task not in TEXT_TASKS for task in tasks):
+        raise BadComparison(
+            f"None of the tasks {', '.join(tasks)} reads a text, and one was given. Leave it out, or add one of "
+            f"{', '.join(TEXT_TASKS)}."
+        )
+
 
 def sweeps(task: str) -> bool:
     """Whether a task can be measured at each length alone; other tasks are measured once."""

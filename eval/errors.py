@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_posenc.errors import PosEncError
+from hf_posenc.errors import UnreadableDocuments as UnreadableDocuments
 
 
 class TaskOptionOutOfRange(PosEncError, ValueError):
@@ -27,10 +28,6 @@ class NotMeasurable(PosEncError, TypeError):
 
 class TokenizerTooPoor(PosEncError, ValueError):
     """The tokenizer cannot represent the words of a task: they are unknown or empty."""
-
-
-class UnreadableDocuments(PosEncError, ValueError):
-    """The user's documents cannot be found or read."""
 
 
 class UntrustedTask(PosEncError, PermissionError):

@@ -58,7 +58,9 @@ def evaluate(
     keys: int = 8,
     depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     longest: int | None = None,
-    text: str | Path | None = None,
+    text: Any = None,
+    text_field: str = "text",
+    document_separator: str | None = None,
     seed: int = 0,
     scheme: str | None = None,
     label: str | None = None,
@@ -84,7 +86,10 @@ def evaluate(
         keys: passkeys, each inserted at every depth.
         depths: relative depths of the key in the filler text, 0 … 1.
         longest: context in tokens available before every target; use the same value in runs to be compared.
-        text: a text file; by default held-out modules of the standard library.
+        text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
+            of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
+        text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
+        document_separator: what separates the documents of plain text files; by default each file is one.
         seed: random seed of keys and masks.
         scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
@@ -102,22 +107,26 @@ def evaluate(
     name, and all return the same rows.
     """
     from hf_posenc.core.memory import check_text_memory
-    from hf_posenc.eval.catalogue import check_known, check_trusted
+    from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
+    from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
     from hf_posenc.eval.validate import check_measure, check_options, check_tasks
 
     require_lm_eval()
     names = check_tasks(tasks, include_path)
     wanted, measure = check_measure(
-        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit, text=text,
+        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
         longest=longest,
     )  # fmt: skip
     options = check_options(options)
+    own_text = measured_text(text, field=text_field, separator=document_separator)
     check_trusted(names, include_path, trust=trust_tasks)
     check_task_files(names, include_path)
     if not trust_tasks:  # a trusted file is a task by its path
         check_known(names, include_path)
+    if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
+        check_text_used(names)
     with suppress_output(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
@@ -126,8 +135,8 @@ def evaluate(
     if lm.max_length < lengths[-1] or "max_length" not in model_args:
         lm.max_length = lengths[-1]
     metadata = {
-        **measure, "lengths": lengths, "longest": longest, "text": None if text is None else str(text),
-        "tokenizer": lm.tokenizer, **options,
+        **measure, "lengths": lengths, "longest": longest, "text": None if text is None else own_text,
+        "field": text_field, "separator": document_separator, "tokenizer": lm.tokenizer, **options,
     }  # fmt: skip
     limit = metadata.pop("limit")
     chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)

@@ -17,22 +17,17 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
-from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, seed_of, whole
 from hf_posenc.eval.tasks.sweep import Sweep
-from hf_posenc.eval.texts.windows import source_text
 
 
 def check_measure(
-    *, lengths: Any, depths: Any, seed: Any, limit: Any, text: Any, longest: Any = None, **counts: Any
+    *, lengths: Any, depths: Any, seed: Any, limit: Any, longest: Any = None, **counts: Any
 ) -> tuple[list[int], dict[str, Any]]:
     """Validate and return lengths (none for the model's own) and the other settings of tasks.
 
     Raises:
         TaskOptionOutOfRange: one is out of range.
-        UnreadableDocuments: the text cannot be read.
-        TextTooShort: it is empty, or all white space.
-        WrongKind: it is no path.
     """
     wanted = list(lengths_of(lengths)) if listed(lengths) else []
     measure: dict[str, Any] = {name: whole(name, value) for name, value in counts.items()}
@@ -40,8 +35,6 @@ def check_measure(
     measure["limit"] = None if limit is None else whole("limit", limit)
     if longest is not None:
         whole("longest", longest)
-    if text is not None and not source_text(text):
-        raise TextTooShort(f"The text {shown(str(text))} is empty: got 0 characters. Give one with words.")
     return wanted, measure
 
 

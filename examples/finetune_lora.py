@@ -32,6 +32,7 @@ from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.errors import MissingExtra, PosEncError
 from hf_posenc.eval.report.finetune_curve import curve_plot
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.texts import TextSource
 from hf_posenc.training import (
     METHODS,
     Point,
@@ -39,7 +40,8 @@ from hf_posenc.training import (
     finetune,
     lengths_of,
 )
-from hf_posenc.training.dataset import documents, held_out_windows
+from hf_posenc.training.corpus import tokenised
+from hf_posenc.training.dataset import held_out_windows
 
 WINDOWS = 8  # of held-out text, at each length
 
@@ -65,8 +67,8 @@ def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     add("--learning-rate", type=float, default=1e-3, help="peak; large models want less (default: %(default)s)")
     add("--rank", type=int, default=16, help="of the LoRA matrices (default: %(default)s)")
     add("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
-    add("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
-    add("--held-out", type=Path, nargs="+", help="text files to measure on (default: likewise, others)")
+    add("--text", nargs="+", help="training texts: files, folders, hub:NAME:SPLIT (default: standard library sources)")
+    add("--held-out", nargs="+", help="texts to measure on (default: likewise, others)")
     add("--output", type=Path, required=True, help="folder of what is trained and of results")
     add("--resume", action="store_true", help="resume the run in --output")
     add("--save-every", type=int, default=20, help="steps between checkpoints (default: %(default)s)")
@@ -109,17 +111,17 @@ def doubled(trained: int, target: int) -> list[int]:
     return [*(trained * 2**n for n in range(math.ceil(math.log2(target / trained)))), target]
 
 
-def read(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
-    """The files, or modules of the standard library."""
-    if files is None:
-        return [text for name in modules if (text := module_text(name))]
-    return [file.read_text(encoding="utf-8") for file in files]
+def read(names: list[str] | None, modules: Sequence[str]) -> TextSource:
+    """The files, folders and datasets of these names, or modules of the standard library."""
+    if names is None:
+        return TextSource(tuple(text for name in modules if (text := module_text(name))))
+    return TextSource.of_names(names)
 
 
 @torch.no_grad()
-def losses(model: Any, tokenizer: Any, texts: list[str], lengths: Sequence[int]) -> dict[int, float]:
+def losses(model: Any, tokenizer: Any, texts: TextSource, lengths: Sequence[int]) -> dict[int, float]:
     """Nats/token by length, of the very tokens that training measures; a table of positions ends at the first."""
-    windows = held_out_windows(documents(tokenizer, texts), lengths, count=WINDOWS)
+    windows = held_out_windows(tokenised(tokenizer, texts.documents()), lengths, count=WINDOWS)
     found = {}
     for length in lengths if hasattr(model.config, "rope_parameters") else lengths[:1]:
         rows = (windows[str(length)][number] for number in range(WINDOWS))

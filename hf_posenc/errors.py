@@ -193,6 +193,14 @@ class MissingExtra(PosEncError, ImportError):
     """An optional dependency is not installed."""
 
 
+class UnreadableDocuments(PosEncError, ValueError):
+    """The user's texts cannot be found or read."""
+
+
+class HeldOutOverlap(UserWarning):
+    """A held-out document is in the training text as well."""
+
+
 class BadComparison(PosEncError, ValueError):
     """A comparison is asked for in words that cannot be read, or of nothing."""
 

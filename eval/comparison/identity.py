@@ -41,15 +41,6 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return digest_of(json.dumps([content, special, type(tokenizer).__name__], sort_keys=True))
 
 
-def text_digest(path: str | Path | None) -> str:
-    """Digest of a text file or folder; the default text is identified by the version of Python.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    return "standard library" if path is None else files_digest(Path(path))
-
-
 def files_digest(path: Path, suffixes: tuple[str, ...] = ()) -> str:
     """Digest of a file, or of all files below a folder."""
     files = (

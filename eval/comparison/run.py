@@ -15,12 +15,11 @@ from typing import Any
 
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
-from hf_posenc.eval.catalogue import check_known, check_trusted, expanded
+from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.cell import Request, cells_of
 from hf_posenc.eval.comparison.identity import (
     files_digest,
     model_digest,
-    text_digest,
     to_json,
     tokenizer_digest,
     versions,
@@ -33,6 +32,7 @@ from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
+from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
@@ -59,7 +59,9 @@ def compare(
     scored: int = 64,
     keys: int = 8,
     depths: Sequence[float] = DEPTHS,
-    text: str | Path | None = None,
+    text: Any = None,
+    text_field: str = "text",
+    document_separator: str | None = None,
     seed: int = 0,
     limit: int | None = None,
     include_path: str | Path | None = None,
@@ -83,7 +85,8 @@ def compare(
         tokenizer: of a live model.
         lengths: sequence lengths in tokens; by default one, two and four times the trained length.
         tasks: lm-eval task names; by default loss and passkey retrieval.
-        samples, scored, keys, depths, text, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
+        samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
+        text, text_field, document_separator: likewise; read once, for all cells.
         one_factor: patch once for the longest length, as for deployment, rather than separately for each length.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
@@ -98,13 +101,16 @@ def compare(
     entries = entries_of(schemes)
     folder = folder_of_results(out)
     wanted, measure = check_measure(
-        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit, text=text
+        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit
     )
     chosen = expanded(check_tasks(tasks, include_path))
     check_trusted(chosen, include_path, trust=trust_tasks)
     check_task_files(chosen, include_path)
     check_known(chosen, include_path)
-    identity = {"versions": versions(), "text": text_digest(text)}
+    if text is not None:
+        check_text_used(chosen)
+    own_text = measured_text(text, field=text_field, separator=document_separator)
+    identity = {"versions": versions(), "text": own_text.digest}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), (".yaml", ".py"))
     report_progress = progress or (lambda done, doing: None)
@@ -119,13 +125,16 @@ def compare(
         request = Request(measure, wanted[-1], one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
         check_disk_space(folder, PAGE + EACH * len(cells), "Results")
-        passed_on = {**measure, "text": text, "include_path": include_path, "trust_tasks": trust_tasks}
+        passed_on = {
+            **measure, "text": None if text is None else own_text, "text_field": text_field,
+            "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
+        }  # fmt: skip
         records = measure_cells(lm, cells, store, request, passed_on, report_progress)
         about = {
             "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
-            "text": None if text is None else str(text), "versions": identity.pop("versions"), "digests": identity,
+            "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
             "command": command,
         }  # fmt: skip
         comparison = Comparison(about, records)

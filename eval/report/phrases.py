@@ -129,7 +129,8 @@ def method(about: Mapping[str, Any]) -> list[str]:
         else "Every scheme is patched separately for each length with factor = length / trained length, its best "
         "setting, unless a factor is given for it."
     )
-    text = about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
+    named = about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
+    text = ", ".join([named] if isinstance(named, str) else named)
     sentences = [
         f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all schemes "
         f"use the same weights. {patched}",

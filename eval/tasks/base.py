@@ -26,7 +26,8 @@ from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.windows import source_text, tokenized, windows
+from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.windows import Tokenized, placed, tokenized_documents, windows_at
 
 register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
@@ -51,10 +52,17 @@ class LengthSweep(ConfigurableTask):
         self.sweep = Sweep.of(metadata)
         self.tokenizer = tokenizer_of(metadata)
         metadata |= asdict(self.sweep)  # the results name every setting, defaults included
+        if isinstance(self.sweep.text, MeasuredText):
+            metadata["text"] = self.sweep.text.label
         metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object itself is no JSON
         metadata.pop("pretrained", None)
         kept = {name: value for name, value in config.items() if name != "class"}
         super().__init__(config=kept | {"metadata": metadata, "metric_list": [], "output_type": "loglikelihood"})
+
+    def own_text(self) -> tuple[Tokenized, ...]:
+        """The documents of the text that is measured on, as tokens."""
+        text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
+        return tokenized_documents(self.tokenizer, text)
 
     def documents(self) -> list[Doc]:
         """One document per sample, each with ``name`` and the fields its requests need."""
@@ -128,12 +136,12 @@ class PerplexityTask(LengthSweep):
 
     def documents(self) -> list[Doc]:
         """Windows of held-out text, or of the user's."""
-        source = tokenized(self.tokenizer, source_text(self.sweep.text))
-        found = windows(
-            source, self.tokenizer, lengths=self.sweep.lengths, scored=self.sweep.scored, count=self.sweep.samples,
-            longest=self.sweep.longest,
-        )  # fmt: skip
-        return [{"name": f"token {w.end}", "contexts": list(w.contexts), "target": w.target} for w in found]
+        lengths, scored = self.sweep.lengths, self.sweep.scored
+        return [
+            {"name": source.at(w.end), "contexts": list(w.contexts), "target": w.target}
+            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest)
+            for w in windows_at(source, self.tokenizer, near, lengths=lengths, scored=scored)
+        ]
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Context and target at every length."""

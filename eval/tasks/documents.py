@@ -9,7 +9,7 @@ The numbers of short and of empty documents are in the task's metadata in the re
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
@@ -20,8 +20,10 @@ from hf_posenc.eval.tasks.base import Doc, Metric, perplexity
 from hf_posenc.eval.tasks.perplexity import SpanTask
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts.documents import documents
+from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.preconditions.weights import check_known
+from hf_posenc.texts import Document, rendered
 
 ENOUGH = 64
 """Characters per token, more than any language needs."""
@@ -45,22 +47,30 @@ class DocsTask(SpanTask):
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
         found: list[Doc] = []
         empty = short = seen = 0
-        for name, text in documents(self.sweep.docs, self.sweep.field):
+        longest = 0
+        for document in self.own_documents():
             if len(found) == self.sweep.samples:
                 break
-            ids = self.beginning(text)
+            ids = self.beginning(rendered(document, self.tokenizer))
+            longest = max(longest, len(ids))
             seen, empty, short = seen + 1, empty + (not ids), short + (0 < len(ids) < self.size())
             if len(ids) >= self.size():
-                found.append({"name": name, "ids": ids[: self.size()], "target": ""})
+                found.append({"name": document.name, "ids": ids[: self.size()], "target": ""})
         if not found:
             raise TextTooShort(
                 f"None of {seen} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
-                f"{empty} are empty. Give longer documents or ask for shorter lengths."
+                f"the longest has {longest}, and {empty} are empty. Give longer documents or ask for shorter lengths."
             )
         if empty or short:
             log.warning("Of %d documents %d are empty and %d too short; they are left out.", seen, empty, short)
         self.config.metadata |= {"documents": {"read": seen, "used": len(found), "short": short, "empty": empty}}
         return found
+
+    def own_documents(self) -> Iterable[Document]:
+        """The documents that ``docs`` names, else those of the text."""
+        if self.sweep.docs or self.sweep.text is None:
+            return documents(self.sweep.docs, self.sweep.field, self.sweep.separator)
+        return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator).documents
 
     def beginning(self, text: str) -> list[int]:
         """Tokens of the beginning of a text, at least `size` of them if it has as many; long texts are cut first."""

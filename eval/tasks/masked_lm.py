@@ -24,12 +24,7 @@ from hf_posenc.eval.tasks.base import (
     perplexity,
 )
 from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.windows import (
-    check_room,
-    ends,
-    source_text,
-    tokenized,
-)
+from hf_posenc.eval.texts.windows import Tokenized, check_room, placed
 
 
 class MaskedTask(LengthSweep):
@@ -49,17 +44,21 @@ class MaskedTask(LengthSweep):
                     f"{self.config.task} is for masked language models."
                 )
         check_room(self.sweep.lengths, (1 + self.copies) * self.sweep.scored + 2)
-        ids = tokenized(self.tokenizer, source_text(self.sweep.text)).ids
-        return [self.document(ids, end) for end in ends(len(ids), self.sweep.samples, self.sweep.longest)]
+        return [
+            self.document(source, end)
+            for source, ends in placed(self.own_text(), self.sweep.samples, self.sweep.longest)
+            for end in ends
+        ]
 
-    def document(self, ids: Sequence[int], end: int) -> Doc:
+    def document(self, source: Tokenized, end: int) -> Doc:
         """The tokens before ``end`` between the special ones, at every length."""
+        ids = source.ids
         front = self.copies * list(ids[end - self.sweep.scored : end])
         kept = [length - 2 - len(front) for length in self.sweep.lengths]  # two positions are for the special tokens
         rows = [[*front, *ids[end - tokens : end]] for tokens in kept]
         framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
         back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
-        return {"name": f"token {end}", "rows": framed, "back": back, "target": ""}
+        return {"name": source.at(end), "rows": framed, "back": back, "target": ""}
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Name, ids and masked positions at every length."""

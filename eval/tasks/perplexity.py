@@ -25,7 +25,7 @@ from hf_posenc.eval.tasks.base import (
     perplexity,
 )
 from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.windows import ends, source_text, tokenized
+from hf_posenc.eval.texts.windows import placed
 
 
 class SpanTask(LengthSweep):
@@ -35,9 +35,12 @@ class SpanTask(LengthSweep):
 
     def documents(self) -> list[Doc]:
         """Stretches of tokens, spread evenly over the text."""
-        ids, size = tokenized(self.tokenizer, source_text(self.sweep.text)).ids, self.size()
-        found = ends(len(ids), self.sweep.samples, size)
-        return [{"name": f"token {end - size}", "ids": list(ids[end - size : end]), "target": ""} for end in found]
+        size = self.size()
+        return [
+            {"name": source.at(end - size), "ids": list(source.ids[end - size : end]), "target": ""}
+            for source, ends in placed(self.own_text(), self.sweep.samples, size)
+            for end in ends
+        ]
 
     def size(self) -> int:
         """Tokens of a document."""

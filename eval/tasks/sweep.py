@@ -28,9 +28,10 @@ class Sweep:
         depths: shares of the filler before the needle.
         longest: tokens available before every target; with the same value, different lengths score the same targets.
         seed: of keys and masks.
-        text: path of a text file; None is the held-out part of the standard library.
-        docs: text or JSON-lines files, folders of them, or the name of a dataset; for `posenc_docs`.
-        field: where a record of `docs` has its text.
+        text: one or several files, folders and datasets; None is the held-out part of the standard library.
+        docs: files, folders, or the name of a dataset; for `posenc_docs`, which reads `text` where there are none.
+        field: column of a record that holds its text.
+        separator: what separates the documents of a plain text file; None: each file is one.
         stride: tokens by which a sliding window moves on, so many are scored at a time.
         stretch: tokens of each text that a sliding window scores.
         from_start: whether a sliding window starts with the text, as in papers, or has `length` − `stride` tokens
@@ -45,9 +46,10 @@ class Sweep:
     depths: tuple[float, ...]
     longest: int
     seed: int
-    text: str | None
+    text: Any
     docs: tuple[str, ...]
     field: str
+    separator: str | None
     stride: int
     stretch: int
     from_start: bool
@@ -78,6 +80,7 @@ class Sweep:
             text=metadata.get("text"),
             docs=tuple(map(str, paths(metadata.get("docs")))),
             field=str(metadata.get("field") or "text"),
+            separator=metadata.get("separator"),
             stride=stride,
             stretch=whole("stretch", metadata.get("stretch") or 4 * stride),
             from_start=flag("from_start", metadata.get("from_start", False)),

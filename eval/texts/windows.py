@@ -11,17 +11,15 @@ apart and joined. Where the tokenizer merges across a cut, the start moves up a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import shown
 from hf_posenc.eval.errors import CannotCut, LengthTooShort, TextTooShort
 from hf_posenc.eval.lm.special_tokens import opened
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
-from hf_posenc.eval.texts.text_file import read_text
+from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.preconditions.weights import check_known
+from hf_posenc.texts import rendered
 
 SHIFTS = 64
 """Tokens a window may move on, and a context may be shortened by, to find a clean cut."""
@@ -29,11 +27,19 @@ SHIFTS = 64
 
 @dataclass(frozen=True)
 class Tokenized:
-    """A text, its tokens without special ones, and where in the text each begins and ends."""
+    """A document, its tokens without special ones, where in the text each begins and ends, and its name.
+
+    A text that is a single document needs no name.
+    """
 
     text: str
     ids: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
+    name: str = ""
+
+    def at(self, token: int) -> str:
+        """The name of a place in the document."""
+        return f"{self.name}, token {token}" if self.name else f"token {token}"
 
     def piece(self, first: int, last: int) -> str:
         """The text of tokens ``first`` up to, without, ``last``."""
@@ -49,25 +55,14 @@ class Window:
     contexts: tuple[str, ...]
 
 
-def source_text(path: str | Path | None) -> str:
-    """The text of a file as it is now; without one, the held-out modules of this Python's standard library.
-
-    Raises:
-        UnreadableDocuments: the file cannot be read.
-        TextTooShort: it is all white space.
-    """
-    if path is None:
-        return held_out_text()
-    text = read_text(path)
-    if text and not text.strip():
-        raise TextTooShort(f"The text {shown(str(path))} holds nothing but white space. Give one with words.")
-    return text
-
-
-@lru_cache(maxsize=1)
-def held_out_text() -> str:
-    """The held-out modules, which do not change."""
-    return "\n".join(module_text(name) for name in HELD_OUT)
+@lru_cache(maxsize=2)
+def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, ...]:
+    """The documents of a text through a fast tokenizer; cached, because a sweep uses the same text many times."""
+    several = len(text.documents) > 1
+    return tuple(
+        replace(tokenized(tokenizer, rendered(document, tokenizer)), name=document.name if several else "")
+        for document in text.documents
+    )
 
 
 @lru_cache(maxsize=8)
@@ -91,6 +86,35 @@ def ends(tokens: int, count: int, longest: int) -> list[int]:
     return [longest + i * room // max(1, count - 1) for i in range(count)]
 
 
+def placed(sources: Sequence[Tokenized], count: int, longest: int) -> list[tuple[Tokenized, list[int]]]:
+    """The documents that are used, and where windows end in each: ``count`` in all, as its length has room for.
+
+    Raises:
+        TextTooShort: the documents have no room for them.
+    """
+    sizes = [len(source.ids) for source in sources]
+    rooms = [max(0, size - longest - SHIFTS) for size in sizes]
+    if len(sources) > 1 and sum(rooms) < count:
+        raise TextTooShort(
+            f"{count} windows of {longest} tokens need documents of more than {longest + SHIFTS} tokens, and "
+            f"{sum(map(bool, rooms))} of {len(sizes)} are as long; the longest has {max(sizes)}. "
+            "Give longer documents, shorter lengths or fewer samples."
+        )
+    counts = shares(rooms, count) if len(sources) > 1 else [count] * len(sources)
+    used = ((source, number) for source, number in zip(sources, counts, strict=True) if number)
+    return [(source, ends(len(source.ids), number, longest)) for source, number in used]
+
+
+def shares(rooms: Sequence[int], count: int) -> list[int]:
+    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
+    total = sum(rooms)
+    found = [count * room // total for room in rooms]
+    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
+    for index in by_remainder[: count - sum(found)]:
+        found[index] += 1
+    return found
+
+
 def check_room(lengths: Sequence[int], scored: int) -> None:
     """Refuse lengths that the scored tokens would fill."""
     if min(lengths) <= scored:
@@ -104,10 +128,17 @@ def windows(
     source: Tokenized, tokenizer: Any, *, lengths: Sequence[int], scored: int, count: int, longest: int
 ) -> list[Window]:
     """Return ``count`` windows; targets have ``scored`` tokens and depend on ``longest``, not on ``lengths``."""
+    return windows_at(source, tokenizer, ends(len(source.ids), count, longest), lengths=lengths, scored=scored)
+
+
+def windows_at(
+    source: Tokenized, tokenizer: Any, near: Sequence[int], *, lengths: Sequence[int], scored: int
+) -> list[Window]:
+    """Windows that end at these tokens, or the next ones where a clean cut can be made."""
     check_room(lengths, scored)
     last = 0
     found = []
-    for end in ends(len(source.ids), count, longest):
+    for end in near:
         window = first_window(source, tokenizer, max(end, last + 1), lengths, scored)
         last = window.end
         found.append(window)

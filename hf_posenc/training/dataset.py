@@ -7,17 +7,13 @@ anew in every epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from hf_posenc.errors import LengthContradiction, TrainingImpossible
-from hf_posenc.patching.preconditions.weights import check_known
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from hf_posenc.training.corpus import Corpus
 
 IGNORED_LABEL = -100  # a label that no loss counts
 MASK_SHARE = 0.15  # share of tokens hidden from a masked model
@@ -25,32 +21,20 @@ MASK_SHARE = 0.15  # share of tokens hidden from a masked model
 Row = dict[str, Tensor]
 
 
-def documents(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Tensor]:
-    """Tokenise every text to ``[token]``, followed by the tokenizer's end-of-text token, if it has one.
-
-    Raises:
-        InvalidInput: most of them are the unknown one.
-    """
-    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-    ending = [] if end is None else [end]
-    encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
-    check_known(tokenizer, [token for document in encoded for token in document])
-    return [torch.tensor([*document, *ending], dtype=torch.long) for document in encoded]
-
-
 class PackedRows(Dataset):
-    """Documents concatenated and cut into rows; the remainder is dropped.
+    """Documents one after the other, cut into rows; the remainder is dropped.
 
     Raises:
         LengthContradiction: there is not even one row.
     """
 
-    def __init__(self, texts: Sequence[Tensor], length: int, *, causal: bool) -> None:
-        tokens = torch.cat(list(texts)) if texts else torch.empty(0, dtype=torch.long)
+    def __init__(self, corpus: Corpus, length: int, *, causal: bool) -> None:
+        tokens, documents = corpus.tokens, len(corpus.starts)
         count = len(tokens) // length
         if count == 0:
             raise LengthContradiction(
-                f"The texts have {len(tokens)} tokens, less than one row of {length}. Give more text, or shorter rows."
+                f"The texts have {len(tokens)} tokens in {documents} documents, less than one row of {length}. "
+                "Give more text, or shorter rows."
             )
         self.rows, self.causal = tokens[: count * length].view(count, length), causal
 
@@ -58,7 +42,7 @@ class PackedRows(Dataset):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        ids = self.rows[index]
+        ids = self.rows[index].long()
         return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}
 
 
@@ -69,16 +53,24 @@ class SeparatedRows(PackedRows):
     as only the preceding document could predict it.
     """
 
-    def __init__(self, texts: Sequence[Tensor], length: int) -> None:
-        super().__init__(texts, length, causal=True)
-        position = torch.cat([torch.arange(len(text)) for text in texts])[: self.rows.numel()].view_as(self.rows)
-        start = position - position[:, :1]  # of the document a row begins in, its first token here is number 0
-        own = (position == 0).cumsum(-1) == 0
-        self.positions = torch.where(own, start, position)
+    def __init__(self, corpus: Corpus, length: int) -> None:
+        super().__init__(corpus, length, causal=True)
+        self.starts = corpus.starts
 
     def __getitem__(self, index: int) -> Row:
-        ids, positions = self.rows[index], self.positions[index]
-        return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
+        length = self.rows.shape[1]
+        first = index * length
+        before, end = torch.searchsorted(self.starts, torch.tensor([first, first + length]), right=False).tolist()
+        starts = [0, *(self.starts[before:end] - first).tolist()]
+        return separated(self.rows[index].long(), starts)
+
+
+def separated(ids: Tensor, starts: Sequence[int]) -> Row:
+    """A row ``[token]`` in which documents begin at ``starts``, the first of them 0."""
+    begins = torch.zeros(len(ids), dtype=torch.long)
+    begins[list(starts)] = torch.tensor(starts)
+    positions = torch.arange(len(ids)) - begins.cummax(0).values
+    return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
 
 
 class HeldOutWindows(Dataset):
@@ -112,7 +104,7 @@ class HeldOutWindows(Dataset):
 
     def __getitem__(self, index: int) -> Row:
         end = self.ends[index]
-        ids = self.tokens[end - self.length : end].clone()
+        ids = self.tokens[end - self.length : end].to(torch.long, copy=True)
         asked = torch.zeros(self.length, dtype=torch.bool)
         if self.mask is None:
             asked[-self.scored :] = True
@@ -123,13 +115,12 @@ class HeldOutWindows(Dataset):
 
 
 def held_out_windows(
-    texts: Sequence[Tensor], lengths: Sequence[int], *, count: int, mask: int | None = None
+    corpus: Corpus, lengths: Sequence[int], *, count: int, mask: int | None = None
 ) -> dict[str, HeldOutWindows]:
     """Windows at every length, by its name; at most 128 tokens are scored, and half of the shortest length."""
     scored = min(128, min(lengths) // 2)
-    tokens = torch.cat(list(texts)) if texts else torch.empty(0, dtype=torch.long)
     return {
-        str(length): HeldOutWindows(tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
+        str(length): HeldOutWindows(corpus.tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
         for length in lengths
     }
 

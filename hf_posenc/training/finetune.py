@@ -20,8 +20,10 @@ from hf_posenc.checkpoints.peft import get_peft_model
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
+from hf_posenc.texts import TextSource
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
+from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
 from hf_posenc.training.learning_rates import LearningRate, learning_rate_for, parameter_count
 from hf_posenc.training.loss_curve import Point, points
@@ -41,7 +43,7 @@ from hf_posenc.training.validate import (
     check_callbacks,
     check_model_and_settings,
     check_tokenizer,
-    documents_of,
+    source_of,
     training_arguments,
 )
 
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Progress = Callable[[float, float], None]
+Texts = Sequence[str | Path] | Path | TextSource | Any
+"""Documents: texts and paths, or an object of `datasets`."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,15 @@ class Tuned:
 def finetune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str] | Dataset,
+    texts: Texts | Dataset,
     training: Training,
     *,
-    held_out: Sequence[str] | None = None,
+    held_out: Texts | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool = False,
     announce: Callable[[RunStart], None] | None = None,
     progress: Progress | None = None,
+    on_read: OnRead | None = None,
     callbacks: Sequence[TrainerCallback] = (),
     arguments: Mapping[str, Any] | None = None,
 ) -> Tuned:
@@ -89,20 +94,25 @@ def finetune(
     Args:
         model: patched (or not, for a control); a method of PEFT wraps it, so use what is returned.
         tokenizer: of the model.
-        texts: training documents; or rows of your own, ``{"input_ids", "labels", …}`` of tensors ``[token]``.
+        texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
+            `TextSource`; or rows of your own, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets
+            are read while they are trained on, everything else before, into a memory-mapped file on the disk of
+            ``output``.
         training: settings of the run.
-        held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``.
+        held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``; likewise.
         output: folder of checkpoints, curve and result; nothing is written without it.
         resume: continue from the last complete checkpoint in ``output``, if there is one. With more ``steps`` than the
             run was started for, it goes on to the new number, on the cosine schedule of that number from there.
         announce: called before the first step with what will be trained, by kind, and the learning rate.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
+        on_read: called with the documents and tokens read so far, before the first step.
         callbacks: more of `Trainer`'s.
         arguments: more `TrainingArguments`, which override those that follow from ``training``.
 
     Raises:
         LengthContradiction: the model does not reach ``length``, or the texts do not fill it.
         TrainingImpossible: this model cannot be trained so.
+        UnreadableDocuments: a text cannot be read.
         WrongKind: an argument has a wrong type.
         WeightsNotFinite: a weight of the model is NaN or infinite.
         CheckpointMismatch: ``output`` holds another run, or one and ``resume`` is false.
@@ -110,18 +120,21 @@ def finetune(
         NoDiskSpace: its disk has less free space than the checkpoints take.
     """
     check_model_and_settings(model, training)
-    texts = documents_of("texts", texts)
-    held_out = None if held_out is None else documents_of("held_out", held_out)
+    source = source_of("texts", texts)
+    measured_on = None if held_out is None else source_of("held_out", held_out)
     folder = None if output is None else Path(folder_to_write(output))
     check_callbacks(callbacks)
     causal = is_causal(model)
-    if held_out is not None or not isinstance(texts, Dataset):  # rows that are ready need none
+    if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal, rank=training.rank)
     rate = chosen_rate(training, model)
     training = replace(training, learning_rate=rate.value)
-    rows = training_rows(model, tokenizer, texts, training, method)
-    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, training)
+    rows = training_rows(
+        model, tokenizer, source, training, method, held_out=measured_on, folder=existing_parent(folder),
+        on_read=on_read,
+    )  # fmt: skip
+    windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training)
     with ExitStack() as held:
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
@@ -138,7 +151,7 @@ def finetune(
             if (added := configured(method, model, training)) is not None:
                 trained = get_peft_model(model, added)
             if folder is not None:
-                claim_folder(held, folder, trained, run_settings(model, training, len(rows)), resume=resume)
+                claim_folder(held, folder, trained, run_settings(model, training, count_of(rows)), resume=resume)
         trainer = Trainer(
             trained,
             asked,
@@ -187,6 +200,16 @@ def facts_of(training: Training, start: RunStart, curve: Sequence[Point]) -> dic
         before, after = measured[0][length], measured[-1][length]
         facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
     return facts
+
+
+def existing_parent(folder: Path | None) -> Path | None:
+    """The nearest folder that exists already, of a folder or those above it."""
+    return None if folder is None else next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+
+
+def count_of(rows: Any) -> int | None:
+    """Number of rows; None for those that are read while they are trained on."""
+    return len(rows) if hasattr(rows, "__len__") else None
 
 
 class ProgressReport(TrainerCallback):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.utils.data import Dataset
 
-from hf_posenc.errors import LengthContradiction
+from hf_posenc.errors import HeldOutOverlap, LengthContradiction
+from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.config import Training
+from hf_posenc.training.corpus import OnRead, digest, tokenised
 from hf_posenc.training.dataset import (
     PackedRows,
     SeparatedRows,
     check_separate_packing,
-    documents,
     held_out_windows,
 )
 from hf_posenc.training.methods import Method
-from hf_posenc.training.validate import check_tokens
+from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,13 +45,32 @@ def lengths_of(model: nn.Module) -> tuple[int, int]:
 
 
 def training_rows(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, method: Method
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Any,
+    training: Training,
+    method: Method,
+    *,
+    held_out: TextSource | None = None,
+    folder: Path | None = None,
+    on_read: OnRead | None = None,
 ) -> Any:
     """Rows of ``training.length`` tokens to train on.
+
+    Args:
+        model: that is trained.
+        tokenizer: of the model.
+        texts: where the documents come from, or rows that are ready.
+        training: settings of the run.
+        method: of training.
+        held_out: documents that should not be among those to train on; warned about.
+        folder: on whose disk the tokens lie.
+        on_read: called with the documents and tokens read so far.
 
     Raises:
         LengthContradiction: the model does not reach that far, or there is not even one row.
         TrainingImpossible: documents cannot be kept separate as asked.
+        UnreadableDocuments: a document cannot be read.
     """
     _, reach = lengths_of(model)
     seen = training.length + (training.rank if method.virtual_tokens else 0)
@@ -57,20 +79,35 @@ def training_rows(
             f"Rows of {seen} tokens were asked for, and this model reaches {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
-    causal = is_causal(model)
-    if training.packing == "separate":
+    causal, separate = is_causal(model), training.packing == "separate"
+    if separate:
         check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
     if isinstance(texts, Dataset):
         return texts
-    token_lists = documents(tokenizer, texts)
-    check_tokens(model, token_lists)
-    if training.packing == "separate":
-        return SeparatedRows(token_lists, training.length)
-    return PackedRows(token_lists, training.length, causal=causal)
+    base = base_model_of(model)[0]
+    if texts.streams:
+        warn_of_overlap(len(texts.files() & held_out.files()) if held_out else 0, "files")
+        return StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+    others = {digest(rendered(one, tokenizer)) for one in held_out.documents()} if held_out else set()
+    corpus = tokenised(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
+    check_vocabulary(base, corpus.highest)
+    warn_of_overlap(corpus.repeated, "documents")
+    return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
+
+
+def warn_of_overlap(shared: int, what: str) -> None:
+    """Warn of training documents that are held-out documents as well; of a streamed text, files are compared."""
+    if shared:
+        warnings.warn(
+            f"{shared} of the training {what} are held out as well, so that the loss measured there is that of a text "
+            "trained on. Take them out of one of the two.",
+            HeldOutOverlap,
+            stacklevel=2,
+        )
 
 
 def held_out_rows(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], training: Training
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: TextSource, training: Training
 ) -> dict[str, Any]:
     """Held-out windows to measure on, by length.
 
@@ -83,10 +120,10 @@ def held_out_rows(
         raise LengthContradiction(
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
-    token_lists = documents(tokenizer, texts)
-    check_tokens(model, token_lists)
+    corpus = tokenised(tokenizer, texts.documents())
+    check_vocabulary(base_model_of(model)[0], corpus.highest)
     mask = None if is_causal(model) else tokenizer.mask_token_id
-    return dict(held_out_windows(token_lists, lengths, count=training.eval_windows, mask=mask))
+    return dict(held_out_windows(corpus, lengths, count=training.eval_windows, mask=mask))
 
 
 def doubling_lengths(trained: int, target: int) -> list[int]:

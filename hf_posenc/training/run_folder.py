@@ -53,7 +53,7 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
             start_run(folder, settings, resume=resume)
 
 
-def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, Any]:
+def run_settings(model: nn.Module, training: Training, rows: int | None) -> dict[str, Any]:
     """The settings that a run and its continuation must share."""
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
@@ -17,8 +17,10 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
-from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
+from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.state import base_model_of
+from hf_posenc.texts import HubDataset, TextSource
+from hf_posenc.texts.dataset_objects import is_dataset
 from hf_posenc.training.config import Training, check_learning_rate
 
 if TYPE_CHECKING:
@@ -68,31 +70,31 @@ def check_callbacks(given: Any) -> None:
         raise WrongKind(f"callbacks is a list of transformers' TrainerCallback, got {shown(given)}. Pass such objects.")
 
 
-def documents_of(name: str, given: Any) -> Any:
-    """Documents as a list; a data set of rows as it is.
+def source_of(name: str, given: Any) -> Any:
+    """Where documents come from; rows that are ready, with token ids, as a data set.
+
+    Args:
+        name: of the argument.
+        given: a list of documents and paths, one path, a `datasets` object, a `TextSource`, or ready rows.
 
     Raises:
-        WrongKind: it is neither, a single text, or has something else among the texts.
+        WrongKind: it is nothing of that, such as a single text.
     """
+    if isinstance(given, TextSource):
+        return given
+    if is_dataset(given):
+        return TextSource((given,))
     if isinstance(given, Dataset):
         return given
+    if isinstance(given, (Path, HubDataset)):
+        return TextSource((given,))
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise WrongKind(f"{name} is a list of documents, got {shown(given)}. Pass one, such as [text].")
-    found = list(given)
-    odd = [document for document in found if not isinstance(document, str)]
+        raise WrongKind(f"{name} is a list of documents, got {shown(given)}. Pass one, such as [text] or [Path(file)].")
+    parts = tuple(given)
+    odd = [part for part in parts if not isinstance(part, (str, Path, HubDataset)) and not is_dataset(part)]
     if odd:
-        raise WrongKind(f"{name} is a list of documents as text, and has {shown(odd[0])}. Pass texts alone.")
-    return found
-
-
-def check_tokens(model: nn.Module, documents: Sequence[Tensor]) -> None:
-    """Refuse token ids that the model has no embedding for.
-
-    Raises:
-        InvalidInput: there is one.
-    """
-    highest = max((int(document.max()) for document in documents if len(document)), default=0)
-    check_vocabulary(base_model_of(model)[0], highest)
+        raise WrongKind(f"{name} is a list of documents as text, and has {shown(odd[0])}. Pass texts and paths alone.")
+    return TextSource(parts)
 
 
 def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:

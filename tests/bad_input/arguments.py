@@ -48,7 +48,7 @@ NO_COUNTS: list[Any] = [0, -1, "x", NAN, 1.5, True, 2**31, 10**400, [1, 2], b"x"
 NO_SEEDS: list[Any] = [-1, "x", None, 1.5, NAN, 2**32, True]
 NO_TEXTS: list[tuple[str, Errors, str, Any]] = [
     ("absent", UNREADABLE, "'absent.txt' cannot be read.+No such file", "absent.txt"),
-    ("folder", UNREADABLE, "Is a directory", "."),
+    ("folder without texts", UNREADABLE, "no text files.+parquet", "."),
     ("no path", KIND, "got 7", 7),
     ("NUL in the name", UNREADABLE, r"a\\x00b.+null", "a\0b"),
     ("5,000 letters", UNREADABLE, "too long", "x" * 5000),
@@ -163,7 +163,7 @@ def fine_tuning() -> list[Row]:
         (69, "one text", KIND, "texts is a list.+'w0", {"texts": TEXT}),
         (69, "no texts", KIND, "texts.+None", {"texts": None}),
         (69, "no documents", errors.LengthContradiction, "0 tokens", {"texts": []}),
-        (69, "empty document", errors.LengthContradiction, "1 tokens", {"texts": [""]}),
+        (69, "empty document", errors.LengthContradiction, "0 tokens", {"texts": [""]}),
         (69, "bytes", KIND, "texts.+b'w1'", {"texts": [b"w1"]}),
         (69, "numbers", KIND, "texts.+7", {"texts": [TEXT, 7]}),
         (69, "one held-out text", KIND, "held_out is a list", {"held_out": TEXT}),

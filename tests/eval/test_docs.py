@@ -7,11 +7,13 @@ import logging
 
 import pytest
 import torch
+from datasets import Dataset
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TextTooShort, UnreadableDocuments
 from hf_posenc.eval.texts.documents import documents
 from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.texts import Document
 
 from .conftest import TRAINED
 
@@ -51,14 +53,14 @@ def test_files_folders_and_several_sources(records, tmp_path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.txt").write_text("first", encoding="utf-8")
     (tmp_path / "sub" / "picture.png").write_bytes(b"\x89PNG")
-    assert list(documents([str(tmp_path / "sub")], "text")) == [("a.txt", "first")]
+    assert list(documents([str(tmp_path / "sub")], "text")) == [Document("a.txt", "first")]
     assert len(list(documents([str(records), str(tmp_path / "sub" / "a.txt")], "body"))) == 7
 
 
 def test_datasets_by_name(monkeypatch) -> None:
-    made = {"train": [{"text": "no"}], "test": [{"text": "yes"}]}
+    made = {name: Dataset.from_list([{"text": text}]) for name, text in (("train", "no"), ("test", "yes"))}
     monkeypatch.setattr("datasets.load_dataset", lambda name: made)
-    assert list(documents(["owner/name"], "text")) == [("owner/name:0", "yes")]
+    assert list(documents(["owner/name"], "text")) == [Document("owner/name:0", "yes")]
 
 
 def broken(path, content: str | bytes) -> str:

@@ -14,9 +14,9 @@ from hf_posenc.eval.comparison.identity import (
     digest_of,
     files_digest,
     model_digest,
-    text_digest,
     tokenizer_digest,
 )
+from hf_posenc.eval.texts.measured_text import measured_text
 
 
 @pytest.fixture
@@ -129,11 +129,13 @@ def test_a_tokenizer_is_what_it_makes_of_text(tokenizer, framed_tokenizer) -> No
 def test_every_byte_of_a_text_counts(tmp_path, share: int) -> None:
     content = bytearray(b"a" * 10_000)
     (tmp_path / "text").write_bytes(content)
-    before = text_digest(tmp_path / "text")
+    before = measured_text(tmp_path / "text").digest
     content[share] = ord("b")
     (tmp_path / "text").write_bytes(content)
-    assert text_digest(tmp_path / "text") != before
-    assert text_digest(str(tmp_path / "text")) == text_digest(tmp_path / "text")
+    digest = measured_text(tmp_path / "text").digest
+    assert digest != before
+    assert measured_text(str(tmp_path / "text")).digest == digest
+    assert files_digest(tmp_path / "text") == digest  # the form that stored results have
 
 
 def test_a_folder_is_its_names_and_contents(tmp_path) -> None:

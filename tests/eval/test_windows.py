@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
+from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
-from hf_posenc.eval.texts.windows import source_text, tokenized, windows
+from hf_posenc.eval.texts.windows import tokenized, windows
 
 SHARED = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -83,4 +84,4 @@ def test_impossible_sizes_raise(tokenizer) -> None:
 def test_held_out_text_is_held_out() -> None:
     assert not set(HELD_OUT) & set(TRAINING)
     assert all(module_text(name) for name in HELD_OUT)
-    assert source_text(None).startswith(module_text(HELD_OUT[0]))
+    assert default_text().documents[0].content.startswith(module_text(HELD_OUT[0]))

@@ -20,14 +20,15 @@ from hf_posenc.errors import (
     NoDiskSpace,
     TrainingImpossible,
 )
+from hf_posenc.texts import Document
 from hf_posenc.training import Training
+from hf_posenc.training.corpus import Corpus, tokenised
 from hf_posenc.training.dataset import (
     IGNORED_LABEL,
     HeldOutWindows,
     PackedRows,
     SeparatedRows,
     check_separate_packing,
-    documents,
     held_out_windows,
 )
 from hf_posenc.training.loss_curve import Point, points
@@ -47,17 +48,18 @@ from hf_posenc.training.trainer_settings import evaluation_settings, trainer_set
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
 
-def ranges(*lengths: int) -> list[torch.Tensor]:
+def ranges(*lengths: int) -> Corpus:
     """Documents whose tokens count on from one to the next."""
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
-    return [torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+    return Corpus.of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
 
 
 def test_documents_end_with_their_own_token(tokenizer) -> None:  # noqa: F811
-    first, second = documents(tokenizer, ["w0 w1", "w2"])
-    assert first.tolist() == [4, 5, 1]  # four special words come first, and <end> is number 1
-    assert second.tolist() == [6, 1]
-    assert documents(tokenizer, []) == []
+    found = tokenised(tokenizer, [Document("a", "w0 w1"), Document("b", ""), Document("c", "w2")])
+    assert found.tokens.tolist() == [4, 5, 1, 6, 1]  # four special words come first, and <end> is number 1
+    assert found.starts.tolist() == [0, 3]  # the empty document is left out
+    assert found.highest == 6
+    assert tokenised(tokenizer, []).tokens.tolist() == []
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:
@@ -67,9 +69,9 @@ def test_joined_rows_drop_what_is_left_over() -> None:
     assert rows[1]["labels"].tolist() == [4, 5, 6, 7]  # the model shifts them
     assert "labels" not in PackedRows(ranges(5), 4, causal=False)[0]
     assert len(PackedRows(ranges(4), 4, causal=True)) == 1
-    for texts in (ranges(3), []):
+    for corpus in (ranges(3), Corpus.of([])):
         with pytest.raises(LengthContradiction, match="less than one row of 4"):
-            PackedRows(texts, 4, causal=True)
+            PackedRows(corpus, 4, causal=True)
 
 
 def test_separate_documents_count_from_zero_in_every_row() -> None:
@@ -88,7 +90,7 @@ def test_separate_documents_count_from_zero_in_every_row() -> None:
 
 def test_windows_of_every_length_end_alike() -> None:
     tokens = torch.arange(100)
-    found = held_out_windows([tokens[:50], tokens[50:]], [8, 32], count=3)
+    found = held_out_windows(Corpus.of([tokens[:50], tokens[50:]]), [8, 32], count=3)
     assert list(found) == ["8", "32"]
     for length, windows in found.items():
         assert len(windows) == 3
@@ -99,12 +101,12 @@ def test_windows_of_every_length_end_alike() -> None:
                 range(end - 4, end)
             )  # half of the shortest
     assert (
-        held_out_windows([torch.arange(2000)], [512, 1024], count=1)["512"][0]["labels"] != IGNORED_LABEL
+        held_out_windows(Corpus.of([torch.arange(2000)]), [512, 1024], count=1)["512"][0]["labels"] != IGNORED_LABEL
     ).sum() == 128
-    (only,) = (windows[0] for windows in held_out_windows([tokens], [100], count=1).values())
+    (only,) = (windows[0] for windows in held_out_windows(Corpus.of([tokens]), [100], count=1).values())
     assert torch.equal(only["input_ids"], tokens)  # no more text than is measured
     with pytest.raises(LengthContradiction, match="less than the 101"):
-        held_out_windows([tokens], [8, 101], count=1)
+        held_out_windows(Corpus.of([tokens]), [8, 101], count=1)
 
 
 def test_masked_windows_hide_what_they_ask_for() -> None:

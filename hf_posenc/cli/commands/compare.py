@@ -22,6 +22,7 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.errors import FAILED, PARTLY
+from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison
@@ -62,7 +63,9 @@ def compare(
     scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
     keys: Annotated[int, Option(min=1, help="Passkeys or needles, each inserted at every depth.")] = 8,
     depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
-    text: Annotated[Path | None, Option(help="Text file; default: held-out sources of the standard library.")] = None,
+    text: Text = None,
+    text_field: TextField = FIELD,
+    document_separator: DocumentSeparator = None,
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
     limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
     one_factor: Annotated[
@@ -84,6 +87,8 @@ def compare(
     """
     from hf_posenc.eval import compare as run
 
+    check_reading(text, text_field, document_separator)
+    own_text = text_source(text, text_field, document_separator)
     named = model_named(model, base)
     loading: dict[str, Any] = {"dtype": dtype_of(named, dtype), "batch_size": batch_size}
     name = named.adapter or named.model  # with the base that the adapter names
@@ -96,7 +101,7 @@ def compare(
         with output.progress(quiet) as progress:
             comparison = run(
                 name, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
-                scored=scored, keys=keys, depths=given, text=text, seed=seed, limit=limit, one_factor=one_factor,
+                scored=scored, keys=keys, depths=given, text=own_text, seed=seed, limit=limit, one_factor=one_factor,
                 include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
                 progress=progress, **loading,
             )  # fmt: skip

@@ -23,6 +23,7 @@ from hf_posenc.cli.arguments import (
     model_named,
     scheme_options,
 )
+from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n")
 
@@ -39,7 +40,9 @@ def evaluate(
     ] = None,
     task: Annotated[list[str] | None, Option("--task", "-t", help="lm-eval task; may be repeated.")] = None,
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
-    text: Annotated[Path | None, Option(help="Text file; default: held-out sources of the standard library.")] = None,
+    text: Text = None,
+    text_field: TextField = FIELD,
+    document_separator: DocumentSeparator = None,
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys and masks.")] = 0,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
@@ -56,12 +59,14 @@ def evaluate(
 
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     given = {name: value for name, value in patch.items() if value is not None}
+    check_reading(text, text_field, document_separator)
+    own_text = text_source(text, text_field, document_separator)
     named, requests = model_named(model, base), count(1)
     if out is not None:
         check_file("--out", out)
     with output.progress() as progress:
         evaluation = measure(
-            named.model, peft=named.adapter, scheme=scheme, lengths=length, tasks=task, samples=samples, text=text,
+            named.model, peft=named.adapter, scheme=scheme, lengths=length, tasks=task, samples=samples, text=own_text,
             seed=seed, trust_tasks=trust_tasks, dtype=dtype_of(named, dtype),
             on_request=lambda: progress(None, f"request {next(requests)}"), **given,
         )  # fmt: skip

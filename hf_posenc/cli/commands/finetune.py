@@ -29,6 +29,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, text_source
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -54,12 +55,17 @@ def finetune(
     ] = None,
     option: SchemeOptions = None,
     text: Annotated[
-        list[Path] | None, Option(help="Training text; may be repeated; default: sources of the standard library.")
+        list[str] | None, Option(help=f"Training text: {SOURCES}; default: sources of the standard library.")
     ] = None,
     held_out: Annotated[
-        list[Path] | None,
-        Option(help="Evaluation text; may be repeated; default: other sources of the standard library."),
+        list[str] | None,
+        Option(help="Evaluation text, named likewise; default: other sources of the standard library."),
     ] = None,
+    text_field: TextField = FIELD,
+    document_separator: DocumentSeparator = None,
+    streaming: Annotated[
+        bool, Option("--streaming", help="Read the training text while training, in its order, instead of before.")
+    ] = False,
     length: Annotated[
         int | None, Option(min=2, help="Training sequence length in tokens; default: the target length.")
     ] = None,
@@ -124,6 +130,11 @@ def finetune(
         raise BadArgument(
             f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
         )
+    check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
+    if streaming and not text:
+        raise BadArgument("--streaming reads a text while training, and none is named. Pass --text, or leave it out.")
+    texts = text_source(text, text_field, document_separator, streaming=streaming) or modules(TRAINING)
+    measured_on = text_source(held_out, text_field, document_separator) or modules(HELD_OUT)
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             **loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length,
@@ -140,9 +151,9 @@ def finetune(
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
         )  # fmt: skip
         tuned = train(
-            patched, tokenizer_of(named), texts_of(text, TRAINING), training,
-            held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
+            patched, tokenizer_of(named), texts, training, held_out=measured_on, output=out, resume=resume,
             announce=lambda start: output.note(str(start)),
+            on_read=lambda documents, tokens: show_progress(None, f"read {documents:,} documents, {tokens:,} tokens"),
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
             callbacks=[first_process(lambda: write_config(context, out))],
         )  # fmt: skip
@@ -190,13 +201,9 @@ def resume_hint(context: Context, resuming: bool) -> Iterator[None]:
         raise
 
 
-def texts_of(files: list[Path] | None, modules: Sequence[str]) -> list[str]:
-    """Read the given files, or modules of the standard library where none are given."""
-    if files is None:
-        return [module_text(name) for name in modules]
-    from hf_posenc.eval.texts.text_file import read_text
-
-    return [read_text(file) for file in files]
+def modules(names: Sequence[str]) -> list[str]:
+    """Sources of modules of the standard library."""
+    return [module_text(name) for name in names]
 
 
 def show(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:

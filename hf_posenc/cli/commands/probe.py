@@ -23,6 +23,7 @@ from hf_posenc.cli.arguments import (
     tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
@@ -46,7 +47,9 @@ def probe(
         int | None,
         Option("--length", "-l", min=2, help="Sequence length in tokens; default: the target length of the scheme."),
     ] = None,
-    text: Annotated[Path | None, Option(help="Text file; default: held-out sources of the standard library.")] = None,
+    text: Text = None,
+    text_field: TextField = FIELD,
+    document_separator: DocumentSeparator = None,
     samples: Annotated[int, Option(min=1, help="Texts whose loss is measured.")] = 32,
     rows: Annotated[int, Option(min=1, help="Attention rows (queries) measured in each of four texts.")] = 256,
     scored: Annotated[int, Option(min=1, help="Tokens at the end of each text whose loss is measured.")] = 32,
@@ -69,6 +72,8 @@ def probe(
         raise BadArgument(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
         )
+    check_reading(text, text_field, document_separator)
+    own_text = text_source(text, text_field, document_separator)
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 
@@ -78,7 +83,7 @@ def probe(
         progress(None, "loading")
         found = run(
             from_pretrained(**loading_of(named, dtype)), tokenizer_of(named),
-            scheme=scheme, factor=factor, target_length=target_length, length=length, text=text, samples=samples,
+            scheme=scheme, factor=factor, target_length=target_length, length=length, text=own_text, samples=samples,
             rows=rows, scored=scored, sinks=sinks, seed=seed, progress=lambda doing: progress(None, doing), **options,
         )  # fmt: skip
         written = [] if out is None else write(found, out)

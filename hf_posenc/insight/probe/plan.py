@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from hf_posenc.errors import (
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.lm.special_tokens import frame_of
 from hf_posenc.eval.tasks.parse import seed_of, whole
-from hf_posenc.eval.texts.windows import source_text, tokenized
+from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.eval.texts.windows import shares, tokenized_documents
 from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import (
@@ -83,23 +83,24 @@ def default_length(
 def plan_of(
     model: nn.Module,
     tokenizer: Any,
-    file: str | Path | None,
+    text: MeasuredText,
     length: int,
     trained: int,
     *,
     samples: int,
     **settings: Any,
 ) -> Plan:
-    """Cut texts of ``length`` tokens out of a file, and choose the context lengths at which they are scored.
+    """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored.
 
     Raises:
         LengthTooShort: there is no room for context before the scored tokens.
-        TextTooShort: the file has not enough text.
+        TextTooShort: the documents have not enough text.
     """
     prefix, suffix = frame_of(tokenizer)
     special = SpecialTokenCounts(len(prefix), len(suffix))
-    ids = tokenized(tokenizer, source_text(file)).ids
-    check_vocabulary(base_model_of(model)[0], max((*prefix, *ids, *suffix), default=0))
+    documents = [source.ids for source in tokenized_documents(tokenizer, text)]
+    highest = max((token for ids in (prefix, *documents, suffix) for token in ids), default=0)
+    check_vocabulary(base_model_of(model)[0], highest)
     inner, scored = length - special.before - special.after, settings["scored"]
     shortest = 2 * scored + special.before + special.after
     if inner < 2 * scored:
@@ -107,20 +108,33 @@ def plan_of(
             f"A length of {length} tokens has no room for context before {scored} scored ones. "
             f"Ask for a length of at least {shortest}, or score fewer tokens."
         )
-    last_start = len(ids) - inner
-    if last_start < (samples - 1) * scored:
-        raise TextTooShort(
-            f"{samples} texts of {length} tokens were asked for, and the file has {len(ids)} tokens. "
-            "Give a longer file, a shorter length or fewer samples."
-        )
-    starts = [i * last_start // max(1, samples - 1) for i in range(samples)]
     device = next(model.parameters()).device
-    texts = [torch.tensor([[*prefix, *ids[s : s + inner], *suffix]], device=device) for s in starts]
+    texts = [
+        torch.tensor([[*prefix, *piece, *suffix]], device=device) for piece in pieces(documents, inner, samples, scored)
+    ]
     causal = bool(attentions_of(model)[0].is_causal)
     return Plan(
         texts, special, trained, context_lengths(length, trained, shortest),
         mask=None if causal else tokenizer.mask_token_id, **settings,
     )  # fmt: skip
+
+
+def pieces(documents: Sequence[Sequence[int]], length: int, samples: int, scored: int) -> Iterator[Sequence[int]]:
+    """Cut ``samples`` pieces of ``length`` tokens, spread evenly over documents; no two score the same tokens.
+
+    Raises:
+        TextTooShort: the documents have no room for them.
+    """
+    rooms = [max(0, (len(ids) - length) // scored + 1) for ids in documents]
+    if sum(rooms) < samples:
+        raise TextTooShort(
+            f"{samples} texts of {length} tokens were asked for, and the text has {sum(map(len, documents))} tokens, "
+            f"its longest document {max(map(len, documents))}. Give longer ones, a shorter length or fewer samples."
+        )
+    for ids, count in zip(documents, shares(rooms, samples), strict=True):
+        for i in range(count):
+            start = i * (len(ids) - length) // max(1, count - 1)
+            yield ids[start : start + length]
 
 
 def context_lengths(length: int, trained: int, least: int) -> tuple[int, ...]:

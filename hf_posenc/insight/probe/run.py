@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from hf_posenc.core.memory import check_text_memory
 from hf_posenc.errors import (
     UnknownOption,
 )
+from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.insight.probe.capture import capturable_attention
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
 from hf_posenc.insight.probe.variant import (
@@ -73,7 +73,9 @@ def probe(
     factor: float | None = None,
     target_length: int | None = None,
     length: int | None = None,
-    text: str | Path | None = None,
+    text: Any = None,
+    text_field: str = "text",
+    document_separator: str | None = None,
     samples: int = 32,
     rows: int = 256,
     scored: int = 32,
@@ -90,8 +92,8 @@ def probe(
         scheme, factor, target_length, options: as in `patch_model`; with a scheme, both variants are measured.
         length: tokens per text; by default the target length of the scheme, else the size of the position table or,
             without a table, twice the trained length.
-        text: text file; by default held-out sources of the standard library.
-        samples: number of texts, spread evenly over the file.
+        text, text_field, document_separator: as in `hf_posenc.eval.evaluate`.
+        samples: number of texts, spread evenly over the documents.
         rows: attention rows measured per text, in four of the texts; 64 rows are in memory at a time.
         scored: tokens at the end of each text whose loss is measured.
         sinks: tokens at the start that count as attention sink.
@@ -99,7 +101,7 @@ def probe(
         progress: called with a description of the current step.
 
     Raises:
-        TextTooShort: the file has not enough text.
+        TextTooShort: the documents have not enough text.
         LengthTooShort: ``length`` has no room for the scored tokens.
         WeightsNotFinite: a weight is NaN or infinite.
         TaskOptionOutOfRange: a count is not a positive integer.
@@ -111,6 +113,7 @@ def probe(
             f"{unused[0]!r} belongs to a scheme, and none is asked for. Pass scheme=, or length= for longer texts."
         )
     check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
+    own_text = measured_text(text, field=text_field, separator=document_separator)
     was_training = model.training
     model.eval()
     patched = False
@@ -124,12 +127,12 @@ def probe(
         first = probed if is_patched_already or table_size is None else min(probed, table_size)
         label = describe(model).scheme if is_patched_already else UNPATCHED
         with capturable_attention(model):
-            plan = plan_of(model, tokenizer, text, first, trained, **settings)
+            plan = plan_of(model, tokenizer, own_text, first, trained, **settings)
             variants.append(measure(model, plan, label, progress))
         if scheme is not None:
             patch_model(model, scheme, factor=factor, target_length=target_length, **options)
             patched = True
-            plan = plan_of(model, tokenizer, text, probed, trained, **settings)
+            plan = plan_of(model, tokenizer, own_text, probed, trained, **settings)
             variants.append(measure(model, plan, describe(model).scheme, progress))
     finally:
         if patched:

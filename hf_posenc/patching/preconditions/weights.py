@@ -73,9 +73,18 @@ def check_known(tokenizer: Any, ids: Sequence[int]) -> None:
     Raises:
         InvalidInput: more than half of the tokens are unknown.
     """
-    unknown = list(ids).count(tokenizer.unk_token_id) / max(1, len(ids))
-    if unknown > MAX_UNKNOWN_SHARE:
+    check_unknown_share(tokenizer, list(ids).count(tokenizer.unk_token_id), len(ids))
+
+
+def check_unknown_share(tokenizer: Any, unknown: int, tokens: int) -> None:
+    """Refuse a text of ``tokens`` tokens of which ``unknown`` are the unknown one, for the reason above.
+
+    Raises:
+        InvalidInput: that is more than half.
+    """
+    share = unknown / max(1, tokens)
+    if share > MAX_UNKNOWN_SHARE:
         raise InvalidInput(
-            f"The tokenizer reads {unknown:.0%} of the text as {tokenizer.unk_token!r}, its unknown token. "
+            f"The tokenizer reads {share:.0%} of the text as {tokenizer.unk_token!r}, its unknown token. "
             "Use the model's own tokenizer, or a text in the language it was made for."
         )

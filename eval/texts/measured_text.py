@@ -1,0 +1,131 @@
+"""The text that a model is measured on: its documents, read once, and the digest that tells it from others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.memory import main_memory
+from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
+from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
+from hf_posenc.texts import Document, TextSource
+from hf_posenc.texts.columns import TEXT
+from hf_posenc.texts.plain_text import AS_TOKENS
+from hf_posenc.texts.source import RECORDS as FORMATS
+from hf_posenc.texts.source import digest_of, kind_of
+
+DEFAULT = "standard library"
+"""Digest of the default text, which belongs to the version of Python."""
+
+
+class MeasuredText:
+    """Documents to measure on.
+
+    Attributes:
+        documents: in the order they were named.
+        label: how they were named, for reports; None for the default text.
+        digest: equal for equal documents, whatever their files are called.
+    """
+
+    def __init__(self, documents: tuple[Document, ...], label: str | list[str] | None, digest: str) -> None:
+        self.documents, self.label, self.digest = documents, label, digest
+
+    def __deepcopy__(self, memo: Any) -> MeasuredText:
+        return self  # lm-eval copies the settings of every task
+
+    def __str__(self) -> str:
+        return self.digest
+
+
+def measured_text(given: Any, *, field: str = TEXT, separator: str | None = None) -> MeasuredText:
+    """Read the text to measure on.
+
+    Args:
+        given: one or several paths of files and folders, ``hub:NAME:SPLIT``, `datasets` objects or a `TextSource`; None
+            for held-out modules of this Python's standard library; a text that is read already.
+        field: column of a record that holds its text.
+        separator: what separates the documents of a plain text file.
+
+    Raises:
+        UnreadableDocuments: one cannot be read, or all take more than half of the memory.
+        TextTooShort: there are no documents, or nothing but white space in them.
+        WrongKind: it is nothing of that.
+    """
+    if isinstance(given, MeasuredText):
+        return given
+    if given is None:
+        return default_text()
+    if isinstance(given, TextSource) and (field != TEXT or separator is not None):
+        raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
+    source = given if isinstance(given, TextSource) else TextSource.of_names(given, field=field, separator=separator)
+    label = label_of(source)
+    documents, size = [], 0
+    for document in source.documents():
+        documents.append(document)
+        size += len(document.content) if isinstance(document.content, str) else len(str(document.content))
+        check_total(label, size)
+    check_words(documents, label)
+    return MeasuredText(tuple(documents), label, digest(source, documents))
+
+
+@lru_cache(maxsize=1)
+def default_text() -> MeasuredText:
+    """The held-out modules, which do not change."""
+    text = "\n".join(module_text(name) for name in HELD_OUT)
+    return MeasuredText((Document(DEFAULT, text),), None, DEFAULT)
+
+
+def label_of(source: TextSource) -> str | list[str]:
+    """The name of a text, or the names of several."""
+    names = [str(part) if isinstance(part, (str, os.PathLike)) else describe(part) for part in source.parts]
+    return names[0] if len(names) == 1 else names
+
+
+def describe(part: Any) -> str:
+    """A dataset in words."""
+    return str(part) if type(part).__module__.startswith("hf_posenc") else f"a {type(part).__name__}"
+
+
+def check_total(label: str | list[str], size: int) -> None:
+    """Refuse text that takes more than half of the memory as tokens; all of it is tokenised at once.
+
+    Raises:
+        UnreadableDocuments: it does.
+    """
+    wanted, room = size * AS_TOKENS, main_memory() // 2
+    if wanted > room:
+        raise UnreadableDocuments(
+            f"The text {shown(label)} has more than {room / AS_TOKENS / 2**20:,.0f} MiB, which take some "
+            f"{wanted / 2**30:,.1f} GiB of memory as tokens, and there is room for {room / 2**30:,.1f}. "
+            "Pass a part of it."
+        )
+
+
+def check_words(documents: list[Document], label: str | list[str]) -> None:
+    """Refuse a text without words.
+
+    Raises:
+        TextTooShort: it has none.
+    """
+    if not any(document.content for document in documents):
+        raise TextTooShort(
+            f"The text {shown(label)} is empty: got 0 characters in {len(documents)} documents. Give one with words."
+        )
+    if all(isinstance(document.content, str) and not document.content.strip() for document in documents):
+        raise TextTooShort(f"The text {shown(label)} holds nothing but white space. Give one with words.")
+
+
+def digest(source: TextSource, documents: list[Document]) -> str:
+    """Digest of documents; of a single plain text file that of its bytes, as results of earlier versions have it."""
+    if len(source.parts) == 1 and source.separator is None:
+        (part,) = source.parts
+        file = part.expanduser() if isinstance(part, Path) else None
+        if file is not None and file.is_file() and kind_of(file) not in FORMATS:
+            content = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+            return hashlib.blake2b(f". {content}".encode(), digest_size=16).hexdigest()
+    return digest_of(json.dumps(document.content, sort_keys=True).encode() for document in documents)

@@ -1,0 +1,62 @@
+"""Options that name texts, shared by all commands that read any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from hf_posenc.cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from hf_posenc.texts import TextSource
+
+SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
+
+Text = Annotated[
+    list[str] | None,
+    Option(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library."),
+]
+TextField = Annotated[
+    str, Option(help="Column of the text in jsonl, json, csv, parquet and datasets; without text, messages is read.")
+]
+DocumentSeparator = Annotated[
+    str | None,
+    Option(metavar="TEXT", help=r"Split plain text files into documents here, \n is a line break; default: no split."),
+]
+FIELD = "text"
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\f": "\f"}
+
+
+def text_source(
+    given: Sequence[str] | None, field: str, separator: str | None, *, streaming: bool = False
+) -> TextSource | None:
+    """The texts that a command is to read; None where none are named.
+
+    Raises:
+        PosEncError: a name is refused.
+    """
+    if not given:
+        return None
+    from hf_posenc.texts import TextSource
+
+    return TextSource.of_names(list(given), field=field, separator=unescaped(separator), streaming=streaming)
+
+
+def check_reading(texts: Sequence[str] | None, field: str, separator: str | None) -> None:
+    """Refuse options of reading where there is nothing to read.
+
+    Raises:
+        BadArgument: there is one, and no text is named.
+    """
+    if not texts and (field != FIELD or separator is not None):
+        option = "--document-separator" if separator is not None else "--text-field"
+        raise BadArgument(f"{option} says how a text is read, and none is named. Pass --text, or leave it out.")
+
+
+def unescaped(separator: str | None) -> str | None:
+    """A separator with its escapes replaced, since a shell hardly lets a line break through."""
+    for written, meant in ESCAPES.items():
+        separator = separator and separator.replace(written, meant)
+    return separator

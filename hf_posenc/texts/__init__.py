@@ -1,0 +1,14 @@
+"""Documents from a user's files, folders and datasets: one reader for training and evaluation.
+
+    book.txt · chats.jsonl · corpus.parquet · folder/ · hub:owner/name:train · a `datasets` object
+        → TextSource → Document, Document, … → text (conversations through the tokenizer's chat template)
+
+A record is a document; so is a text file, unless a separator is given. Documents are read one after another and never
+held together.
+"""
+
+from hf_posenc.texts.document import Document, rendered
+from hf_posenc.texts.hub import HubDataset
+from hf_posenc.texts.source import TextSource
+
+__all__ = ["Document", "HubDataset", "TextSource", "rendered"]

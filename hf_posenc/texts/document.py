@@ -1,0 +1,87 @@
+"""A document: its name, and its text or conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hf_posenc.errors import MissingPackage, UnreadableDocuments, shown
+
+Conversation = list[dict[str, Any]]
+"""Messages with ``role`` and ``content``, as a tokenizer's chat template takes them."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document.
+
+    Attributes:
+        name: where it stands, for messages and reports, such as ``chats.jsonl:12``.
+        content: its text, or a conversation.
+    """
+
+    name: str
+    content: str | Conversation
+
+
+def rendered(document: Document, tokenizer: Any) -> str:
+    """The text of a document; a conversation is written out by the tokenizer's chat template.
+
+    Raises:
+        UnreadableDocuments: the tokenizer has no chat template, or its template refuses the conversation.
+        MissingPackage: jinja2, which chat templates need, is not installed.
+    """
+    if isinstance(document.content, str):
+        return document.content
+    if not getattr(tokenizer, "chat_template", None):
+        raise UnreadableDocuments(
+            f"{document.name} is a conversation, and this tokenizer has no chat template. Use the tokenizer of an "
+            "instruction-tuned model, set tokenizer.chat_template, or name another column as the text field."
+        )
+    try:
+        return str(tokenizer.apply_chat_template(document.content, tokenize=False))
+    except ImportError as error:
+        raise MissingPackage("Chat templates need jinja2, which is not installed. pip install jinja2") from error
+    except Exception as error:  # jinja2 and the template itself raise what they like
+        raise UnreadableDocuments(
+            f"The chat template refuses the conversation {document.name}: {first_line(error)}. "
+            "Correct the conversation, or use another tokenizer."
+        ) from error
+
+
+def content_of(value: object, field: str, place: str) -> str | Conversation:
+    """The content of a cell; one without a value counts as empty text.
+
+    Raises:
+        UnreadableDocuments: it is neither text nor a list of messages, or text that UTF-8 cannot represent.
+    """
+    if value is None or value == []:
+        return ""
+    if isinstance(value, str):
+        return checked(value, field, place)
+    if isinstance(value, list) and all(isinstance(one, Mapping) and "role" in one for one in value):
+        return [dict(message) for message in value]
+    raise UnreadableDocuments(
+        f"The field {field!r} in {place} holds {shown(value)}, which is no text and no list of messages. "
+        "Name another column as the text field."
+    )
+
+
+def checked(text: str, field: str, place: str) -> str:
+    """Refuse half of a surrogate pair, which no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnreadableDocuments(
+            f"The field {field!r} in {place} holds {shown(text[error.start])} at character {error.start}, half of a "
+            "surrogate pair, which is no text. Correct the record, or take it out."
+        ) from error
+    return text
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its reason where the system gave one."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().partition("\n")[0].rstrip(" .:")[:200] or type(error).__name__

@@ -1,0 +1,179 @@
+"""Where documents come from, and how they are read: `TextSource`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
+from hf_posenc.texts.columns import TEXT
+from hf_posenc.texts.dataset_objects import (
+    dataset_documents,
+    is_dataset,
+    is_iterable_dataset,
+    is_saved_dataset,
+    saved_documents,
+)
+from hf_posenc.texts.document import Document, checked, first_line
+from hf_posenc.texts.hub import PREFIX, HubDataset
+from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
+from hf_posenc.texts.records import csv_file, json_file, json_lines, parquet_file
+
+RECORDS: dict[str, Callable[[Path, str], Iterator[Document]]] = {
+    ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".csv": csv_file, ".parquet": parquet_file,
+}  # fmt: skip
+"""Readers of files of records, by the end of their names."""
+PLAIN = {".txt", ".md", ".rst", ".py", ".tex"}
+"""Ends of the names of plain text files, by which they are found in a folder."""
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Documents of files, folders, datasets and strings, in this order.
+
+    Attributes:
+        parts: each a document (`str`), a file or folder (`Path`), a `HubDataset`, or an object of `datasets`.
+        field: column of a record that holds its text; a record without ``text`` is read from its ``messages``.
+        separator: what separates the documents of a plain text file; None: each file is one document.
+        streaming: whether documents are read while they are used, rather than before.
+    """
+
+    parts: tuple[Any, ...]
+    field: str = TEXT
+    separator: str | None = None
+    streaming: bool = False
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if not isinstance(part, (str, Path, HubDataset)) and not is_dataset(part):
+                raise WrongKind(f"A text is a path or a dataset, got {shown(part)}. Pass one of these.")
+        if not isinstance(self.field, str) or not self.field:
+            raise WrongKind(f"The text field is the name of a column, got {shown(self.field)}. Pass one.")
+        if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
+            raise WrongKind(f"A document separator is text, got {shown(self.separator)}. Pass some, or none at all.")
+
+    @classmethod
+    def of_names(cls, given: Any, **reading: Any) -> TextSource:
+        """Files, folders and ``hub:NAME`` by their names, or `datasets` objects; one or several.
+
+        Raises:
+            WrongKind: it is something else.
+        """
+        several = list(given) if isinstance(given, (list, tuple)) else [given]
+        return cls(tuple(part_of(one) for one in several), **reading)
+
+    @property
+    def streams(self) -> bool:
+        """Whether documents are read while they are used: asked for, or all that an iterable dataset can."""
+        return self.streaming or any(map(is_iterable_dataset, self.parts))
+
+    def documents(self) -> Iterator[Document]:
+        """The documents, read one after another.
+
+        Raises:
+            UnreadableDocuments: one cannot be read.
+            MissingExtra: a package is missing that reads them.
+        """
+        if self.separator is not None and not any(map(has_plain_text, self.parts)):
+            raise UnreadableDocuments(
+                "A document separator divides plain text files, and there is none. Leave the separator out."
+            )
+        for number, part in enumerate(self.parts, 1):
+            if isinstance(part, str):
+                yield Document(f"document {number}", checked(part, "text", f"document {number}"))
+            elif isinstance(part, Path):
+                yield from path_documents(part.expanduser(), self.field, self.separator)
+            elif isinstance(part, HubDataset):
+                yield from dataset_documents(part.load(streaming=self.streaming), self.field, str(part))
+            else:
+                yield from dataset_documents(part, self.field)
+
+    def files(self) -> set[Path]:
+        """The files and folders among the parts, by their full names."""
+        return {part.expanduser().resolve() for part in self.parts if isinstance(part, Path)}
+
+
+def part_of(given: object) -> Any:
+    """What a name stands for: ``hub:…`` or a path; other objects as they are."""
+    if isinstance(given, str) and given.startswith(PREFIX):
+        return HubDataset.parse(given)
+    return Path(given) if isinstance(given, (str, os.PathLike)) else given
+
+
+def path_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:
+    """The documents of a file or a folder."""
+    try:
+        is_folder = path.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
+        raise UnreadableDocuments(
+            f"The file {shown(str(path))} cannot be read: {first_line(error)}. Check the path."
+        ) from error
+    if not is_folder:
+        yield from file_documents(path, field, separator)
+    elif is_saved_dataset(path):
+        yield from saved_documents(path, field)
+    else:
+        for file in files_below(path):
+            yield from file_documents(file, field, separator)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files below a folder whose names end in one of the known ways, in order of their names.
+
+    Raises:
+        UnreadableDocuments: there is none.
+    """
+    known = PLAIN | RECORDS.keys()
+    files = sorted(
+        path for path in folder.rglob("*")
+        if kind_of(path) in known and path.is_file() and not hidden(path.relative_to(folder))
+    )  # fmt: skip
+    if not files:
+        raise UnreadableDocuments(
+            f"The folder {shown(str(folder))} has no text files. Files that count end in {', '.join(sorted(known))}."
+        )
+    return files
+
+
+def has_plain_text(part: Any) -> bool:
+    """Whether a part of a source is a plain text file, or a folder with one."""
+    if not isinstance(part, Path):
+        return False
+    path = part.expanduser()
+    if not path.is_dir():
+        return kind_of(path) not in RECORDS
+    return not is_saved_dataset(path) and any(kind_of(file) in PLAIN for file in files_below(path))
+
+
+def hidden(path: Path) -> bool:
+    """Whether a file, or a folder it is in, has a name that begins with a dot."""
+    return any(part.startswith(".") for part in path.parts)
+
+
+def kind_of(path: Path) -> str:
+    """The end of a file's name that tells its format; that of compression is left out."""
+    name = path.with_suffix("") if path.suffix.lower() == GZIP else path
+    return name.suffix.lower()
+
+
+def file_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:
+    """The documents of a file; one whose name ends in no known way is plain text."""
+    if kind_of(path) in RECORDS:
+        yield from RECORDS[kind_of(path)](path, field)
+    elif separator is None:
+        yield Document(path.name, whole_text(path))
+    else:
+        for number, text in enumerate(split_text(path, separator), 1):
+            yield Document(f"{path.name}:{number}", text)
+
+
+def digest_of(texts: Iterable[bytes]) -> str:
+    """Digest of several texts in order: equal only where all of them are."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        digest.update(len(text).to_bytes(8, "big") + text)
+    return digest.hexdigest()

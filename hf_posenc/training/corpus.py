@@ -1,0 +1,135 @@
+"""The tokens of a text, memory-mapped: a corpus larger than memory can be trained on.
+
+Tokens are written one batch of documents after another to an unnamed temporary file, which the system removes when the
+process ends, however it ends; rows are views of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hf_posenc.patching.preconditions.weights import check_unknown_share
+from hf_posenc.texts import Document, rendered
+from hf_posenc.texts.plain_text import AS_TOKENS, check_size
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BATCH = 1 << 20  # characters that are tokenised at a time; a longer document alone
+
+OnRead = Callable[[int, int], None]
+"""Called while a text is tokenised, with the documents and tokens so far."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens of several documents, one after the other.
+
+    Attributes:
+        tokens: ``[token]``, of any whole-number type.
+        starts: where each document begins, ``[document]``.
+        highest: the highest token id.
+        repeated: documents that were among the others that were asked about.
+    """
+
+    tokens: Tensor
+    starts: Tensor
+    highest: int = 0
+    repeated: int = 0
+
+    @classmethod
+    def of(cls, documents: Sequence[Tensor]) -> Corpus:
+        """A corpus in memory, of documents ``[token]``."""
+        sizes = torch.tensor([0, *map(len, documents)])
+        tokens = torch.cat(list(documents)) if documents else torch.empty(0, dtype=torch.long)
+        return cls(tokens, sizes.cumsum(0)[:-1], int(tokens.max()) if len(tokens) else 0)
+
+
+def tokenised(
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Iterable[Document],
+    *,
+    folder: Path | None = None,
+    others: Collection[bytes] = (),
+    on_read: OnRead | None = None,
+) -> Corpus:
+    """Tokenise documents to a memory-mapped file; each is followed by the tokenizer's end-of-text token, if it has one.
+
+    Args:
+        tokenizer: of the model; writes out conversations by its chat template.
+        documents: read one after another; those without a token are left out.
+        folder: on whose disk the file lies; None: where the system keeps temporary files.
+        others: digests of documents that are counted where they occur here.
+        on_read: called after each batch.
+
+    Raises:
+        UnreadableDocuments: one cannot be read.
+        InvalidInput: most tokens are the unknown one.
+        OSError: the disk is full.
+    """
+    starts, size, highest, unknown, repeated = array("q"), 0, 0, 0, 0
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for texts in batches(texts_of(documents, tokenizer)):
+            repeated += sum(digest(text) in others for text in texts) if others else 0
+            for ids in token_lists(tokenizer, texts):
+                starts.append(size)
+                size += len(ids)
+                highest = max(highest, int(ids.max()))
+                unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
+                file.write(ids.tobytes())
+            if on_read is not None:
+                on_read(len(starts), size)
+        check_unknown_share(tokenizer, unknown, size - len(starts))
+        file.flush()
+        mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
+    return Corpus(torch.from_numpy(mapped), torch.tensor(starts, dtype=torch.long), highest, repeated)
+
+
+def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Any]:
+    """The tokens of each text and the end-of-text token, as arrays ``[token]``; texts without tokens are left out."""
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    ending = [] if end is None else [end]
+    for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
+        if ids:
+            yield np.asarray([*ids, *ending], dtype=np.int32)
+
+
+def texts_of(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """The texts of documents.
+
+    Raises:
+        UnreadableDocuments: one takes more than half of the memory as tokens.
+    """
+    for document in documents:
+        text = rendered(document, tokenizer)
+        check_size(document.name, len(text), AS_TOKENS)
+        yield text
+
+
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in groups of some `BATCH` characters; a longer text alone."""
+    group: list[str] = []
+    characters = 0
+    for text in texts:
+        if group and characters + len(text) > BATCH:
+            yield group
+            group, characters = [], 0
+        group.append(text)
+        characters += len(text)
+    if group:
+        yield group
+
+
+def digest(text: str) -> bytes:
+    """Digest of a document, by which it is known again."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,83 @@
+"""The same documents, written in every format that is read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset
+
+Writer = Callable[[Path, Sequence[str]], Path]
+
+
+def jsonl(folder: Path, texts: Sequence[str], field: str = "text") -> Path:
+    file = folder / "a.jsonl"
+    file.write_text("\n".join(json.dumps({"n": n, field: text}) for n, text in enumerate(texts)), encoding="utf-8")
+    return file
+
+
+def jsonl_as_written(folder: Path, texts: Sequence[str]) -> Path:
+    """Characters unescaped, a mark of the byte order, blank lines, and values of other types beside."""
+    file = folder / "b.jsonl"
+    lines = [json.dumps({"n": [n, "x", None][n % 3], "text": t}, ensure_ascii=False) for n, t in enumerate(texts)]
+    file.write_text("\n\n".join(lines) + "\n \n", encoding="utf-8-sig")
+    return file
+
+
+def jsonl_gz(folder: Path, texts: Sequence[str]) -> Path:
+    file = folder / "a.jsonl.gz"
+    with gzip.open(file, "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    return file
+
+
+def json_array(folder: Path, texts: Sequence[str]) -> Path:
+    file = folder / "a.json"
+    file.write_text(json.dumps([{"text": text} for text in texts], indent=1), encoding="utf-8")
+    return file
+
+
+def json_lines_as_json(folder: Path, texts: Sequence[str]) -> Path:
+    return jsonl(folder, texts).rename(folder / "lines.json")
+
+
+def comma_separated(folder: Path, texts: Sequence[str]) -> Path:
+    file = folder / "a.csv"
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
+        writer.writerows([["n", "text"], *([n, text] for n, text in enumerate(texts))])
+    return file
+
+
+def parquet(folder: Path, texts: Sequence[str]) -> Path:
+    file = folder / "a.parquet"
+    table = pa.table({"n": pa.array(range(len(texts)), pa.int64()), "text": pa.array(texts, pa.string())})
+    pq.write_table(table, file, row_group_size=2)
+    return file
+
+
+def saved(folder: Path, texts: Sequence[str]) -> Path:
+    Dataset.from_dict({"n": list(range(len(texts))), "text": list(texts)}).save_to_disk(str(folder / "saved"))
+    return folder / "saved"
+
+
+def files(folder: Path, texts: Sequence[str]) -> Path:
+    """A folder of plain text, one file for each document."""
+    (folder / "books" / "deep").mkdir(parents=True)
+    (folder / "books" / ".hidden").mkdir()
+    (folder / "books" / ".hidden" / "a.txt").write_text("not a document")
+    (folder / "books" / "picture.png").write_bytes(b"\x89PNG\0")
+    for number, text in enumerate(texts):
+        name = folder / "books" / ("deep" if number >= 1000 else "") / f"{number:04}.txt"
+        name.write_bytes(text.encode())
+    return folder / "books"
+
+
+RECORDS: tuple[Writer, ...] = (
+    jsonl, jsonl_as_written, jsonl_gz, json_array, json_lines_as_json, comma_separated, parquet, saved,
+)  # fmt: skip

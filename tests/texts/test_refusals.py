@@ -1,0 +1,168 @@
+"""What cannot be read is refused in words that name the file and the place."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("datasets", reason="records are read with the extra `train`")
+
+from datasets import Dataset, DatasetDict
+
+from hf_posenc.errors import UnreadableDocuments, WrongKind
+from hf_posenc.texts import Document, TextSource, rendered
+
+from .formats import parquet, saved
+
+CHAT = '{"messages": [{"role": "user", "content": "Hello?"}]}'
+BROKEN: list[tuple[str, str | bytes, str]] = [
+    ("a.jsonl", '{"text": "x"}\n{oops', "no JSON in line 2 of a.jsonl: Expecting property name"),
+    ("a.jsonl", '{"text": "x"}\n{"txt": "y", "n": 1}', "'text' in line 2 of a.jsonl, only n, txt.+--text-field"),
+    ("a.jsonl", '{"text": 7}', "'text' in line 1 of a.jsonl holds 7, which is no text"),
+    ("a.jsonl", '{"text": ["a"]}', r"holds \['a'\], which is no text and no list of messages"),
+    ("a.jsonl", '{"text": "\\ud800"}', r"line 1 of a.jsonl holds '\\ud800' at character 0"),
+    ("a.jsonl", '"text"', "line 1 of a.jsonl, only str"),
+    ("a.jsonl", b'{"text": "\xe9"}', "a.jsonl' cannot be read as UTF-8 text: 'utf-8' codec"),
+    ("a.json", "{'text'", "a.json' is no JSON: Expecting"),
+    ("a.json", '[{"text": "x"}, 4]', "record 2 of a.json, only int"),
+    ("a.json", '{"data": []}', "'text' in record 1 of a.json, only data"),
+    ("a.csv", "n,body\n1,x\n", "'text' in the first row of a.csv, only body, n"),
+    ("a.csv", "", "the first row of a.csv, only an empty record"),
+    ("a.csv", "n,text\n1,x,y\n", "Record 1 of a.csv has 3 cells, and 2 columns"),
+    ("a.csv", 'n,text\n1,"x', "is no CSV near line 2"),
+    ("a.parquet", b"PAR1 not really", "a.parquet' cannot be read as Parquet"),
+    ("a.txt", b"text\0more", "holds NUL bytes: it is a binary file"),
+    ("a.txt", b"\xff\xfea\0", "cannot be read as UTF-8 text.+convert it"),
+    ("a.txt.gz", b"no gzip", "a.txt.gz' cannot be read.+Not a gzipped file"),
+    ("a.txt.gz", gzip.compress(b"some text" * 99)[:-9], "a.txt.gz' cannot be read.+ended before"),
+]
+
+
+def read(given: Any, **reading: Any) -> list[Document]:
+    return list(TextSource.of_names(given, **reading).documents())
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BROKEN)
+def test_broken_files(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UnreadableDocuments, match=message):
+        read(tmp_path / name)
+
+
+def test_what_came_before_a_broken_line_was_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{oops')
+    documents = TextSource.of_names(tmp_path / "a.jsonl").documents()
+    assert next(documents).content == "x"
+    with pytest.raises(UnreadableDocuments, match="line 2"):
+        next(documents)
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def empty(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def damaged(folder: Path) -> Path:
+    path = saved(folder, ["one"])
+    (path / "state.json").write_text("{")
+    return path
+
+
+def splits(folder: Path) -> Path:
+    dataset = Dataset.from_dict({"text": ["one"]})
+    DatasetDict(train=dataset, test=dataset).save_to_disk(str(folder / "two"))
+    return folder / "two"
+
+
+PLACES: list[tuple[Callable[[Path], Path], str]] = [
+    (lambda folder: folder / "nowhere.txt", "nowhere.txt' cannot be read.+No such file"),
+    (lambda folder: folder / ("x" * 5000), "name too long"),
+    (lambda folder: folder / "a\0b", "null"),
+    (pipe, "a pipe or a device"),
+    (empty, "has no text files. Files that count end in .csv, .json"),
+    (damaged, "saved' cannot be loaded"),
+    (splits, "splits train, test. Choose one: .+two/train or .+two/test"),
+]
+
+
+@pytest.mark.parametrize(("place", "message"), PLACES)
+def test_places_without_text(place: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableDocuments, match=message):
+        read(place(tmp_path))
+
+
+def test_a_dataset_without_the_column() -> None:
+    dataset = Dataset.from_dict({"body": ["one"]})
+    with pytest.raises(UnreadableDocuments, match="'text' in dataset, only body"):
+        read(dataset)
+    with pytest.raises(UnreadableDocuments, match="'text' in dataset, only body"):
+        read(dataset.to_iterable_dataset())
+    with pytest.raises(UnreadableDocuments, match="splits train, test"):
+        read(DatasetDict(train=dataset, test=dataset))
+
+
+@pytest.mark.parametrize("name", ["hub:", "hub::train", "hub:a:b:c:d"])
+def test_names_that_name_no_dataset(name: str) -> None:
+    with pytest.raises(UnreadableDocuments, match="names no dataset"):
+        TextSource.of_names(name)
+
+
+def test_datasets_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no network here\nand more")
+
+    monkeypatch.setattr("datasets.load_dataset", offline)
+    with pytest.raises(UnreadableDocuments, match="'hub:a/b:train' cannot be loaded: no network here"):
+        read("hub:a/b:train")
+
+
+def test_a_separator_needs_plain_text(tmp_path: Path) -> None:
+    for given in (parquet(tmp_path, ["one"]), saved(tmp_path, ["one"]), Dataset.from_dict({"text": ["one"]})):
+        with pytest.raises(UnreadableDocuments, match="divides plain text files, and there is none"):
+            read(given, separator="\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "reading"),
+    [(7, {}), ([None], {}), (b"a.txt", {}), ("a.txt", {"field": ""}), ("a.txt", {"separator": ""}), ([["a.txt"]], {})],
+)
+def test_arguments_of_another_kind(given: Any, reading: dict[str, Any]) -> None:
+    with pytest.raises(WrongKind):
+        TextSource.of_names(given, **reading)
+
+
+def test_conversations_need_a_template(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(CHAT)
+    (document,) = read(tmp_path / "a.jsonl")
+
+    class Without:
+        chat_template = None
+
+    class Strict:
+        chat_template = "{{ raise_exception('no') }}"
+
+        def apply_chat_template(self, messages: Any, tokenize: bool) -> str:
+            raise ValueError("Conversation roles must alternate\nsomewhere")
+
+    with pytest.raises(UnreadableDocuments, match=r"a.jsonl:1 is a conversation.+no chat template"):
+        rendered(document, Without())
+    with pytest.raises(UnreadableDocuments, match=r"conversation a.jsonl:1: Conversation roles must"):
+        rendered(document, Strict())
+
+
+def test_a_text_larger_than_memory_is_refused_as_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_posenc.texts.plain_text.main_memory", lambda: 16 << 10)
+    (tmp_path / "a.txt").write_text("word " * 1000)
+    with pytest.raises(UnreadableDocuments, match=r"there is room for 0.0. Split it into documents \(--document-sep"):
+        read(tmp_path / "a.txt")
+    assert len(read(tmp_path / "a.txt", separator=" ")) == 1000
