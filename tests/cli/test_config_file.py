@@ -38,7 +38,7 @@ def test_a_run_repeats_from_the_file_in_its_folder(call, written, tmp_path):
     assert first.code == 0, first.err
     stored = yaml.safe_load((tmp_path / "one" / RUN_CONFIG).read_text())
     assert stored.items() >= {"scheme": "rerope", "seed": 3, "steps": 1, "option": ["window=128"]}.items()
-    assert stored["learning-rate"] > 0, "defaults are kept too: a later version may choose others"
+    assert stored["rank"] > 0, "defaults are kept too: a later version may choose others"
     assert "out" not in stored
 
     again = call("finetune", "--config", str(tmp_path / "one" / RUN_CONFIG), "--out", str(tmp_path / "two"), "--json")
