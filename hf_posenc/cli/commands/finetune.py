@@ -126,7 +126,8 @@ def finetune(
         tuned = train(
             patched, tokenizer_of(path), texts_of(text, TRAINING), training,
             held_out=texts_of(held_out, HELD_OUT), output=out, resume=resume,
-            announce=lambda start: output.note(str(start)), progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
+            announce=lambda start: output.note(str(start)),
+            progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
         show(tuned, trained, out, "model" if method == "full" else "adapter", as_json)
