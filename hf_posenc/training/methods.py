@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.preconditions.memory import check_rank_memory
 from hf_posenc.patching.state import base_model_of
@@ -149,6 +150,11 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
         raise TrainingImpossible(
             f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
             "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
+        )
+    if method.configure is None and is_quantised(model):
+        raise TrainingImpossible(
+            f"The weights of this {type(model).__name__} are quantised, and full fine-tuning would train them. "
+            "Choose method lora, or load the model without quantisation."
         )
     if method.configure is not None:
         check_rank_memory(rank, method.numbers(model), copies=TRAINED_COPIES)

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 
+from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.files.staged import move_in
@@ -58,7 +59,8 @@ def run_settings(model: nn.Module, training: Training, rows: int) -> dict[str, A
     """The settings that a run and its continuation must share."""
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
-    return {**shared, "scheme": None if stored is None else stored.to_json(), "rows": rows}
+    quantised = {"quantised": True} if is_quantised(model) else {}
+    return {**shared, **quantised, "scheme": None if stored is None else stored.to_json(), "rows": rows}
 
 
 @contextmanager

@@ -89,6 +89,9 @@ def finetune(
         "results/finetune"
     ),
     resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
+    load_in_4bit: Annotated[
+        bool, Option("--load-in-4bit", help="Quantise the base model to 4 bits (QLoRA); needs bitsandbytes.")
+    ] = False,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
@@ -98,6 +101,7 @@ def finetune(
     training. After an interruption, the same command with --resume continues. Under `accelerate launch` the processes
     share the sequences.
     """
+    from hf_posenc.checkpoints.four_bit import four_bit_keywords
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import finetune as train
@@ -111,7 +115,8 @@ def finetune(
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
-            dtype=dtype_of(model, dtype), **scheme_options(scheme, option),
+            **{"dtype": dtype_of(model, dtype), **(four_bit_keywords() if load_in_4bit else {})},
+            **scheme_options(scheme, option),
         )  # fmt: skip
         if scheme is not None:
             check_effect(patched, scheme)
