@@ -82,7 +82,8 @@ class Loss:
         hidden, weight, bias = logits.flatten(0, -2), self.head.weight, self.head.bias
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
-            hidden, weight = hidden.to(dtype), weight.to(dtype)
+            hidden = hidden.to(dtype)
+        weight = weight.to(hidden.dtype)  # a copy that is trained beside a model in half precision is float32
         counted = asked != IGNORED_LABEL
         total = cross_entropy_in_chunks(hidden[counted], weight, bias, asked[counted])
         count = counted.sum() if num_items_in_batch is None else num_items_in_batch

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
@@ -25,7 +24,7 @@ from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
-from hf_posenc.training.learning_rates import LearningRate, learning_rate_for, parameter_count
+from hf_posenc.training.learning_rates import chosen_rate, parameter_count
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import configured, method_of
@@ -36,7 +35,7 @@ from hf_posenc.training.resume import (
     last_complete,
 )
 from hf_posenc.training.rows import held_out_rows, is_causal, training_rows
-from hf_posenc.training.run_folder import claim_folder, run_settings, save_result
+from hf_posenc.training.run_folder import claim_folder, facts_of, run_settings, save_result
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
@@ -180,26 +179,6 @@ def finetune(
             if trainer.is_world_process_zero() and method.configure is not None and is_patched(trained):
                 write_adapter_card(trained, folder, facts_of(training, start, curve))
     return Tuned(trained.eval(), curve, start, trainer.is_world_process_zero())
-
-
-def chosen_rate(training: Training, model: nn.Module) -> LearningRate:
-    """The learning rate that was given, or the default of the method for a model of this size."""
-    if training.learning_rate is not None:
-        return LearningRate(training.learning_rate, "as given")
-    return learning_rate_for(training.method, parameter_count(model))
-
-
-def facts_of(training: Training, start: RunStart, curve: Sequence[Point]) -> dict[str, Any]:
-    """What the model card of an adapter says of its training."""
-    names = ("method", "rank", "steps", "length", "batch", "accumulate")
-    facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}
-    facts |= {"learning_rate": f"{start.learning_rate:g}"}
-    facts |= {f"trained {kind}": f"{count:,}" for kind, count in start.parameters.items()}
-    measured = [point.held_out for point in curve if point.held_out]
-    for length in measured[-1] if measured else ():
-        before, after = measured[0][length], measured[-1][length]
-        facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
-    return facts
 
 
 def existing_parent(folder: Path | None) -> Path | None:

@@ -12,6 +12,8 @@ from math import inf
 
 from torch import nn
 
+from hf_posenc.training.config import Training
+
 
 @dataclass(frozen=True)
 class LearningRate:
@@ -47,6 +49,13 @@ RATES = {
 def learning_rate_for(method: str, parameters: int) -> LearningRate:
     """The default learning rate of a method for a model of so many parameters; of an unknown method, LoRA's."""
     return next(rate for most, rate in RATES.get(method, ADAPTERS) if parameters <= most)
+
+
+def chosen_rate(training: Training, model: nn.Module) -> LearningRate:
+    """The learning rate that was given, or the default of the method for a model of this size."""
+    if training.learning_rate is not None:
+        return LearningRate(training.learning_rate, "as given")
+    return learning_rate_for(training.method, parameter_count(model))
 
 
 def parameter_count(model: nn.Module) -> int:

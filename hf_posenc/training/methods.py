@@ -14,9 +14,17 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.preconditions.memory import check_rank_memory
 from hf_posenc.patching.state import base_model_of
+from hf_posenc.training.trained_layers import (
+    base_modules,
+    fully_trained_modules,
+    linear_layers,
+    norm_layers,
+    position_parameters,
+)
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
@@ -143,6 +151,11 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
             f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
             "Go on with the run that trained it (resume), or pass what model.merge_and_unload() returns."
         )
+    if method.configure is None and is_quantised(model):
+        raise TrainingImpossible(
+            f"The weights of this {type(model).__name__} are quantised, and full fine-tuning would train them. "
+            "Choose method lora, or load the model without quantisation."
+        )
     if method.configure is not None:
         check_rank_memory(rank, method.numbers(model), copies=TRAINED_COPIES)
     if method.virtual_tokens and not causal:
@@ -169,48 +182,3 @@ def configured(method: Method, model: nn.Module, training: Training) -> PeftConf
         return None
     more = {"train_embeddings": training.train_embeddings} if method.embeddings else {}
     return method.configure(model, training.rank, **more)
-
-
-def linear_layers(model: nn.Module) -> list[str]:
-    """Names of the base's linear layers, without those of schemes."""
-    return sorted({last_name(name) for name, module in base_modules(model) if isinstance(module, (nn.Linear, Conv1D))})
-
-
-def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) -> dict[str, Any]:
-    """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
-
-    A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
-    to an output layer and could not be kept so: PEFT knows how for those called ``embed_tokens``.
-    """
-    from peft.utils.constants import EMBEDDING_LAYER_NAMES
-
-    base, _ = base_model_of(model)
-    names = norm_layers(model)
-    embeddings = next(last_name(name) for name, module in base_modules(model) if module is base.get_input_embeddings())
-    tied = bool(getattr(base.config, "tie_word_embeddings", False))
-    if train_embeddings and (not tied or embeddings in EMBEDDING_LAYER_NAMES):
-        names.add(embeddings)
-    if position_parameters(model):
-        names.add("posenc")
-    return {"modules_to_save": sorted(names), "ensure_weight_tying": tied and embeddings in names}
-
-
-def norm_layers(model: nn.Module) -> set[str]:
-    """Names of the base's normalisation layers."""
-    return {last_name(name) for name, module in base_modules(model) if "Norm" in type(module).__name__}
-
-
-def position_parameters(model: nn.Module) -> list[str]:
-    """Names of the parameters that belong to schemes."""
-    return [name for name, _ in base_model_of(model)[0].named_parameters() if "posenc" in name.split(".")]
-
-
-def base_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules of the base model by name, without those of schemes."""
-    base, _ = base_model_of(model)
-    return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
-
-
-def last_name(name: str) -> str:
-    """The last part of a module's name."""
-    return name.rpartition(".")[2]

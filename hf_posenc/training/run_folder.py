@@ -15,6 +15,7 @@ from torch import nn
 from transformers import Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 
+from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.files.staged import move_in
@@ -24,6 +25,7 @@ from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.resume import UNFINISHED, start_run
+from hf_posenc.training.trained_parameters import RunStart
 
 try:
     import fcntl
@@ -57,7 +59,8 @@ def run_settings(model: nn.Module, training: Training, rows: int | None) -> dict
     """The settings that a run and its continuation must share."""
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
-    return {**shared, "scheme": None if stored is None else stored.to_json(), "rows": rows}
+    quantised = {"quantised": True} if is_quantised(model) else {}
+    return {**shared, **quantised, "scheme": None if stored is None else stored.to_json(), "rows": rows}
 
 
 @contextmanager
@@ -110,3 +113,16 @@ def save_result(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
     finally:
         if first:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def facts_of(training: Training, start: RunStart, curve: Sequence[Point]) -> dict[str, Any]:
+    """What the model card of an adapter says of its training."""
+    names = ("method", "rank", "steps", "length", "batch", "accumulate")
+    facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}
+    facts |= {"learning_rate": f"{start.learning_rate:g}"}
+    facts |= {f"trained {kind}": f"{count:,}" for kind, count in start.parameters.items()}
+    measured = [point.held_out for point in curve if point.held_out]
+    for length in measured[-1] if measured else ():
+        before, after = measured[0][length], measured[-1][length]
+        facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
+    return facts

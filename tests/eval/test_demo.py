@@ -11,6 +11,7 @@ from hf_posenc import starters
 from hf_posenc.eval import demo
 from hf_posenc.eval.report.terminal_table import results_table
 from hf_posenc.training import Tuned
+from hf_posenc.training.trained_parameters import RunStart
 
 from .conftest import TRAINED
 
@@ -22,7 +23,7 @@ def test_demo_writes_its_folder(llama, tokenizer, tmp_path, monkeypatch) -> None
     def finetune(model, tokenizer, texts, training, *, progress):
         calls.append((training.length, training.steps, len(texts)))
         progress(1.0, 0.0)
-        return Tuned(model, [])
+        return Tuned(model, [], RunStart({}, 0, 1e-3, "as given"))
 
     monkeypatch.setattr("hf_posenc.training.finetune", finetune)
     monkeypatch.setattr(starters, "load_starter", lambda name: (llama, tokenizer), raising=False)

@@ -110,6 +110,9 @@ def finetune(
     ),
     resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
     base: Base = None,
+    load_in_4bit: Annotated[
+        bool, Option("--load-in-4bit", help="Quantise the base model to 4 bits (QLoRA); needs bitsandbytes.")
+    ] = False,
     dtype: Dtype = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -120,6 +123,7 @@ def finetune(
     training. After an interruption, the same command with --resume continues. Under `accelerate launch` the processes
     share the sequences.
     """
+    from hf_posenc.checkpoints.four_bit import four_bit_keywords
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import finetune as train
@@ -137,8 +141,8 @@ def finetune(
     measured_on = text_source(held_out, text_field, document_separator) or modules(HELD_OUT)
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
-            **loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length,
-            trained_length=trained_length, **scheme_options(scheme, option),
+            **{**loading_of(named, dtype), **(four_bit_keywords() if load_in_4bit else {})}, scheme=scheme, factor=factor,
+            target_length=target_length, trained_length=trained_length, **scheme_options(scheme, option),
         )  # fmt: skip
         if scheme is not None:
             check_effect(patched, scheme)

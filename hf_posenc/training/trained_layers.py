@@ -1,0 +1,55 @@
+"""The layers of a base model that training methods name: linear layers, norms, embeddings and learned positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from hf_posenc.patching.state import base_model_of
+
+
+def linear_layers(model: nn.Module) -> list[str]:
+    """Names of the base's linear layers, without those of schemes."""
+    return sorted({last_name(name) for name, module in base_modules(model) if isinstance(module, (nn.Linear, Conv1D))})
+
+
+def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) -> dict[str, Any]:
+    """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
+
+    A position table that the scheme put out of use is not among it and stays frozen. Nor are embeddings that are tied
+    to an output layer and could not be kept so: PEFT knows how for those called ``embed_tokens``.
+    """
+    from peft.utils.constants import EMBEDDING_LAYER_NAMES
+
+    base, _ = base_model_of(model)
+    names = norm_layers(model)
+    embeddings = next(last_name(name) for name, module in base_modules(model) if module is base.get_input_embeddings())
+    tied = bool(getattr(base.config, "tie_word_embeddings", False))
+    if train_embeddings and (not tied or embeddings in EMBEDDING_LAYER_NAMES):
+        names.add(embeddings)
+    if position_parameters(model):
+        names.add("posenc")
+    return {"modules_to_save": sorted(names), "ensure_weight_tying": tied and embeddings in names}
+
+
+def norm_layers(model: nn.Module) -> set[str]:
+    """Names of the base's normalisation layers."""
+    return {last_name(name) for name, module in base_modules(model) if "Norm" in type(module).__name__}
+
+
+def position_parameters(model: nn.Module) -> list[str]:
+    """Names of the parameters that belong to schemes."""
+    return [name for name, _ in base_model_of(model)[0].named_parameters() if "posenc" in name.split(".")]
+
+
+def base_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules of the base model by name, without those of schemes."""
+    base, _ = base_model_of(model)
+    return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
+
+
+def last_name(name: str) -> str:
+    """The last part of a module's name."""
+    return name.rpartition(".")[2]
