@@ -86,7 +86,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
 
 
 def _hook_peft() -> None:
-    from hf_posenc.checkpoints.peft_hooks import install
+    from hf_posenc.checkpoints.peft_methods import install
 
     install()
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
+from hf_posenc.core.student_t import student_t
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
@@ -89,16 +90,3 @@ def interval(row: Row) -> tuple[float, float] | None:
     half = student_t(row.n - 1) * row.stderr
     low, high = row.value - half, row.value + half
     return (max(0.0, low), min(1.0, high)) if share else (low, high)
-
-
-def student_t(freedom: int) -> float:
-    """97.5 % quantile of Student's t by the Cornish–Fisher expansion, within 1 % from two degrees of freedom on."""
-    z = NormalDist().inv_cdf(0.975)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))

@@ -1,6 +1,6 @@
 """Hooks in PEFT: adapters on a patched base train, save and load its learned positions, whoever calls PEFT.
 
-Installed once, when both this package and PEFT are imported (`hf_posenc.core.after_import`). On a model without a
+`hf_posenc.checkpoints.peft_methods` puts them in the place of PEFT's methods. On a model without a
 scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
 
 inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar
@@ -11,7 +11,6 @@ merge    what trained in float32 gets the dtype of the base
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -30,51 +29,7 @@ from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import position_parameters, unguard_adapter_config, write_sidecar_on_save
 
 Hook = Callable[..., Any]
-HOOKED = "posenc_hooked"  # marks a method that is hooked already
 FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
-
-
-def install() -> None:
-    """Wrap the methods of PEFT, and of transformers' own adapters, that inject, load, save and merge."""
-    from peft import PeftConfig, PeftMixedModel, PeftModel
-    from peft.tuners.tuners_utils import BaseTuner
-    from peft.utils import hotswap
-    from transformers.integrations.peft import PeftAdapterMixin
-
-    for owner, method, hook in (
-        (PeftModel, "__init__", injecting),
-        (PeftModel, "add_adapter", injecting),
-        (PeftMixedModel, "__init__", injecting),
-        (PeftMixedModel, "add_adapter", injecting),
-        (PeftAdapterMixin, "add_adapter", injecting),
-        (PeftModel, "from_pretrained", loading_on_base),
-        (PeftMixedModel, "from_pretrained", loading_on_base),
-        (PeftModel, "load_adapter", loading_into),
-        (PeftMixedModel, "load_adapter", loading_into),
-        (PeftAdapterMixin, "load_adapter", loading_into),
-        (hotswap, "hotswap_adapter", loading_into),
-        (PeftModel, "save_pretrained", saving),
-        (PeftModel, "create_or_update_model_card", describing),
-        (PeftConfig, "from_json_file", unguarding),
-        (BaseTuner, "_unload_and_optionally_merge", merging),
-    ):
-        wrap(owner, method, hook)
-
-
-def wrap(owner: Any, name: str, hook: Hook) -> None:
-    """Put ``hook(original, …)`` in the place of a method (class methods included) or of a module's function, once."""
-    home = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), owner)
-    raw = vars(home)[name]
-    original = raw.__func__ if isinstance(raw, classmethod) else raw
-    if hasattr(original, HOOKED):
-        return
-
-    @functools.wraps(original)
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        return hook(original, *args, **kwargs)
-
-    setattr(hooked, HOOKED, True)
-    setattr(home, name, classmethod(hooked) if isinstance(raw, classmethod) else hooked)
 
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:

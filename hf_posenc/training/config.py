@@ -76,7 +76,7 @@ class Training:
     save_every: int = 50
     eval_every: int = 10
     eval_lengths: tuple[int, ...] = ()
-    eval_windows: int = 8
+    eval_windows: int = 32
     report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, set_seed
+from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
@@ -45,6 +45,7 @@ from hf_posenc.training.validate import (
     source_of,
     training_arguments,
 )
+from hf_posenc.training.window_losses import WindowLossTrainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -151,7 +152,7 @@ def finetune(
                 trained = get_peft_model(model, added)
             if folder is not None:
                 claim_folder(held, folder, trained, run_settings(model, training, count_of(rows)), resume=resume)
-        trainer = Trainer(
+        trainer = WindowLossTrainer(
             trained,
             asked,
             data_collator=collate,

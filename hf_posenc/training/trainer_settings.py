@@ -18,7 +18,7 @@ def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str
         "max_steps": -1 if training.steps is None else training.steps,
         "num_train_epochs": training.epochs or 1.0,
         "per_device_train_batch_size": training.batch,
-        "per_device_eval_batch_size": training.batch,
+        "per_device_eval_batch_size": 1,
         "gradient_accumulation_steps": training.accumulate,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.schedule,

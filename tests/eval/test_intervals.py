@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_posenc.eval.results.comparison import interval, student_t
+from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.rows import Row
 
 # The 97.5 % points of Student's t, as printed in any table of it (NIST/SEMATECH e-Handbook, section 1.3.6.7.2).

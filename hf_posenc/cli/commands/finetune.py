@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainerCallback
 
-    from hf_posenc.training import Tuned
+    from hf_posenc.training import Point, Tuned
 
 PLOT = "curve.png"
-STEPS = 30
+STEPS = 150
 
 
 def finetune(
@@ -69,7 +69,7 @@ def finetune(
     length: Annotated[
         int | None, Option(min=2, help="Training sequence length in tokens; default: the target length.")
     ] = None,
-    steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 30, or as --epochs has.")] = None,
+    steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 150, or as --epochs has.")] = None,
     epochs: Annotated[float | None, Option(help="Times that the training text is read, instead of --steps.")] = None,
     method: Annotated[str, Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full.")] = "lora",
     batch: Annotated[int, Option(min=1, help="Sequences per process and forward pass.")] = 1,
@@ -97,7 +97,10 @@ def finetune(
     gradient_checkpointing: Annotated[bool, Option("--gradient-checkpointing", help="Less memory, more time.")] = False,
     bf16: Annotated[bool, Option("--bf16", help="Compute in bfloat16.")] = False,
     save_every: Annotated[int, Option(min=1, help="Steps between checkpoints.")] = 20,
-    eval_every: Annotated[int, Option(min=1, help="Steps between measurements.")] = 10,
+    eval_every: Annotated[
+        int | None, Option(min=1, help="Steps between measurements; default: half of the steps.")
+    ] = None,
+    eval_windows: Annotated[int, Option(min=1, help="Windows of held-out text at each length.")] = 32,
     eval_lengths: Annotated[
         list[str] | None,
         Option(help="Lengths in tokens, as in 256,512; default: the trained length, doubled up to the target."),
@@ -141,7 +144,7 @@ def finetune(
     measured_on = text_source(held_out, text_field, document_separator) or modules(HELD_OUT)
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
-            **{**loading_of(named, dtype), **(four_bit_keywords() if load_in_4bit else {})}, scheme=scheme, factor=factor,
+            **(loading_of(named, dtype) | (four_bit_keywords() if load_in_4bit else {})), scheme=scheme, factor=factor,
             target_length=target_length, trained_length=trained_length, **scheme_options(scheme, option),
         )  # fmt: skip
         if scheme is not None:
@@ -151,7 +154,8 @@ def finetune(
             length=length or target, steps=steps or (STEPS if epochs is None else None), epochs=epochs, method=method,
             batch=batch, accumulate=accumulate, learning_rate=learning_rate, schedule=schedule, warmup=warmup,
             weight_decay=weight_decay, rank=rank, train_embeddings=train_embeddings, packing=packing, seed=seed,  # type: ignore[arg-type]
-            gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every, eval_every=eval_every,
+            gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every,
+            eval_every=eval_every or -(-(steps or STEPS) // 2), eval_windows=eval_windows,
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
         )  # fmt: skip
         tuned = train(
@@ -220,13 +224,22 @@ def show(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> Non
         start = {**asdict(tuned.start), "parameters": dict(tuned.start.parameters)}
         output.show_json({"out": str(out), "start": start, "curve": [point.to_dict() for point in tuned.curve]})
         return
+    before, after = measured[0], measured[-1]
     rows = [
-        [length, f"{length / trained:g}×", measured[0].held_out[length], measured[-1].held_out[length]]
-        for length in measured[-1].held_out
+        [length, f"{length / trained:g}×", before.held_out[length], after.held_out[length], compared(after, length)]
+        for length in after.held_out
     ]
-    output.show_table(("length", "", "before", "after"), rows, title="held-out cross-entropy loss (nats/token)")
+    columns = ("length", "", "before", "after", f"after, minus at {min(after.held_out):,}")
+    output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token); ± is a 95 % confidence interval")
     written = f"the {kind}, curve.json"
     with suppress(MissingExtra):
         curve_plot([tuned.curve], trained, out / PLOT)
         written += f", {PLOT}"
     output.show_text(f"Written to {out}: {written}")
+
+
+def compared(point: Point, length: int) -> str:
+    """What a longer context adds: the loss minus that of the same tokens behind the shortest context."""
+    shortest = min(point.held_out)
+    difference = None if length == shortest else point.difference(length, shortest)
+    return "" if difference is None else f"{difference[0]:+.3f} ± {difference[1]:.3f}"

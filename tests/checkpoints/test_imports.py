@@ -1,0 +1,31 @@
+"""PEFT may be imported from anywhere, in the middle of other imports too: its methods are hooked without a circle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("peft", reason="hooks in PEFT need the extra `train`")
+
+HOOKED = "import peft; assert hasattr(peft.PeftModel.save_pretrained, 'posenc_hooked')"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import peft, hf_posenc",
+        "import hf_posenc, transformers.trainer_utils",  # which imports PEFT at its top
+        "from hf_posenc.checkpoints import restore",
+        "from hf_posenc.training import finetune",
+    ],
+)
+def test_any_order_of_imports(first):
+    done = subprocess.run([sys.executable, "-c", f"{first}\n{HOOKED}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_control_without_this_package_nothing_is_hooked():
+    done = subprocess.run([sys.executable, "-c", HOOKED], capture_output=True, text=True)
+    assert "AssertionError" in done.stderr
