@@ -293,6 +293,7 @@ def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp
                     logits = tuned.model(window).logits[0, -9:-1]
                 losses.append(torch.nn.functional.cross_entropy(logits, window[0, -8:]).item())
             assert measured[4][length] == pytest.approx(sum(losses) / 3, abs=1e-5)
+            assert tuned.curve[-1].windows[length] == pytest.approx(losses, abs=1e-5)
 
 
 def test_held_out_text_must_reach_the_longest_length(tokenizer) -> None:

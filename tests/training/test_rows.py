@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -190,7 +191,7 @@ def test_settings_reach_the_trainer() -> None:
     )  # fmt: skip
     arguments = trainer_settings(training, "there", keep=True)
     expected = {
-        "output_dir": "there", "max_steps": 40, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 3,
+        "output_dir": "there", "max_steps": 40, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 1,
         "gradient_accumulation_steps": 5, "learning_rate": 3e-4, "lr_scheduler_type": "cosine", "warmup_steps": 8,
         "weight_decay": 0.0, "max_grad_norm": 1.0, "seed": 7, "data_seed": 7, "bf16": True, "save_strategy": "steps",
         "save_steps": 9, "save_total_limit": 2, "logging_steps": 1, "remove_unused_columns": False, "report_to": "none",
@@ -225,13 +226,27 @@ def test_a_curve_is_the_trainers_log() -> None:
         {"step": 1, "loss": 3.0, "grad_norm": 9.0},
         {"step": 2, "loss": 2.5}, {"step": 2, "eval_64_loss": 3.5, "epoch": 1}, {"step": 2, "eval_16_loss": 3.0},
         {"step": 2, "train_loss": 7.0, "eval_loss": 8.0},
+        {"step": 2, "eval_64_windows": [3.0, 4.0]}, {"step": 2, "eval_16_windows": [2.0, 4.0]},
     ]  # fmt: skip
     assert points(log) == [
-        Point(0, None, {16: 4.0, 64: 5.0}), Point(1, 3.0, {}), Point(2, 2.5, {16: 3.0, 64: 3.5})
+        Point(0, None, {16: 4.0, 64: 5.0}), Point(1, 3.0, {}), Point(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
     ]  # fmt: skip
     assert list(points(log)[2].held_out) == [16, 64]
     assert Point(2, 2.5, {16: 3.0}).to_dict() == {"step": 2, "loss": 2.5, "held_out": {"16": 3.0}}
     assert points([]) == []
+
+
+def test_lengths_are_compared_window_by_window() -> None:
+    stats = pytest.importorskip("scipy.stats", reason="comes with lm-eval")
+    rng = np.random.default_rng(0)
+    shorter = rng.normal(3.0, 1.0, 40)  # windows differ much more than lengths do
+    longer = shorter + rng.normal(-0.05, 0.02, 40)
+    point = Point(5, None, {16: shorter.mean(), 64: longer.mean()}, {16: shorter.tolist(), 64: longer.tolist()})
+    mean, half = point.difference(64, 16)
+    low, high = stats.ttest_rel(longer, shorter).confidence_interval(0.95)
+    assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-2)  # Student's t is within 1 %
+    assert half < 0.02 < stats.ttest_ind(longer, shorter).confidence_interval(0.95).high  # unpaired: undecided
+    assert Point(5, None, {16: 3.0, 64: 2.9}).difference(64, 16) is None
 
 
 @pytest.fixture
@@ -329,8 +344,9 @@ def test_settings_by_default() -> None:
     """As they are documented; a run of an earlier version must mean the same in a later one."""
     assert Training(length=8, steps=3).to_dict() == {
         "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": None, "rank": 16,
-        "train_embeddings": True, "warmup": 0.1, "seed": 0, "packing": "joined", "gradient_checkpointing": False,
-        "bf16": False, "chunked_loss": None, "save_every": 50, "eval_every": 10, "eval_lengths": (), "eval_windows": 8,
+        "train_embeddings": True, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0, "epochs": None, "seed": 0, "packing": "joined", "gradient_checkpointing": False,
+        "bf16": False, "chunked_loss": None, "save_every": 50, "eval_every": 10, "eval_lengths": (), "eval_windows": 32,
+        "report_to": (),
     }  # fmt: skip
 
 
