@@ -229,7 +229,8 @@ def test_a_curve_is_the_trainers_log() -> None:
         {"step": 2, "eval_64_windows": [3.0, 4.0]}, {"step": 2, "eval_16_windows": [2.0, 4.0]},
     ]  # fmt: skip
     assert points(log) == [
-        Point(0, None, {16: 4.0, 64: 5.0}), Point(1, 3.0, {}), Point(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
+        Point(0, None, {16: 4.0, 64: 5.0}), Point(1, 3.0, {}),
+        Point(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
     ]  # fmt: skip
     assert list(points(log)[2].held_out) == [16, 64]
     assert Point(2, 2.5, {16: 3.0}).to_dict() == {"step": 2, "loss": 2.5, "held_out": {"16": 3.0}}
@@ -344,7 +345,8 @@ def test_settings_by_default() -> None:
     """As they are documented; a run of an earlier version must mean the same in a later one."""
     assert Training(length=8, steps=3).to_dict() == {
         "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": None, "rank": 16,
-        "train_embeddings": True, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0, "epochs": None, "seed": 0, "packing": "joined", "gradient_checkpointing": False,
+        "train_embeddings": True, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0, "epochs": None, "seed": 0,
+        "packing": "joined", "gradient_checkpointing": False,
         "bf16": False, "chunked_loss": None, "save_every": 50, "eval_every": 10, "eval_lengths": (), "eval_windows": 32,
         "report_to": (),
     }  # fmt: skip

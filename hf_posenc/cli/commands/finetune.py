@@ -230,7 +230,8 @@ def show(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> Non
         for length in after.held_out
     ]
     columns = ("length", "", "before", "after", f"after, minus at {min(after.held_out):,}")
-    output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token); ± is a 95 % confidence interval")
+    output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token)")
+    output.show_text("± is a 95 % confidence interval, window by window.")
     written = f"the {kind}, curve.json"
     with suppress(MissingExtra):
         curve_plot([tuned.curve], trained, out / PLOT)
