@@ -7,6 +7,7 @@ from hf_posenc.training.config import Training
 from hf_posenc.training.finetune import Tuned, finetune
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.methods import METHODS
+from hf_posenc.training.recipes import RECIPES, Recipe
 from hf_posenc.training.rows import lengths_of
 
-__all__ = ["METHODS", "Point", "Training", "Tuned", "finetune", "lengths_of"]
+__all__ = ["METHODS", "RECIPES", "Point", "Recipe", "Training", "Tuned", "finetune", "lengths_of"]

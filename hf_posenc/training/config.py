@@ -15,8 +15,9 @@ SCHEDULES = ("cosine", "linear", "constant_with_warmup", "inverse_sqrt")
 MAX_LEARNING_RATE = 1e3
 """Learning rate; a step of more than that is a typing error."""
 MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(
-    ("steps", "batch", "accumulate", "rank", "save_every", "eval_every", "eval_windows"), 1
+    ("steps", "batch", "accumulate", "rank", "length_stages", "save_every", "eval_every", "eval_windows"), 1
 )
+OPTIONAL = ("steps", "eval_every")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Training:
             transformers' `SchedulerType`.
         weight_decay: of AdamW.
         epochs: times that all rows are read, instead of ``steps``.
+        length_stages: stages of equal steps in which rows double in length up to ``length``; the same tokens a step.
         seed: of the method's fresh parameters, of the order of rows and of masks.
         packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
             document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
@@ -45,7 +47,8 @@ class Training:
         bf16: compute in bfloat16 (autocast). What is trained is float32 in any case; full fine-tuning of a model in
             half precision turns this on.
         chunked_loss: never hold the logits of all tokens. None: for causal models with a plain output layer.
-        save_every, eval_every: steps between checkpoints, and between measurements on held-out text.
+        save_every: steps between checkpoints.
+        eval_every: steps between measurements on held-out text; None: half of the steps.
         eval_lengths: tokens before and including the last that is measured; by default the trained length, doubled up
             to the target length.
         eval_windows: windows of held-out text at each length.
@@ -68,13 +71,14 @@ class Training:
     schedule: str = "cosine"
     weight_decay: float = 0.0
     epochs: float | None = None
+    length_stages: int = 1
     seed: int = 0
     packing: Literal["joined", "separate"] = "joined"
     gradient_checkpointing: bool = False
     bf16: bool = False
     chunked_loss: bool | None = None
     save_every: int = 50
-    eval_every: int = 10
+    eval_every: int | None = None
     eval_lengths: tuple[int, ...] = ()
     eval_windows: int = 32
     report_to: tuple[str, ...] = ()
@@ -82,7 +86,7 @@ class Training:
     def __post_init__(self) -> None:
         check_duration(self.steps, self.epochs)
         for name, bound in MIN_VALUES.items():
-            if name != "steps" or self.steps is not None:
+            if name not in OPTIONAL or getattr(self, name) is not None:
                 check_count(name, getattr(self, name), bound, MAX_SEED if name == "seed" else MAX_LENGTH)
         check_trackers(self.report_to)
         if self.schedule not in SCHEDULES:
@@ -107,6 +111,7 @@ class Training:
                 f"There is no packing {shown(self.packing)}.{nearest(self.packing, ('joined', 'separate'))} "
                 "Choose joined or separate."
             )
+        check_stages(self.length, self.length_stages, self.packing)
         for name in ("train_embeddings", "gradient_checkpointing", "bf16", "chunked_loss"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "chunked_loss" and value is None):
@@ -134,6 +139,25 @@ def check_duration(steps: Any, epochs: Any) -> None:
     if epochs is not None and not 0 < number(epochs) <= MAX_EPOCHS:
         raise TrainingImpossible(
             f"epochs={shown(epochs)} was asked for. Choose a number above 0 and up to {MAX_EPOCHS:,}."
+        )
+
+
+def check_stages(length: int, stages: int, packing: str) -> None:
+    """Refuse rows that cannot be halved often enough, or whose documents are kept apart by their positions.
+
+    Raises:
+        TrainingImpossible: they cannot grow.
+    """
+    parts = 2 ** min(stages - 1, MAX_LENGTH.bit_length())
+    if length % parts or length < 2 * parts:
+        raise TrainingImpossible(
+            f"length_stages={stages} was asked for, which cuts rows of {length} tokens into {parts} at first. "
+            f"Choose fewer stages, or a length that is a multiple of {parts} and at least twice it."
+        )
+    if stages > 1 and packing == "separate":
+        raise TrainingImpossible(
+            "Rows that grow are cut within documents, and packing='separate' keeps documents whole. "
+            "Choose packing='joined', or length_stages=1."
         )
 
 

@@ -25,6 +25,7 @@ from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
 from hf_posenc.training.learning_rates import chosen_rate, parameter_count
+from hf_posenc.training.length_trainer import LengthTrainer
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import configured, method_of
@@ -45,7 +46,6 @@ from hf_posenc.training.validate import (
     source_of,
     training_arguments,
 )
-from hf_posenc.training.window_losses import WindowLossTrainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -152,7 +152,7 @@ def finetune(
                 trained = get_peft_model(model, added)
             if folder is not None:
                 claim_folder(held, folder, trained, run_settings(model, training, count_of(rows)), resume=resume)
-        trainer = WindowLossTrainer(
+        trainer = LengthTrainer(
             trained,
             asked,
             data_collator=collate,
@@ -160,6 +160,7 @@ def finetune(
             eval_dataset=windows,
             callbacks=[ProgressReport(progress), WriteManifest(), StopAtLastStep(), collate, *callbacks],
             compute_loss_func=None if causal else masked_loss,
+            length_stages=training.length_stages,
             optimizers=(method.optimiser(trained, training.learning_rate) if method.optimiser else None, None),
         )
         trainer.remove_callback(PrinterCallback)

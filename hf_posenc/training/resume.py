@@ -23,7 +23,7 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import CheckpointMismatch, shown
 
 UNFINISHED = "unfinished"
-DEFAULTS = {"train_embeddings": True, "schedule": "cosine", "weight_decay": 0.0, "report_to": []}
+DEFAULTS = {"train_embeddings": True, "schedule": "cosine", "weight_decay": 0.0, "length_stages": 1}
 """Of settings that earlier versions did not have."""
 
 

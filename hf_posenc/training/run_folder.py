@@ -33,6 +33,7 @@ except ImportError:  # Windows, where two runs are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 CURVE = "curve.json"
+FREE_SETTINGS = ("save_every", "report_to")  # which a continued run may have otherwise
 FLOAT32 = 4  # bytes of a number that is trained
 KEPT_COPIES = 3
 """Copies of the trained parameters: two checkpoints are kept while a third, or the result, is written."""
@@ -58,7 +59,7 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
 def run_settings(model: nn.Module, training: Training, rows: int | None) -> dict[str, Any]:
     """The settings that a run and its continuation must share."""
     stored = SchemeConfig.of_model(model)
-    shared = {name: value for name, value in training.to_dict().items() if name != "save_every"}
+    shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
     return {**shared, **quantised, "scheme": None if stored is None else stored.to_json(), "rows": rows}
 

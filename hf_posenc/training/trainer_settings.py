@@ -55,7 +55,7 @@ def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *
         return {"eval_strategy": "no"}
     return {
         "eval_strategy": "steps",
-        "eval_steps": training.eval_every,
+        "eval_steps": training.eval_every or 0.5,  # below 1 a share of all steps
         "eval_on_start": fresh,
         "prediction_loss_only": True,
     }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +26,7 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
+from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, text_source
@@ -35,11 +35,6 @@ from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainerCallback
-
-    from hf_posenc.training import Point, Tuned
-
-PLOT = "curve.png"
-STEPS = 150
 
 
 def finetune(
@@ -66,13 +61,21 @@ def finetune(
     streaming: Annotated[
         bool, Option("--streaming", help="Read the training text while training, in its order, instead of before.")
     ] = False,
+    recipe: Annotated[
+        str, Option(help="Named settings, which other options override: full_length, growing_length, pose or drope.")
+    ] = "full_length",
     length: Annotated[
-        int | None, Option(min=2, help="Training sequence length in tokens; default: the target length.")
+        int | None, Option(min=2, help="Training sequence length in tokens; default: as the recipe has.")
     ] = None,
-    steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 150, or as --epochs has.")] = None,
+    length_stages: Annotated[
+        int | None, Option(min=1, help="Stages in which training sequences double in length up to that.")
+    ] = None,
+    steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 150, or as the recipe has.")] = None,
     epochs: Annotated[float | None, Option(help="Times that the training text is read, instead of --steps.")] = None,
-    method: Annotated[str, Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full.")] = "lora",
-    batch: Annotated[int, Option(min=1, help="Sequences per process and forward pass.")] = 1,
+    method: Annotated[str | None, Option(help="lora (default), dora, lora_plus, ia3, prompt, prefix or full.")] = None,
+    batch: Annotated[
+        int | None, Option(min=1, help="Sequences per process and forward pass; default: 1, or as the recipe has.")
+    ] = None,
     accumulate: Annotated[int, Option(min=1, help="Batches per optimiser step.")] = 1,
     learning_rate: Annotated[
         float | None, Option(help="Peak learning rate; default: by method and size of the model, as advise prints it.")
@@ -128,10 +131,13 @@ def finetune(
     """
     from hf_posenc.checkpoints.four_bit import four_bit_keywords
     from hf_posenc.checkpoints.load import from_pretrained
-    from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import finetune as train
+    from hf_posenc.training import lengths_of
+    from hf_posenc.training.recipes import recipe_of
     from hf_posenc.training.resume import checkpoint_folders
 
+    way = recipe_of(recipe)
+    scheme = way.scheme(scheme)
     named = model_named(model, base)
     if not resume and checkpoint_folders(out):
         raise BadArgument(
@@ -149,14 +155,16 @@ def finetune(
         )  # fmt: skip
         if scheme is not None:
             check_effect(patched, scheme)
-        trained, target = lengths_of(patched)
-        training = Training(
-            length=length or target, steps=steps or (STEPS if epochs is None else None), epochs=epochs, method=method,
-            batch=batch, accumulate=accumulate, learning_rate=learning_rate, schedule=schedule, warmup=warmup,
-            weight_decay=weight_decay, rank=rank, train_embeddings=train_embeddings, packing=packing, seed=seed,  # type: ignore[arg-type]
-            gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every,
-            eval_every=eval_every or -(-(steps or STEPS) // 2), eval_windows=eval_windows,
+        chosen = {
+            "length": length, "length_stages": length_stages, "steps": steps, "epochs": epochs, "method": method,
+            "batch": batch, "learning_rate": learning_rate, "eval_every": eval_every,
+        }  # fmt: skip
+        training = way.training(
+            patched, accumulate=accumulate, schedule=schedule, warmup=warmup, weight_decay=weight_decay, rank=rank,
+            train_embeddings=train_embeddings, packing=packing, seed=seed,
+            gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every, eval_windows=eval_windows,
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
+            **{name: value for name, value in chosen.items() if value is not None},
         )  # fmt: skip
         tuned = train(
             patched, tokenizer_of(named), texts, training, held_out=measured_on, output=out, resume=resume,
@@ -166,7 +174,7 @@ def finetune(
             callbacks=[first_process(lambda: write_config(context, out))],
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
-        show(tuned, trained, out, "model" if method == "full" else "adapter", as_json)
+        show_result(tuned, lengths_of(patched)[0], out, "model" if training.method == "full" else "adapter", as_json)
 
 
 def first_process(action: Callable[[], None]) -> TrainerCallback:
@@ -212,35 +220,3 @@ def resume_hint(context: Context, resuming: bool) -> Iterator[None]:
 def modules(names: Sequence[str]) -> list[str]:
     """Sources of modules of the standard library."""
     return [module_text(name) for name in names]
-
-
-def show(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:
-    """Show the held-out loss before and after training, and the files written: a model or an adapter."""
-    from hf_posenc.errors import MissingExtra
-    from hf_posenc.eval.report.finetune_curve import curve_plot
-
-    measured = [point for point in tuned.curve if point.held_out]
-    if as_json:
-        start = {**asdict(tuned.start), "parameters": dict(tuned.start.parameters)}
-        output.show_json({"out": str(out), "start": start, "curve": [point.to_dict() for point in tuned.curve]})
-        return
-    before, after = measured[0], measured[-1]
-    rows = [
-        [length, f"{length / trained:g}×", before.held_out[length], after.held_out[length], compared(after, length)]
-        for length in after.held_out
-    ]
-    columns = ("length", "", "before", "after", f"after, minus at {min(after.held_out):,}")
-    output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token)")
-    output.show_text("± is a 95 % confidence interval, window by window.")
-    written = f"the {kind}, curve.json"
-    with suppress(MissingExtra):
-        curve_plot([tuned.curve], trained, out / PLOT)
-        written += f", {PLOT}"
-    output.show_text(f"Written to {out}: {written}")
-
-
-def compared(point: Point, length: int) -> str:
-    """What a longer context adds: the loss minus that of the same tokens behind the shortest context."""
-    shortest = min(point.held_out)
-    difference = None if length == shortest else point.difference(length, shortest)
-    return "" if difference is None else f"{difference[0]:+.3f} ± {difference[1]:.3f}"

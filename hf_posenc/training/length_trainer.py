@@ -1,23 +1,35 @@
-"""A `Trainer` that keeps the held-out loss of every window, so that two lengths are compared window by window."""
+"""A `Trainer` that keeps the held-out loss of every window, and whose rows may grow during a run."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor, nn
 from transformers import Trainer
+
+from hf_posenc.training.growing_length import cut, parts_at
 
 WINDOWS = "_windows"
 
 
-class WindowLossTrainer(Trainer):
+class LengthTrainer(Trainer):
     """Adds to the log of an evaluation on one dataset ``eval_NAME_windows``, the losses in the order of its windows.
 
-    Windows are read one at a time, so that a batch's loss is that of a window.
+    Two lengths are then compared window by window. Windows are read one at a time, so that a batch's loss is that of a
+    window.
+
+    Args:
+        length_stages: stages in which training rows double in length; in the last they are whole.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, length_stages: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.losses: list[float] = []
+        self.length_stages, self.losses = length_stages, list[float]()
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """A step on rows that are as long as its stage has them."""
+        parts = parts_at(self.state.global_step, steps=self.state.max_steps, stages=self.length_stages)
+        return super().training_step(model, cut(inputs, parts) if parts > 1 else inputs, *args, **kwargs)
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         """One window in every process."""

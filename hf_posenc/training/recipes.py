@@ -1,0 +1,104 @@
+"""Named recipes of fine-tuning: what each adds to a scheme, the length of its rows, and settings that suit it.
+
+Whatever is given otherwise overrides a recipe's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from hf_posenc.errors import TrainingImpossible, nearest, shown
+from hf_posenc.training.config import Training
+from hf_posenc.training.rows import lengths_of
+
+Rows = Literal["trained", "target"]
+STEPS = 150
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe of fine-tuning.
+
+    Attributes:
+        summary: what it does, in a line.
+        source: of the idea.
+        scheme: from the scheme that was asked for, or None, to the one to patch in.
+        rows: whether rows have the trained length or the target length.
+        settings: of `Training`.
+    """
+
+    summary: str
+    source: str
+    scheme: Callable[[str | None], str | None] = lambda given: given
+    rows: Rows = "target"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def training(self, model: nn.Module, **settings: Any) -> Training:
+        """Settings for a model that is patched already; ``settings`` override the recipe's."""
+        trained, target = lengths_of(model)
+        defaults = {"length": target if self.rows == "target" else trained, "steps": STEPS, **self.settings}
+        if settings.get("epochs") is not None:
+            del defaults["steps"]
+        return Training(**(defaults | settings))
+
+
+def with_pose(scheme: str | None) -> str:
+    """The scheme, YaRN by default, composed with PoSE."""
+    given = scheme or "yarn"
+    return given if "pose" in given.split("+") else f"{given}+pose"
+
+
+def only_drope(scheme: str | None) -> str:
+    """DroPE.
+
+    Raises:
+        TrainingImpossible: another scheme was asked for.
+    """
+    if scheme not in (None, "drope"):
+        raise TrainingImpossible(
+            f"Recipe drope removes the rotation, and scheme {shown(scheme)} was asked for. Leave the scheme out."
+        )
+    return "drope"
+
+
+RECIPES = {
+    "full_length": Recipe(
+        "rows of the target length, with LoRA, norms and embeddings trained",
+        "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.3",
+    ),
+    "growing_length": Recipe(
+        "rows that double in length up to the target length: most steps have cheap attention",
+        "Jin et al. 2023, GrowLength, arXiv:2310.00576",
+        settings={"length_stages": 3},
+    ),
+    "pose": Recipe(
+        "rows of the trained length, whose positions skip up to the target length",
+        "Zhu et al. 2023, PoSE, arXiv:2309.10400",
+        scheme=with_pose,
+        rows="trained",
+        settings={"batch": 8, "steps": 60},
+    ),
+    "drope": Recipe(
+        "the rotation is removed, and all weights are recalibrated on rows of the trained length",
+        "Gelberg et al. 2025, DroPE, arXiv:2512.12167",
+        scheme=only_drope,
+        rows="trained",
+        settings={"method": "full", "batch": 8, "steps": 200},
+    ),
+}
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe called ``name``.
+
+    Raises:
+        TrainingImpossible: there is none.
+    """
+    if name not in RECIPES:
+        raise TrainingImpossible(
+            f"There is no recipe {shown(name)}.{nearest(name, RECIPES)} Choose one of {', '.join(RECIPES)}."
+        )
+    return RECIPES[name]
