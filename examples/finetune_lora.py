@@ -6,7 +6,8 @@
         --held-out other.txt --steps 200 --learning-rate 2e-4 --gradient-checkpointing --bf16 --output runs/smol
 
 Beside the LoRA matrices, norms and embeddings are trained. Measured is the loss of the same last tokens of held-out
-text after 1×, 2×, 4× … the trained length: of the unpatched model, patched, and trained. Each seed has its folder,
+text after 1×, 2×, 4× … the trained length: of the unpatched model, patched, and trained. Adaptation to the text lowers
+the loss at every length, so the last column is the trained model's loss minus its own at 1×. Each seed has its folder,
 with checkpoints, the curve and the finished adapter, its scheme beside it; above them lie results.md, results.json
 and curve.png. Interrupted? Add --resume. To load an adapter:
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,6 +30,7 @@ from transformers import AutoTokenizer
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
+from hf_posenc.core.student_t import mean_interval
 from hf_posenc.errors import MissingExtra, PosEncError
 from hf_posenc.eval.report.finetune_curve import curve_plot
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
@@ -43,24 +45,27 @@ from hf_posenc.training import (
 from hf_posenc.training.corpus import tokenised
 from hf_posenc.training.dataset import held_out_windows
 
-WINDOWS = 8  # of held-out text, at each length
+WINDOWS = 32  # of held-out text, at each length
 
 Curve = Sequence[Point]
 
 
 def main() -> None:
-    """Fine-tune with rows of the target length."""
-    start(parser(__doc__), rows=max)
+    """Run, and say in words what the caller can put right."""
+    try:
+        run(parser().parse_args())
+    except (PosEncError, OSError) as error:
+        raise SystemExit(str(error)) from error
 
 
-def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """The command line; recipes that only differ in their defaults share it."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", default="llama", help="a starter's name, a folder or a Hub name (default: %(default)s)")
     add("--scheme", default="dca", help="see `hf-posenc list` (default: %(default)s)")
     add("--factor", type=float, default=8.0, help="target length / trained length (default: %(default)s)")
-    add("--length", type=int, help="tokens a training row (default: the one this recipe is about)")
+    add("--length", type=int, help="tokens a training row (default: the target length)")
     add("--steps", type=int, default=40, help="optimiser steps (default: %(default)s)")
     add("--batch", type=int, default=1, help="rows a step (default: %(default)s)")
     add("--method", choices=sorted(METHODS), default="lora", help="what is trained (default: %(default)s)")
@@ -75,28 +80,17 @@ def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     add("--eval-every", type=int, default=10, help="steps between measurements (default: %(default)s)")
     add("--gradient-checkpointing", action="store_true", help="less memory, more time")
     add("--bf16", action="store_true", help="compute in bfloat16")
-    parser.set_defaults(**defaults)
     return parser
 
 
-def start(parser: argparse.ArgumentParser, *, rows: Callable[[Sequence[int]], int]) -> None:
-    """Run, and say in words what the caller can put right; ``rows`` chooses their length, from 1× to the target."""
-    arguments = parser.parse_args()
-    try:
-        run(arguments, rows)
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
-
-
-def run(arguments: argparse.Namespace, rows: Callable[[Sequence[int]], int]) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Measure the unpatched model, train once a seed, report."""
     model, tokenizer = load(arguments.model)
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
     lengths = doubled(*lengths_of(model))
     hf_posenc.unpatch_model(model)
-    came = losses(model, tokenizer, read(arguments.held_out, HELD_OUT), lengths)
-    curves = [one_seed(seed, lengths, rows(lengths), arguments) for seed in arguments.seeds]
-    report(arguments, came, curves)
+    unpatched = losses(model, tokenizer, read(arguments.held_out, HELD_OUT), lengths)
+    report(arguments, unpatched, [one_seed(seed, lengths, arguments) for seed in arguments.seeds])
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -129,13 +123,13 @@ def losses(model: Any, tokenizer: Any, texts: TextSource, lengths: Sequence[int]
     return found
 
 
-def one_seed(seed: int, lengths: Sequence[int], length: int, arguments: argparse.Namespace) -> Curve:
+def one_seed(seed: int, lengths: Sequence[int], arguments: argparse.Namespace) -> Curve:
     """Patch, train, measure on the way."""
     model, tokenizer = load(arguments.model)
     torch.manual_seed(seed)  # schemes with parameters draw them
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
     training = Training(
-        length=arguments.length or length, steps=arguments.steps, method=arguments.method, batch=arguments.batch,
+        length=arguments.length or max(lengths), steps=arguments.steps, method=arguments.method, batch=arguments.batch,
         learning_rate=arguments.learning_rate, rank=arguments.rank, seed=seed, bf16=arguments.bf16,
         gradient_checkpointing=arguments.gradient_checkpointing, save_every=arguments.save_every,
         eval_every=arguments.eval_every, eval_lengths=tuple(lengths), eval_windows=WINDOWS,
@@ -149,38 +143,50 @@ def one_seed(seed: int, lengths: Sequence[int], length: int, arguments: argparse
         ).curve  # fmt: skip
 
 
-def report(arguments: argparse.Namespace, came: dict[int, float], curves: Sequence[Curve]) -> None:
+def report(arguments: argparse.Namespace, unpatched: dict[int, float], curves: Sequence[Curve]) -> None:
     """Print a table of mean and deviation over seeds; write it, all numbers, and the curve."""
-    measured = [[point.held_out for point in curve if point.held_out] for curve in curves]
-    trained = min(came)
+    measured = [[point for point in curve if point.held_out] for curve in curves]
+    trained = min(unpatched)
     rows: list[dict[str, Any]] = []
-    for length in measured[0][-1]:
-        after = [run[-1][length] for run in measured]
+    for length in measured[0][-1].held_out:
+        after = [run[-1].held_out[length] for run in measured]
         rows.append(
             {
                 "length": length,
                 "times": length / trained,
-                "as it came": came.get(length),
-                "patched": mean(run[0][length] for run in measured),
+                "unpatched": unpatched.get(length),
+                "patched": mean(run[0].held_out[length] for run in measured),
                 "trained": mean(after),
                 "spread": stdev(after) if len(after) > 1 else None,
+                "difference": difference([run[-1] for run in measured], length, trained),
             }
         )
-    lines = ["| length | unpatched | patched | trained |", "|---|---:|---:|---:|", *map(line, rows)]
+    head = ["| length | unpatched | patched | trained | trained, minus at 1× |", "|---|---:|---:|---:|---:|"]
+    lines = [*head, *map(line, rows)]
     print("\n".join(lines) + f"\n\nWritten to {arguments.output}: results.md, results.json, curve.png, seed-*")
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
     about = {name: str(value) for name, value in vars(arguments).items()}
     points = [[point.to_dict() for point in curve] for curve in curves]
     write_json(arguments.output / "results.json", {"about": about, "rows": rows, "curves": points})
     with suppress(MissingExtra):
-        curve_plot(curves, trained, arguments.output / "curve.png", goal=came[trained])
+        curve_plot(curves, trained, arguments.output / "curve.png")
+
+
+def difference(last: Sequence[Point], length: int, trained: int) -> tuple[float, float] | None:
+    """Loss at a length minus that at the trained length, of the same tokens: mean over seeds, interval over windows."""
+    if length == trained:
+        return None
+    seeds = [zip(point.windows[length], point.windows[trained], strict=True) for point in last]
+    return mean_interval([mean(longer - shorter for longer, shorter in window) for window in zip(*seeds, strict=True)])
 
 
 def line(row: dict[str, Any]) -> str:
     """One length of the table."""
-    came = "–" if row["as it came"] is None else f"{row['as it came']:.3f}"
+    unpatched = "–" if row["unpatched"] is None else f"{row['unpatched']:.3f}"
     spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
-    return f"| {row['length']:,} ({row['times']:g}×) | {came} | {row['patched']:.3f} | {row['trained']:.3f}{spread} |"
+    difference = "" if row["difference"] is None else "{:+.3f} ± {:.3f}".format(*row["difference"])
+    name = f"{row['length']:,} ({row['times']:g}×)"
+    return f"| {name} | {unpatched} | {row['patched']:.3f} | {row['trained']:.3f}{spread} | {difference} |"
 
 
 def bar() -> Progress:

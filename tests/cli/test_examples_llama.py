@@ -36,7 +36,7 @@ def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path) -> None:
     assert (tmp_path / "run" / "curve.png").stat().st_size > 10_000
     again = run("finetune_lora.py", *SMALL, *files, "--seeds", "0", "1", "--output", str(tmp_path / "run"))
     assert again.returncode == 1
-    assert "Pass resume=True" in again.stderr
+    assert "Continue it with resume=True" in again.stderr
     from hf_posenc import describe, from_pretrained
     from hf_posenc.starters import loading
 
@@ -44,21 +44,21 @@ def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path) -> None:
     assert describe(adapted).scheme == "dca"
 
 
-@pytest.mark.parametrize(("script", "scheme"), [("pose.py", "yarn+pose"), ("drope.py", "drope")])
-def test_recipes_that_train_at_the_trained_length(script, scheme, tmp_path) -> None:
+@pytest.mark.parametrize(("recipe", "scheme"), [("pose", "yarn+pose"), ("drope", "drope")])
+def test_recipes_that_train_at_the_trained_length(recipe, scheme, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("def double(number):\n    return 2 * number\n\n\n" * 400)
-    files = ("--text", str(text), "--held-out", str(text))
-    done = run(script, *SMALL, *files, "--output", str(tmp_path / "run"))
+    words = ["finetune", "--model", "starter:llama", "--recipe", recipe, *SMALL, "--text", str(text)]
+    command = [sys.executable, "-m", "hf_posenc.cli", *words, "--held-out", str(text), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    kept = json.loads((tmp_path / "run" / "seed-0" / "run.json").read_text())
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["length"] == 256
     assert kept["scheme"]["target_length"] == FACTOR * 256
     assert "+".join(part["name"] for part in kept["scheme"]["scheme"]) == scheme
 
 
-def test_the_help_names_the_recipe() -> None:
-    for script in ("finetune_lora.py", "pose.py", "drope.py"):
-        shown = run(script, "--help")
-        assert f"python examples/{script}" in shown.stdout
-        assert "(default: " in shown.stdout
+def test_the_help_names_the_script() -> None:
+    shown = run("finetune_lora.py", "--help")
+    assert "python examples/finetune_lora.py" in shown.stdout
+    assert "(default: " in shown.stdout
