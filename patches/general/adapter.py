@@ -121,7 +121,7 @@ class GeneralAdapter(Adapter):
             yield layer, above(type(layer), AddsPositionCode)
 
     def _keeping_forwards(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-        """Layers whose attention looks up its forward pass, of which a backward pass has none; the first may add codes."""
+        """Layers whose attention looks up its forward pass, which a backward pass lacks; the first may add codes."""
         layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.looks_up}
         for number, layer in enumerate(layers):
             if not isinstance(layer, PatchedAttention):
