@@ -58,7 +58,7 @@ SCHEMES: dict[str, dict[str, Any]] = {  # at least one for every hook of a schem
     "fox": {},
 }
 WINDOW_OF_THE_MASK = ("doge", "phimoe")  # their attention is not told of it, so that no cache may drop keys
-NUMBERS_PADDING = ("fuyu",)  # it counts positions for the decoder inside, whatever the mask
+NUMBERS_PADDING = ("fuyu", "gemma3", "gemma4")  # models around a decoder that number its tokens, whatever the mask
 LOST_BY_TRANSFORMERS = ("youtu",)  # it initialises tied embeddings anew when it loads them
 IN_FLOAT64 = ("gemma4", "gemma4_text", "olmo_hybrid")  # float32 moves their logits by 2e-5 and more
 CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its rounding; 8 digits of mixed sums differ
