@@ -113,6 +113,10 @@ class OnlyWithinTrainedLength(UserWarning):
     """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
 
 
+class NothingStretched(UserWarning):
+    """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
+
+
 class CheckpointMismatch(PosEncError, ValueError):
     """A checkpoint or its scheme config cannot be read, or disagrees with what was asked for."""
 

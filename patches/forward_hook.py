@@ -181,8 +181,8 @@ def _take_masks_by_kind(module: nn.Module, kwargs: dict[str, Any]) -> dict[str, 
     kinds = getattr(config, "layer_types", None) or ()
     if not set(mask) <= set(kinds) or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
         return None  # and is refused as it is
-    made = [one for one in mask.values() if one is not None]
-    kwargs["attention_mask"] = max(made, key=lambda one: one.shape[-1], default=None)  # others hide keys that are gone
+    unpadded = any(one is None for one in mask.values())  # else every kind of layer needs a mask
+    kwargs["attention_mask"] = None if unpadded else max(mask.values(), key=lambda one: one.shape[-1])
     return mask
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
@@ -33,6 +34,7 @@ from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
 M = TypeVar("M", bound=nn.Module)
+INITIALISER = "initialize_weights"  # as the loader calls it
 PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
 
 
@@ -107,11 +109,25 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
         cls.__init__(self, config, *args, **kwargs)
         self.__class__ = cls  # before the patch, which may change it again
         apply_scheme(scheme, self)
+        self.__dict__[INITIALISER] = partial(initialise_at_length, self, scheme.host_length)
         if isinstance(device_map, dict):
             map_shared_parameters(device_map, self)
 
     methods = {"__init__": __init__, "config_class": guarded_class(cls.config_class), PATCHED_CLASS_MARK: True}
     return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+
+
+def initialise_at_length(model: PreTrainedModel, length: int) -> None:
+    """Initialise what a checkpoint lacks with configurations of the unpatched length: some buffers end with it."""
+    configs: dict[int, Any] = {id(base.config): base.config for base in (base_model_of(p)[0] for p in parts_of(model))}
+    patched = {key: config.max_position_embeddings for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config.max_position_embeddings = length
+        type(model).initialize_weights(model)
+    finally:
+        for key, config in configs.items():
+            config.max_position_embeddings = patched[key]
 
 
 def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
@@ -136,6 +152,7 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
         WeightsNotFinite: a weight is no finite number.
         NoEffect: the scheme was restored and does nothing.
     """
+    vars(model).pop(INITIALISER, None)
     initialise_missing(model, set(missing))
     check_finite(model)
     for part in parts_of(model):

@@ -9,6 +9,7 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,6 +20,7 @@ from torch import nn
 
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
+from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patches.validate_heads import check_heads
@@ -37,6 +39,7 @@ from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stac
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
 from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
+from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
@@ -81,6 +84,9 @@ def patch_model(
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
 
+    Warns:
+        NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
+
     Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
     """
     given: dict[str, Any] = {
@@ -122,12 +128,25 @@ def _patch(
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
         with exclusive_access(model, base):  # last, so that forward passes wait no longer than they must
-            _install(model, base, adapter, geometry, chosen, schemes)
+            report = _install(model, base, adapter, geometry, chosen, schemes)
+    if factor is None and target_length is None and report.proof.verdict == "identity":
+        warn_of_no_stretch(report, schemes[0])
+
+
+def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
+    """Warn where a scheme stretches the context by a fixed factor, and was given none."""
+    if any(part.stretches and not implements(part, "row_rotation") for part in scheme.schemes):
+        warnings.warn(
+            f"{report.scheme} was given no factor, and so leaves this {report.model} as it is, to be read up to "
+            f"{report.trained_length:,} tokens. Pass factor= or target_length=.",
+            NothingStretched,
+            stacklevel=4,
+        )
 
 
 def _install(
     model: nn.Module, base: nn.Module, adapter: Adapter, geometry: Geometry, chosen: Layout, schemes: list[Scheme]
-) -> None:
+) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(base):
         probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
@@ -145,10 +164,11 @@ def _install(
         undo(base, patch)
         raise
     swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-    patch.report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
+    patch.report = report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
     base.__dict__[STASH] = patch
     install_atomic_save(model)
     install_batching_check(model)
+    return report
 
 
 def unpatch_model(model: M) -> M:

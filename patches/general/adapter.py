@@ -116,22 +116,21 @@ class GeneralAdapter(Adapter):
             yield base.get_submodule(name), below(type(base.get_submodule(name)), SchemePositionTable)
         codes = implements(scheme, "embed") and not self.observation.tables
         yield from self._keeping_forwards(base, codes=codes)
-        if codes and not self.observation.attentions[0].inline:
+        if codes and not self.observation.attentions[0].looks_up:
             layer = self._first_layer(base)
             yield layer, above(type(layer), AddsPositionCode)
 
     def _keeping_forwards(self, base: nn.Module, *, codes: bool) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-        """Layers around inline attention, which may be computed again in a backward pass; the first may add codes."""
-        layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.inline}
+        """Layers whose attention looks up its forward pass, which a backward pass lacks; the first may add codes."""
+        layers = {self._layer_of(base, one.name): None for one in self.observation.attentions if one.looks_up}
         for number, layer in enumerate(layers):
             if not isinstance(layer, PatchedAttention):
                 yield layer, above(type(layer), KeepsForwardAndCode if codes and number == 0 else KeepsForward)
 
     def attributes(self, base: nn.Module) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         seen = self.observation
-        inline = any(one.inline for one in seen.attentions)
         yield base, {OBSERVATION: seen, NUMBERED_FROM: seen.numbered_from, TOKEN_TYPES: seen.token_types}
-        yield base, {LOOKED_UP: inline}
+        yield base, {LOOKED_UP: any(one.looks_up for one in seen.attentions)}
         for name, shape in seen.rotaries.items():
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():

@@ -22,6 +22,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
+from hf_posenc.patches.current_forward import OWNER, current_forward
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.general.unrotated import unrotated
@@ -178,8 +179,8 @@ class InterceptedAttention(PatchedAttention):
             if call.get(name) is not None:
                 cache, call[name] = call[name], Untouched(call[name])
         if CALL not in call:
-            hidden = call[layer.parameters[0]]
-            call[CALL] = LayerCall(hidden, cache, call.get(KEYWORD), call.get("position_ids"))
+            known = call.get(KEYWORD) if layer.told else current_forward(self.__dict__[OWNER])
+            call[CALL] = LayerCall(call[layer.parameters[0]], cache, known, call.get("position_ids"))
         forward = own_class(type(self)).forward
         return (forward if is_traced() else unrotated(forward, layer.rotating))(self, **call)
 

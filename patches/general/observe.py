@@ -132,8 +132,8 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
-        one = AttentionObservation(name, template, rotations, kind, first, width, parameters, call.rotating, inline)
-        found.append(one)
+        observed_call = first, width, parameters, call.rotating, inline, call.told
+        found.append(AttentionObservation(name, template, rotations, kind, *observed_call))
     mask = seen["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= HIDDEN)
     if causal and observer.repeated:

@@ -31,6 +31,7 @@ from hf_posenc.patches.general.observation import (
     rotated_first,
 )
 from hf_posenc.patches.general.unrotated import rotating_functions
+from hf_posenc.patches.positions import KEYWORD
 
 INTERFACE = "hf_posenc_observer"
 OBSERVER = "posenc_observer"
@@ -47,12 +48,14 @@ class ObservedCall:
         rotated: query, key and keywords that it handed to the attention function.
         silent: what it handed over with a rotation by nothing.
         rotating: functions that rotate; see `hf_posenc.patches.general.unrotated`.
+        told: whether a keyword of the base model's call was handed on.
     """
 
     arguments: Mapping[str, Any]
     rotated: Handed
     silent: Handed
     rotating: tuple[tuple[str, int], ...]
+    told: bool
 
 
 @dataclass
@@ -89,6 +92,7 @@ class Observer:
 def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **call: Any) -> Any:
     """The attention function of an observed model: notes queries and keys, and attends eagerly."""
     observer, name = module.__dict__[OBSERVER]
+    call.pop(KEYWORD, None)
     observer.handed.append((query, key, {**call, "mask": attention_mask}))
     attention_mask = None if observer.unmasked else attention_mask
     layer = observer.restored.get(name)
@@ -184,6 +188,7 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
+    told = call.pop(KEYWORD, False)
     call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # it would fill up
     forward: Any = type(module).forward
     handed: list[Handed] = []
@@ -198,7 +203,7 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.silent = False
     observer.handed = []
     if len(handed) == 2:
-        observer.calls[name] = ObservedCall(call, handed[0], handed[1], rotating)
+        observer.calls[name] = ObservedCall(call, handed[0], handed[1], rotating, told)
 
 
 def takes_positions(model: nn.Module) -> bool:
@@ -211,7 +216,7 @@ def inputs_of(model: Any, positions: Tensor) -> dict[str, Any]:
     vocabulary = model.get_input_embeddings().num_embeddings
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(min(3, vocabulary - 1), vocabulary, positions.shape, generator=draw).to(positions.device)
-    given: dict[str, Any] = {"input_ids": ids}
+    given: dict[str, Any] = {"input_ids": ids, KEYWORD: True}
     if takes_positions(model):
         given["position_ids"] = positions
     if "use_cache" in inspect.signature(type(model).forward).parameters:

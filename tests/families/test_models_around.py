@@ -14,16 +14,17 @@ from transformers.models.t5 import modeling_t5
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
 
+from .test_families import assert_close
 from .tiny import random_model, tiny_config, tokens
 
 pytestmark = pytest.mark.always
 
 
-def gemma3() -> PreTrainedModel:
+def gemma3(**options: Any) -> PreTrainedModel:
     """A tiny model of text and images."""
     images = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
     special = {"image_token_index": 98, "boi_token_index": 97, "eoi_token_index": 96}
-    text = tiny_config("gemma3_text").to_dict()
+    text = tiny_config("gemma3_text", **options).to_dict()
     config = Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4, **special)
     return random_model("Gemma3ForConditionalGeneration", config)
 
@@ -55,6 +56,19 @@ def test_saved_and_loaded(build: Any, tmp_path: Path) -> None:
     assert torch.equal(output(unpatch_model(model)), stock)
     assert model.config is config
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
+
+
+@pytest.mark.parametrize("scheme", ["host", "yarn", "alibi"])
+def test_a_text_is_continued_past_the_window(scheme: str) -> None:
+    """The model around the decoder makes the masks, and layers with a window hold fewer keys than there are tokens."""
+    model, ids = gemma3(sliding_window=8), tokens(24) % 90
+    patch_model(model, scheme, factor=2)
+    with torch.no_grad():
+        whole, cache = model(ids, use_cache=False).logits, None
+        for start, end in ((0, 12), *((at, at + 1) for at in range(12, 24))):
+            out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            assert_close(out.logits, whole[:, start:end])
 
 
 def test_a_part_that_was_patched_on_its_own(tmp_path: Path) -> None:

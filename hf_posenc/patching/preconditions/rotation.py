@@ -1,0 +1,66 @@
+"""Refuse models whose rotary modules hold other frequencies than their configuration gives them.
+
+What a patch keeps of a rotation, and what it stretches, is computed from the configuration; frequencies that were
+changed on the live model would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.errors import ForeignPatch
+
+ROUNDING = 1e-5  # relative
+CASTS = (torch.float16, torch.bfloat16)  # of a model, which have rounded its frequencies
+FREQUENCIES = "inv_freq"  # how names of such buffers end
+UNSCALED = "original_"  # how the name of what does not follow the length begins
+
+
+def check_rotations(base: nn.Module) -> None:
+    """Compare the frequencies of every rotary module with those of one that is made from the same configuration.
+
+    Raises:
+        ForeignPatch: they differ by more than a cast of the model explains.
+    """
+    for name, module in base.named_modules():
+        for buffer, live, fresh in frequencies_of(module):
+            if live.shape != fresh.shape or not alike(live, fresh):
+                raise ForeignPatch(
+                    f"{name}.{buffer} of this {type(base).__name__} is not what its configuration says, which a patch "
+                    "would go by: it was changed after the model was built. Set rope_parameters in the configuration "
+                    "instead, and load the model with that."
+                )
+
+
+def frequencies_of(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Names of a module's buffers of frequencies, what is in them, and what would be in those of a new one."""
+    names = [name for name, buffer in module._buffers.items() if name.endswith(FREQUENCIES) and buffer is not None]
+    follows = [name for name in names if UNSCALED + name in module._buffers and follows_length(module)]
+    live: dict[str, Any] = {name: module._buffers[name] for name in names if name not in follows}
+    if not live or any(buffer.is_meta for buffer in live.values()) or "config" not in vars(module):
+        return
+    if list(inspect.signature(type(module).__init__).parameters)[1:2] != ["config"]:
+        return  # nothing says how it was made
+    with torch.device("cpu"):
+        fresh: Any = type(module)(module.config)  # type: ignore[call-arg]
+    yield from ((name, buffer.detach().cpu(), fresh._buffers[name]) for name, buffer in live.items())
+
+
+def follows_length(module: Any) -> bool:
+    """Whether a module's frequencies change with the length of what it has read."""
+    kinds = getattr(module, "rope_type", None)
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(kind and ("dynamic" in kind or "longrope" in kind) for kind in kinds)
+
+
+def alike(live: Tensor, fresh: Tensor) -> bool:
+    """Whether frequencies are equal up to rounding, or equal once both are cast to half precision."""
+    live, fresh = live.double(), fresh.double()
+    if bool(((live - fresh).abs() <= ROUNDING * fresh.abs()).all()):
+        return True
+    return any(torch.equal(live, fresh.to(dtype).double()) for dtype in CASTS)
