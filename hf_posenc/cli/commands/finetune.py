@@ -26,6 +26,7 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def finetune(
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
         show(tuned, trained, out, "model" if method == "full" else "adapter", as_json)
+        if not as_json:
+            show_next(after_finetune(out, tuned.model))
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:
