@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
+from hf_posenc.patching.stored.config_guard import GUARDED_TYPE
 
 
 def load_tokenizer(name: str) -> Any:
@@ -35,12 +37,15 @@ def copy_tokenizer(name: str, folder: Path) -> bool:
 
 @contextmanager
 def without_remark_on_guard() -> Iterator[None]:
-    """Hide what transformers says of the guarded configuration of a patched checkpoint, which it reads as well."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
+    """Hide what transformers says of the guarded configuration of a patched checkpoint when it loads the tokenizer."""
+    logger = logging.getLogger("transformers.configuration_utils")
+    logger.addFilter(says_something_else)
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        logger.removeFilter(says_something_else)
+
+
+def says_something_else(record: logging.LogRecord) -> bool:
+    """Whether a log record is another one."""
+    return GUARDED_TYPE not in record.getMessage()
