@@ -80,10 +80,6 @@ def test_every_printed_command_works(scheme: str, tuned: Callable, call: Callabl
     assert describe(from_pretrained("a run-merged")).scheme == scheme
 
 
-def test_a_fully_tuned_model_is_exported_and_a_prompt_is_not_merged(tuned: Callable) -> None:
-    assert named(tuned("pi", "--method", "full")) == ["eval", "compare", "export"]
-
-
 def test_virtual_tokens_are_not_merged(tuned: Callable) -> None:
     assert named(tuned("yarn", "--method", "prompt", "--rank", "2")) == ["eval", "compare"]
 
@@ -93,17 +89,20 @@ def test_the_base_may_be_given(tuned: Callable, call: Callable, tmp_path: Path) 
     tuned("yarn")
     file = tmp_path / "a run" / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "/moved/away"}))
-    words = ["eval", "-m", "a run", "-l", "64", "-t", "posenc_ppl", "--samples", "1", "--json"]
+    words = ["eval", "-m", "a run", "-l", "128", "-t", "posenc_ppl", "--samples", "1", "--json"]
     lost = call(*words)
     assert lost.code == 1
     assert "--base" in lost.err
+    again = call("finetune", "-m", "a run", "--base", "starter:llama", "--out", "another", *SHORT)
+    assert again.code == 2
+    assert "hf-posenc merge --model 'a run'" in again.err
     found = call(*words, "--base", "starter:llama")
     assert found.code == 0, found.err
     assert found.data[0]["scheme"] == "yarn"
 
 
 def test_commands_take_a_checkpoint_with_a_scheme(tuned: Callable, call: Callable) -> None:
-    tuned("yarn", "--method", "full")
+    assert named(tuned("yarn", "--method", "full")) == ["eval", "compare", "export"]
     checked = call("check", "-m", "a run", "-s", "rerope", "-f", "2", "-c", "identity", "--json")
     assert checked.code == 0, checked.err
     assert "carries scheme yarn, which was removed first" in checked.err
@@ -116,5 +115,5 @@ def test_commands_take_a_checkpoint_with_a_scheme(tuned: Callable, call: Callabl
     assert [one["label"] for one in compared.data["schemes"]] == ["yarn (as saved)", "rerope", "none"]
     values = {row["scheme"]: row["value"] for row in compared.data["rows"] if row["metric"] == "nll"}
     alone = call("eval", "-m", "a run", *words)
-    assert values["yarn (as saved)"] == [row["value"] for row in alone.data if row["metric"] == "nll"][0]
+    assert values["yarn (as saved)"] == next(row["value"] for row in alone.data if row["metric"] == "nll")
     assert len(set(values.values())) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -97,6 +98,11 @@ def finetune(
     from hf_posenc.training.resume import checkpoint_folders
 
     named = model_named(model, base)
+    if named.adapter is not None:
+        raise BadArgument(
+            f"{model} is a PEFT adapter, and training would put another one on it. Continue its run with --resume, or "
+            f"merge it first: {shlex.join(['hf-posenc', 'merge', '--model', model, '--out', f'{model}-merged'])}"
+        )
     if not resume and checkpoint_folders(out):
         raise BadArgument(
             f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
