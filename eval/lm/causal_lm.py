@@ -21,7 +21,6 @@ from lm_eval.models.utils import resolve_max_length
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.request import option_names
-from hf_posenc.checkpoints.tokenizer import without_remark_on_guard
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
@@ -92,7 +91,7 @@ class PosEncLM(Scorer):
                 patch_model(pretrained, scheme, **self.patch)
         options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")  # `HFLM` takes CUDA for granted
         together = launch.accelerator() if (named if share is None else share) else None
-        with ties_held(self, pretrained), without_remark_on_guard():
+        with ties_held(self, pretrained):
             hold(pretrained)
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
         if together is not None:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.validate import CONFIG
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
-from hf_posenc.patching.stored.config_guard import GUARDED_TYPE
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """Load the tokenizer of a model, without remote code.
+
+    transformers reads the configuration as well, and some families validate it, which the config guard of a patched
+    checkpoint does not pass: it gets the configuration behind the guard.
+
+    Args:
+        name: folder or Hub name of the model or adapter.
+        **kwargs: of ``AutoTokenizer.from_pretrained``.
 
     Raises:
         PosEncError: the tokenizer cannot be found or read.
     """
     from transformers import AutoTokenizer
 
-    with explained_errors(name), without_remark_on_guard():
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    if is_guarded(name):
+        kwargs["config"] = Checkpoint.open(name).hf_config()
+    with explained_errors(name):
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
+
+
+def is_guarded(name: str) -> bool:
+    """Whether a name is that of a folder with a patched checkpoint."""
+    return (Path(name) / CONFIG).is_file() and Checkpoint.open(name).model_scheme is not None
 
 
 def copy_tokenizer(name: str, folder: Path) -> bool:
@@ -33,19 +45,3 @@ def copy_tokenizer(name: str, folder: Path) -> bool:
         return False
     tokenizer.save_pretrained(folder)
     return True
-
-
-@contextmanager
-def without_remark_on_guard() -> Iterator[None]:
-    """Hide what transformers says of the guarded configuration of a patched checkpoint when it loads the tokenizer."""
-    logger = logging.getLogger("transformers.configuration_utils")
-    logger.addFilter(says_something_else)
-    try:
-        yield
-    finally:
-        logger.removeFilter(says_something_else)
-
-
-def says_something_else(record: logging.LogRecord) -> bool:
-    """Whether a log record is another one."""
-    return GUARDED_TYPE not in record.getMessage()

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import from_pretrained, get_peft_model, load_starter, merge, patch_model
+from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, UnknownStarter
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
@@ -64,6 +65,25 @@ def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path
     assert (got - base).abs().max() > 0.1  # control: the adapter does something
     words = AutoTokenizer.from_pretrained(tmp_path / "base")
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == words.get_vocab()
+
+
+def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Path) -> None:
+    """Qwen 3 counts its layers when a configuration is read, which AutoTokenizer does; a guarded one has no count."""
+    _, tokenizer = load_starter("llama")
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    get_peft_model(patch_model(base, "yarn", factor=4), lora()).save_pretrained(tmp_path / "tuned")
+    merged = merge(tmp_path / "tuned", tmp_path / "merged")
+    assert (merged.scheme, merged.tokenizer, merged.expressible) == ("yarn", True, True)
+    with pytest.raises(Exception, match="num_hidden_layers"):  # control
+        AutoTokenizer.from_pretrained(tmp_path / "merged")
+    assert load_tokenizer(str(tmp_path / "merged")).get_vocab() == tokenizer.get_vocab()
 
 
 def test_half_precision_is_compared_by_its_own_rounding(tmp_path: Path) -> None:

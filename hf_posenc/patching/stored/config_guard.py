@@ -33,7 +33,6 @@ from hf_posenc.patching.stored.model_card import SCHEME_KEY as SCHEME_KEY
 from hf_posenc.patching.stored.model_card import write_section
 
 GUARD_KEY = "position_scheme_guard"
-GUARDED_TYPE = "with-hf_posenc.from_pretrained"  # end of the ``model_type`` of a guarded configuration
 ROTATION_KEY, ROPE_KEY = "position_scheme_rotation", "rope_parameters"
 """Keys of config.json: ``rope_parameters`` at the time of the patch, and those of now."""
 LAYERS_KEY = "num_hidden_layers"
@@ -50,7 +49,7 @@ def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]
     if content.get(SCHEME_KEY) is None or GUARD_KEY in content:
         return dict(content)
     kind, layers = content.get("model_type"), content.get(depth)
-    replaced: dict[str, Any] = {"model_type": f"load-{kind}-{GUARDED_TYPE}"}
+    replaced: dict[str, Any] = {"model_type": f"load-{kind}-with-hf_posenc.from_pretrained"}
     if isinstance(layers, int):
         replaced[depth] = (
             f"{layers} layers whose positions need the package hf_posenc. Load this checkpoint with "
