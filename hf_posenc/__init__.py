@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hf_posenc.checkpoints.load import disable_auto as disable_auto
     from hf_posenc.checkpoints.load import enable_auto as enable_auto
     from hf_posenc.checkpoints.load import from_pretrained as from_pretrained
+    from hf_posenc.checkpoints.merge import Merged as Merged
+    from hf_posenc.checkpoints.merge import merge as merge
     from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
     from hf_posenc.checkpoints.peft import save_peft_adapter as save_peft_adapter
@@ -50,6 +52,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "disable_auto",
             "enable_auto",
             "from_pretrained",
+        ),
+        "hf_posenc.checkpoints.merge": (
+            "Merged",
+            "merge",
         ),
         "hf_posenc.checkpoints.peft": (
             "get_peft_model",

@@ -109,6 +109,10 @@ class NotExpressible(PosEncError, ValueError):
     """transformers has no RoPE type that computes this scheme, so a plain checkpoint would compute something else."""
 
 
+class MergeFailed(PosEncError, ValueError):
+    """A PEFT adapter merged into the weights computes something else than the adapter does."""
+
+
 class OnlyWithinTrainedLength(UserWarning):
     """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
 

@@ -19,6 +19,7 @@ from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.set_aside import scheme_set_aside
 
 NO_MEMORY = "can't allocate memory"
 """Message of the `RuntimeError` that torch raises when it runs out of CPU memory."""
@@ -99,7 +100,7 @@ def failure_reason(error: Exception, cell: Cell) -> str:
 
 @contextmanager
 def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
-    """Inside the block, patch the model with the scheme of a cell.
+    """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries.
 
     Raises:
         PosEncError: the scheme is refused, or the unpatched model is too short for the length.
@@ -111,15 +112,16 @@ def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
         return
     reach = request.longest if request.one_factor else cell.length
     lengths = dict(entry.lengths)
-    if not lengths.keys() & {"factor", "target_length"}:
-        lengths["target_length"] = max(reach, trained_length_under(lm, entry))
-    with torch.random.fork_rng():
-        torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly
-        patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
-    try:
-        yield
-    finally:
-        unpatch_model(lm.model)
+    with scheme_set_aside(lm.model):
+        if not lengths.keys() & {"factor", "target_length"}:
+            lengths["target_length"] = max(reach, trained_length_under(lm, entry))
+        with torch.random.fork_rng():
+            torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly
+            patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
+        try:
+            yield
+        finally:
+            unpatch_model(lm.model)
 
 
 def invalid_rows_reason(rows: Sequence[dict[str, Any]]) -> str:

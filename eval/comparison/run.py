@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ def compare(
 
     Args:
         model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``).
-        schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries.
+        schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. Of a
+            model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
+            scheme.
         out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md`` and ``page.html``.
         tokenizer: of a live model.
         lengths: sequence lengths in tokens; by default one, two and four times the trained length.
@@ -121,6 +124,7 @@ def compare(
         trained = trained_length_of(lm)
         wanted = wanted or [trained * multiple for multiple in MULTIPLES]
         chosen = chosen or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
+        entries = [as_saved(entry, lm.report.get("scheme")) for entry in entries]
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
         request = Request(measure, wanted[-1], one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
@@ -141,6 +145,12 @@ def compare(
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
+
+
+def as_saved(entry: Entry, scheme: str | None) -> Entry:
+    """The baseline of a model that carries a scheme: that scheme, as the checkpoint has it."""
+    named = entry.scheme is None and scheme is not None
+    return replace(entry, label=f"{scheme} (as saved)") if named else entry
 
 
 def shown_name(model: Any) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 from hf_posenc.checkpoints.config import HUB_OPTIONS
 from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.tokenizer import is_guarded, load_tokenizer
+
+TOKENIZER_OPTIONS = ("add_bos_token",)  # of `HFLM`, which it passes on to a tokenizer that it loads itself
 
 
 def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +26,10 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     else:
         found = ModelName.of(name, hub={key: options[key] for key in HUB_OPTIONS if options.get(key) is not None})
     chosen = {**options, "pretrained": found.model, "peft": found.adapter}
-    if chosen.get("tokenizer") is None and found.adapter is not None:
+    if chosen.get("tokenizer") is None and is_guarded(found.tokenizer):
+        given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
+        chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)
+    elif chosen.get("tokenizer") is None and found.adapter is not None:
         chosen["tokenizer"] = found.tokenizer
     if chosen.get("dtype") is None:
         chosen["dtype"] = found.dtype or "auto"

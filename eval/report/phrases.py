@@ -117,7 +117,8 @@ def remarks(comparison: Comparison) -> list[str]:
         if scheme["needs_training"]
     ]
     own = comparison.about["model_scheme"]
-    return found + ([f"The checkpoint has the scheme {own}; unpatched stands for that."] if own else [])
+    carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
+    return found + ([carried] if own else [])
 
 
 def method(about: Mapping[str, Any]) -> list[str]:

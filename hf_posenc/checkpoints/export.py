@@ -1,6 +1,7 @@
 """Export a patched model as a plain checkpoint, where transformers has a RoPE type for the scheme.
 
-Any program that loads Llama checkpoints then computes the same logits: transformers itself, vLLM, and lm-eval.
+transformers then computes the same logits without this package. The rotation is written in the form of transformers 5,
+``rope_parameters``, and in that of earlier releases (`hf_posenc.checkpoints.old_rope_keys`).
 
 Two schemes rotate by the sequence length (dynamic NTK, LongRoPE). transformers has them as well, but rotates every
 query by the length of the whole sequence and a cached key by the length when it was cached. Up to the trained length
@@ -10,35 +11,23 @@ for a sequence of exactly the trained length); `export_native` warns.
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transformers
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc.checkpoints.old_rope_keys import add_old_form, check_both_forms
+from hf_posenc.checkpoints.old_rope_keys import add_old_form
+from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
 from hf_posenc.core.files.hf_errors import first_line
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
-from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength, PosEncError
-from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patching.expected_effect import same_rotation
-from hf_posenc.patching.state import base_model_of, describe, scheme_of
-from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
-from hf_posenc.schemes.base import overrides
-
-HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
-LENGTH_DEPENDENT = ("regions", "row_rotation")
+from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+from hf_posenc.patching.state import describe
 
 
 def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Save a patched Llama as a checkpoint that computes the same logits in plain transformers.
+    """Save a patched model as a checkpoint that computes the same logits in plain transformers.
 
     Args:
         model: a patched model; it is not changed.
@@ -55,31 +44,9 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         FolderUnusable: the folder is a file.
         NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter.
     """
-    _, adapter = base_model_of(model)
-    if hasattr(model, "peft_config"):
-        raise NotExpressible(
-            f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
-            "Call its merge_and_unload() first, and pass what that returns."
-        )
-    report, scheme = describe(model), scheme_of(model)
     folder = folder_to_write(folder)
-    parameters, short = native_parameters(model)
-    config = copy.deepcopy(model.config)
-    for name in (SCHEME_KEY, ROTATION_KEY):
-        if hasattr(config, name):
-            delattr(config, name)
-    config.rope_parameters = kept_share(config) | parameters
-    if short and "original_max_position_embeddings" not in parameters:
-        config.max_position_embeddings = report.trained_length  # where transformers looks for it
-    with explained_refusal(parameters):
-        check_both_forms(config)
-        geometry = adapter.geometry(config, trained_length=1, target_length=1)
-    rotary = rotary_at_length(config, report.trained_length, geometry) if short else geometry.rotary
-    if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
-        raise NotExpressible(
-            f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
-            "model.save_pretrained and load it with hf_posenc.from_pretrained."
-        )
+    config, parameters, short = plain_config(model)
+    trained = describe(model).trained_length
     with explained_refusal(parameters), torch.device("meta"):
         plain = type(model)(config)
     plain.load_state_dict(model.state_dict(), assign=True)
@@ -90,8 +57,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         add_old_form(staging, config)
     if short:
         warnings.warn(
-            f"In texts longer than {report.trained_length} tokens transformers computes something else than scheme "
-            f"{report.scheme!r}. Keep to that length there, or save with model.save_pretrained and load with "
+            f"In texts longer than {trained} tokens transformers computes something else than scheme "
+            f"{describe(model).scheme!r}. Keep to that length there, or save with model.save_pretrained and load with "
             "hf_posenc.from_pretrained.",
             OnlyWithinTrainedLength,
             stacklevel=2,
@@ -99,91 +66,32 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     return parameters
 
 
-def kept_share(config: Any) -> dict[str, Any]:
-    """The share of rotated channels that a configuration states, which families that state it cannot do without."""
-    stated = getattr(config, "rope_parameters", None) or {}
-    return {name: stated[name] for name in ("partial_rotary_factor",) if name in stated}
-
-
-@contextmanager
-def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
-    """Raise what a model class of transformers says against RoPE parameters as one of our errors.
-
-    Raises:
-        NotExpressible: it takes none of this type.
-    """
-    try:
-        yield
-    except PosEncError:
-        raise
-    except Exception as error:  # each family validates in its own way
-        raise NotExpressible(
-            f"transformers does not take {parameters} for this model: {first_line(error)}. Save it with "
-            "model.save_pretrained and load it with hf_posenc.from_pretrained."
-        ) from error
-
-
 def merge_adapter(model: Any) -> Any:
     """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
 
     Raises:
-        NotExpressible: adapters of this type cannot be merged into the weights.
+        NotExpressible: adapters of this type cannot be merged into the weights, or not into these.
     """
+    check_mergeable(model)
     if not hasattr(model, "peft_config"):
         return model
-    if not hasattr(model, "merge_and_unload"):
+    try:
+        return model.merge_and_unload()
+    except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
+        raise NotExpressible(
+            f"PEFT cannot merge the adapter of this {type(model).__name__}: {first_line(error)}. Load it with "
+            "hf_posenc.from_pretrained wherever it is used."
+        ) from error
+
+
+def check_mergeable(model: Any) -> None:
+    """Refuse adapters that are no change of weights: prompts and prefixes.
+
+    Raises:
+        NotExpressible: the model has such an adapter.
+    """
+    if hasattr(model, "peft_config") and not hasattr(model, "merge_and_unload"):
         raise NotExpressible(
             f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
             "Load it with hf_posenc.from_pretrained wherever it is used."
         )
-    return model.merge_and_unload()
-
-
-def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
-    """``rope_parameters`` of a patched model's scheme, and whether they are equal up to the trained length only.
-
-    Raises:
-        NotExpressible: transformers has no such RoPE type, the scheme does more than rotate, or layers differ.
-    """
-    scheme, name = scheme_of(model), describe(model).scheme
-    in_all_layers = all(module.scheme is scheme for module in model.modules() if isinstance(module, PatchedAttention))
-    single = len(scheme.schemes) == 1 and in_all_layers
-    everywhere = scheme.native() if single else None
-    within_trained = scheme.native_within_trained() if single and everywhere is None else None
-    beyond_rotation = [
-        hook for hook in HOOKS if overrides(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
-    ]
-    parameters = everywhere or within_trained
-    if parameters is None or beyond_rotation:
-        raise NotExpressible(
-            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
-            "and load it with hf_posenc.from_pretrained."
-        )
-    if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
-        raise NotExpressible(
-            f"transformers {transformers.__version__} does not know the RoPE type {parameters['rope_type']!r} yet. "
-            "Update it, or save the model with model.save_pretrained."
-        )
-    return parameters, everywhere is None
-
-
-def rotary_at_length(config: Any, length: int, geometry: Geometry) -> HostRotary:
-    """The rotation transformers computes at ``length`` tokens from a length-dependent configuration.
-
-    Args:
-        config: of the plain model.
-        length: in tokens.
-        geometry: that the adapter reads from ``config``.
-    """
-    parameters, own = config.rope_parameters, geometry.rotary
-    frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
-    layout, whole = "half" if own is None else own.rotation.layout, geometry.rotary_dim == geometry.head_dim
-    rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
-    return HostRotary(rotation, parameters["rope_theta"], factor**2 if whole else 1.0)
-
-
-def _same(rotary: HostRotary, scheme: Any, length: int | None) -> bool:
-    own = scheme.rotation() if length is None else scheme.rotation_of(length)
-    return same_rotation(rotary.rotation, own) and abs(rotary.logit_scale - scheme.logit_scale()) <= (
-        1e-6 * rotary.logit_scale
-    )

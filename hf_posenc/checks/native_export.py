@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from tempfile import TemporaryDirectory
 
-from hf_posenc.checkpoints.export import export_native, native_parameters
+from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.plain_config import native_parameters
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens

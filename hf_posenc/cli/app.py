@@ -21,6 +21,7 @@ from hf_posenc.cli.commands.families import families
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.list import list_command
+from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.properties import properties
 from hf_posenc.cli.commands.show import show
@@ -138,6 +139,13 @@ app.command(
         "hf-posenc export --model starter:llama --scheme ntk --factor 4 --out plain-ntk --json",
     ),
 )(export)
+app.command(
+    "merge",
+    epilog=examples(
+        "hf-posenc merge --model runs/yarn8 --out merged-yarn8",
+        "hf-posenc merge --model owner/adapter --base ./my-model --out merged --dtype bfloat16",
+    ),
+)(merge)
 app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
 app.command(
     "explain",

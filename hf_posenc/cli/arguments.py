@@ -89,12 +89,9 @@ def tokenizer_of(named: ModelName) -> Any:
     Raises:
         PosEncError: the tokenizer cannot be found or read.
     """
-    from transformers import AutoTokenizer
+    from hf_posenc.checkpoints.tokenizer import load_tokenizer
 
-    from hf_posenc.core.files.hf_errors import explained_errors
-
-    with explained_errors(named.tokenizer):
-        return AutoTokenizer.from_pretrained(named.tokenizer, trust_remote_code=False)
+    return load_tokenizer(named.tokenizer)
 
 
 def check_file(option: str, path: Path) -> None:

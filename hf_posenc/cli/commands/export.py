@@ -23,6 +23,7 @@ from hf_posenc.cli.arguments import (
     tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.next_commands import after_export, show_next
 
 Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint.")]
 Scheme = Annotated[
@@ -66,3 +67,4 @@ def export(
     output.show_text(f"{out}: rope_parameters {parameters}")
     for remark in remarks:
         output.show_text(f"Warning: {remark}")
+    show_next(after_export(out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, text_source
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
@@ -139,6 +141,11 @@ def finetune(
     way = recipe_of(recipe)
     scheme = way.scheme(scheme)
     named = model_named(model, base)
+    if named.adapter is not None:
+        raise BadArgument(
+            f"{model} is a PEFT adapter, and training would put another one on it. Continue its run with --resume, or "
+            f"merge it first: {shlex.join(['hf-posenc', 'merge', '--model', model, '--out', f'{model}-merged'])}"
+        )
     if not resume and checkpoint_folders(out):
         raise BadArgument(
             f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
@@ -175,6 +182,8 @@ def finetune(
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
         show_result(tuned, lengths_of(patched)[0], out, "model" if training.method == "full" else "adapter", as_json)
+        if not as_json:
+            show_next(after_finetune(out, tuned.model))
 
 
 def first_process(action: Callable[[], None]) -> TrainerCallback:

@@ -21,6 +21,7 @@ from hf_posenc.insight.probe.variant import (
     measure,
 )
 from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.set_aside import scheme_set_aside
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.schemes.spec import SchemeSpec
 
@@ -89,7 +90,8 @@ def probe(
     Args:
         model: patched or not; restored to its state when this returns.
         tokenizer: fast tokenizer of the model.
-        scheme, factor, target_length, options: as in `patch_model`; with a scheme, both variants are measured.
+        scheme, factor, target_length, options: as in `patch_model`; with a scheme, both variants are measured, and it
+            takes the place of the one that the model carries.
         length: tokens per text; by default the target length of the scheme, else the size of the position table or,
             without a table, twice the trained length.
         text, text_field, document_separator: as in `hf_posenc.eval.evaluate`.
@@ -116,7 +118,6 @@ def probe(
     own_text = measured_text(text, field=text_field, separator=document_separator)
     was_training = model.training
     model.eval()
-    patched = False
     try:
         variants = []
         is_patched_already = is_patched(model)
@@ -130,12 +131,13 @@ def probe(
             plan = plan_of(model, tokenizer, own_text, first, trained, **settings)
             variants.append(measure(model, plan, label, progress))
         if scheme is not None:
-            patch_model(model, scheme, factor=factor, target_length=target_length, **options)
-            patched = True
-            plan = plan_of(model, tokenizer, own_text, probed, trained, **settings)
-            variants.append(measure(model, plan, describe(model).scheme, progress))
+            with scheme_set_aside(model):
+                patch_model(model, scheme, factor=factor, target_length=target_length, **options)
+                try:
+                    plan = plan_of(model, tokenizer, own_text, probed, trained, **settings)
+                    variants.append(measure(model, plan, describe(model).scheme, progress))
+                finally:
+                    unpatch_model(model)
     finally:
-        if patched:
-            unpatch_model(model)
         model.train(was_training)
     return Probe(tuple(variants), trained, samples, sinks)

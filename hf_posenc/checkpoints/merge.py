@@ -1,0 +1,170 @@
+"""Merge a PEFT adapter into the weights of its base: a checkpoint with the scheme, for which PEFT is not needed.
+
+    W' = W + (α / r) B A                           LoRA; the others likewise, as PEFT merges them
+
+W' is rounded to the data type of the weights, so that logits differ from those of the adapter by rounding. They are
+compared before the checkpoint is kept, and what is read back from the disk must be the merged model bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.export import check_mergeable, merge_adapter
+from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.plain_config import is_expressible
+from hf_posenc.checkpoints.tokenizer import copy_tokenizer
+from hf_posenc.core.files.free_space import check_disk_space
+from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.files.staged import staged
+from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
+from hf_posenc.patching.state import describe, is_patched
+
+TOKENS, SEED = 512, 0
+"""Length and seed of the random text whose logits are compared."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge` wrote.
+
+    Attributes:
+        folder: of the new checkpoint.
+        scheme: that it carries; None where the adapter was trained without one.
+        deviation: root-mean-square difference of logits from those of the adapter, over their standard deviation.
+        tokenizer: whether a tokenizer was found with the adapter or its base, and copied.
+        expressible: whether `hf_posenc.export_native` can write it for plain transformers.
+    """
+
+    folder: Path
+    scheme: str | None
+    deviation: float
+    tokenizer: bool
+    expressible: bool
+
+
+def merge(
+    adapter: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    base: str | os.PathLike[str] | None = None,
+    **hf_kwargs: Any,
+) -> Merged:
+    """Write an adapter and its base as one checkpoint, with the scheme the adapter was trained under.
+
+    Args:
+        adapter: name of the PEFT adapter, or of the folder of a run of `hf_posenc.training.finetune`.
+        folder: where the checkpoint goes; new or empty.
+        base: name of the base model; by default the one that the adapter names.
+        **hf_kwargs: of ``from_pretrained``, such as ``dtype``.
+
+    Returns:
+        What was written, and how far its logits are from those of the adapter.
+
+    Raises:
+        PeftAdapterMismatch: there is no adapter, or it does not fit its base.
+        NotExpressible: adapters of this kind cannot be merged (prompts, prefixes), or the base is quantised.
+        MergeFailed: the logits of the merged model, or of what was read back, are others.
+        FolderUnusable: the folder is a file, or is not empty.
+        NoDiskSpace: the disk has less free space than the checkpoint takes.
+    """
+    named = ModelName.of(adapter, base=base)
+    if named.adapter is None:
+        raise PeftAdapterMismatch(
+            f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
+            "of the adapter."
+        )
+    target = empty_folder(folder)
+    check_not_quantised(named, hf_kwargs)
+    model: Any = from_pretrained(named.model, peft_adapter=named.adapter, **hf_kwargs).eval()
+    check_mergeable(model)
+    ids = random_text(model)
+    want = logits_of(model, ids)
+    merged = merge_adapter(model)
+    got = logits_of(merged, ids)
+    deviation = check_close(got, want, named.adapter)
+    dtype = next(weight.dtype for weight in merged.parameters() if weight.is_floating_point())
+    size = sum(weight.numel() * weight.element_size() for weight in merged.parameters())
+    check_disk_space(next(p for p in (target, *target.absolute().parents) if p.exists()), size, "The merged weights")
+    with staged(target) as staging:
+        merged.save_pretrained(staging)
+        scheme = describe(merged).scheme if is_patched(merged) else None
+        expressible = is_expressible(merged)
+        copied = copy_tokenizer(named.tokenizer, staging)
+        del model, merged
+        again = from_pretrained(staging, **{**hf_kwargs, "dtype": dtype}).eval()
+        if not torch.equal(logits_of(again, ids), got):
+            raise MergeFailed(
+                f"The merged checkpoint of {shown(named.adapter)} computes other logits when it is read back. Nothing "
+                "was kept; please report this."
+            )
+    return Merged(target, scheme, deviation, copied, expressible)
+
+
+def empty_folder(given: str | os.PathLike[str]) -> Path:
+    """A folder that is new or empty.
+
+    Raises:
+        FolderUnusable: it is neither.
+    """
+    folder = Path(folder_to_write(given))
+    if folder.exists() and any(folder.iterdir()):
+        raise FolderUnusable(f"The folder {shown(str(folder))} is not empty. Choose another one.")
+    return folder
+
+
+def check_not_quantised(named: ModelName, hf_kwargs: dict[str, Any]) -> None:
+    """Refuse a base whose weights are quantised: their grid does not hold the sum.
+
+    Raises:
+        NotExpressible: it is.
+    """
+    key = "quantization_config"
+    config = Checkpoint.open(named.model).config
+    if hf_kwargs.get(key) is not None or config.get(key) is not None:
+        raise NotExpressible(
+            f"The base {shown(named.model)} is quantised, and its weights cannot hold the sum with those of the "
+            "adapter. Name the same model in a floating dtype as the base, without quantization_config."
+        )
+
+
+def check_close(got: Tensor, want: Tensor, name: str) -> float:
+    """The deviation of the merged logits; see `Merged`.
+
+    Raises:
+        MergeFailed: it is larger than rounding explains: half of the digits of the data type.
+    """
+    spread = want.std().item() or 1.0
+    deviation = (got - want).square().mean().sqrt().item() / spread
+    tolerance = math.sqrt(torch.finfo(want.dtype).eps)
+    if not deviation <= tolerance:
+        raise MergeFailed(
+            f"The logits of the merged model are {deviation:.1e} of their standard deviation away from those of the "
+            f"adapter {shown(name)}, where rounding explains {tolerance:.1e}. Nothing was written; load the adapter "
+            "with hf_posenc.from_pretrained instead."
+        )
+    return deviation
+
+
+def random_text(model: nn.Module) -> Tensor:
+    """A text ``[1, token]`` of random tokens, always the same, that fits the model."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr,operator]
+    length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
+    ids = torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(SEED))
+    return ids.to(next(model.parameters()).device)
+
+
+def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
+    """What a model computes of a text: logits, or hidden states where it has no head."""
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}  # type: ignore[union-attr]
+    with torch.no_grad():
+        return model(input_ids=ids, **more)[0]

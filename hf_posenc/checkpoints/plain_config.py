@@ -1,0 +1,146 @@
+"""The configuration under which plain transformers computes what a patched model computes, where there is one.
+
+A scheme says which RoPE type it is (`Scheme.native`); transformers' own function of that type is then compared with the
+rotation of the scheme, so that a release that reads the parameters otherwise is noticed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc.checkpoints.old_rope_keys import check_both_forms
+from hf_posenc.core.files.hf_errors import first_line
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
+from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
+from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patching.expected_effect import same_rotation
+from hf_posenc.patching.state import base_model_of, describe, scheme_of
+from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
+from hf_posenc.schemes.base import overrides
+
+HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
+LENGTH_DEPENDENT = ("regions", "row_rotation")
+
+
+def plain_config(model: Any) -> tuple[Any, dict[str, Any], bool]:
+    """The plain configuration, its ``rope_parameters``, and whether logits are equal up to the trained length only.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        NotExpressible: as `export_native`.
+    """
+    _, adapter = base_model_of(model)
+    if hasattr(model, "peft_config"):
+        raise NotExpressible(
+            f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
+            "Call its merge_and_unload() first, and pass what that returns."
+        )
+    report, scheme = describe(model), scheme_of(model)
+    parameters, short = native_parameters(model)
+    config = copy.deepcopy(model.config)
+    for name in (SCHEME_KEY, ROTATION_KEY):
+        if hasattr(config, name):
+            delattr(config, name)
+    config.rope_parameters = kept_share(config) | parameters
+    if short and "original_max_position_embeddings" not in parameters:
+        config.max_position_embeddings = report.trained_length  # where transformers looks for it
+    with explained_refusal(parameters):
+        check_both_forms(config)
+        geometry = adapter.geometry(config, trained_length=1, target_length=1)
+    rotary = rotary_at_length(config, report.trained_length, geometry) if short else geometry.rotary
+    if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
+        raise NotExpressible(
+            f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
+            "model.save_pretrained and load it with hf_posenc.from_pretrained."
+        )
+    return config, parameters, short
+
+
+def is_expressible(model: Any) -> bool:
+    """Whether `export_native` can write a model."""
+    try:
+        plain_config(model)
+    except (NotExpressible, NotPatched):
+        return False
+    return True
+
+
+def kept_share(config: Any) -> dict[str, Any]:
+    """The share of rotated channels that a configuration states, which families that state it cannot do without."""
+    stated = getattr(config, "rope_parameters", None) or {}
+    return {name: stated[name] for name in ("partial_rotary_factor",) if name in stated}
+
+
+@contextmanager
+def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
+    """Raise what a model class of transformers says against RoPE parameters as one of our errors.
+
+    Raises:
+        NotExpressible: it takes none of this type.
+    """
+    try:
+        yield
+    except PosEncError:
+        raise
+    except Exception as error:  # each family validates in its own way
+        raise NotExpressible(
+            f"transformers does not take {parameters} for this model: {first_line(error)}. Save it with "
+            "model.save_pretrained and load it with hf_posenc.from_pretrained."
+        ) from error
+
+
+def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
+    """``rope_parameters`` of a patched model's scheme, and whether they are equal up to the trained length only.
+
+    Raises:
+        NotExpressible: transformers has no such RoPE type, the scheme does more than rotate, or layers differ.
+    """
+    scheme, name = scheme_of(model), describe(model).scheme
+    in_all_layers = all(module.scheme is scheme for module in model.modules() if isinstance(module, PatchedAttention))
+    single = len(scheme.schemes) == 1 and in_all_layers
+    everywhere = scheme.native() if single else None
+    within_trained = scheme.native_within_trained() if single and everywhere is None else None
+    beyond_rotation = [
+        hook for hook in HOOKS if overrides(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
+    ]
+    parameters = everywhere or within_trained
+    if parameters is None or beyond_rotation:
+        raise NotExpressible(
+            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
+            "and load it with hf_posenc.from_pretrained."
+        )
+    if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
+        raise NotExpressible(
+            f"transformers {transformers.__version__} does not know the RoPE type {parameters['rope_type']!r} yet. "
+            "Update it, or save the model with model.save_pretrained."
+        )
+    return parameters, everywhere is None
+
+
+def rotary_at_length(config: Any, length: int, geometry: Geometry) -> HostRotary:
+    """The rotation transformers computes at ``length`` tokens from a length-dependent configuration.
+
+    Args:
+        config: of the plain model.
+        length: in tokens.
+        geometry: that the adapter reads from ``config``.
+    """
+    parameters, own = config.rope_parameters, geometry.rotary
+    frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    layout, whole = "half" if own is None else own.rotation.layout, geometry.rotary_dim == geometry.head_dim
+    rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
+    return HostRotary(rotation, parameters["rope_theta"], factor**2 if whole else 1.0)
+
+
+def _same(rotary: HostRotary, scheme: Any, length: int | None) -> bool:
+    own = scheme.rotation() if length is None else scheme.rotation_of(length)
+    return same_rotation(rotary.rotation, own) and abs(rotary.logit_scale - scheme.logit_scale()) <= (
+        1e-6 * rotary.logit_scale
+    )

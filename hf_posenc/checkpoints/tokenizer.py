@@ -1,0 +1,47 @@
+"""The tokenizer that belongs to a checkpoint: loaded, and copied to where the checkpoint goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.validate import CONFIG
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
+
+
+def load_tokenizer(name: str, **kwargs: Any) -> Any:
+    """Load the tokenizer of a model, without remote code.
+
+    transformers reads the configuration as well, and some families validate it, which the config guard of a patched
+    checkpoint does not pass: it gets the configuration behind the guard.
+
+    Args:
+        name: folder or Hub name of the model or adapter.
+        **kwargs: of ``AutoTokenizer.from_pretrained``.
+
+    Raises:
+        PosEncError: the tokenizer cannot be found or read.
+    """
+    from transformers import AutoTokenizer
+
+    if is_guarded(name):
+        kwargs["config"] = Checkpoint.open(name).hf_config()
+    with explained_errors(name):
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
+
+
+def is_guarded(name: str) -> bool:
+    """Whether a name is that of a folder with a patched checkpoint."""
+    return (Path(name) / CONFIG).is_file() and Checkpoint.open(name).model_scheme is not None
+
+
+def copy_tokenizer(name: str, folder: Path) -> bool:
+    """Save the tokenizer of a model into ``folder``, and say whether it has one."""
+    try:
+        tokenizer = load_tokenizer(name)
+    except (CheckpointMismatch, MissingPackage, ModelNotFound):
+        return False
+    tokenizer.save_pretrained(folder)
+    return True

@@ -1,0 +1,152 @@
+"""A PEFT adapter merged into its base: the same logits, one checkpoint, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from hf_posenc import from_pretrained, get_peft_model, load_starter, merge, patch_model
+from hf_posenc.checkpoints.tokenizer import load_tokenizer
+from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, UnknownStarter
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+TEXT = torch.randint(3, 90, (1, 300), generator=torch.Generator().manual_seed(1))
+
+
+def trained(config: Any, scheme: str | None, folder: Path, **options: Any) -> Path:
+    """An adapter with random weights on the bundled Llama, its base in a folder of its own, with the tokenizer."""
+    model, tokenizer = load_starter("llama")
+    model.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    base: Any = AutoModelForCausalLM.from_pretrained(folder / "base", dtype="float32")
+    if scheme is not None:
+        patch_model(base, scheme, factor=4, **options)
+    torch.manual_seed(3)
+    adapted = get_peft_model(base, config)
+    for name, weight in adapted.named_parameters():
+        if weight.requires_grad and ("posenc" in name or "norm" in name):
+            weight.data.add_(0.1 * torch.randn_like(weight))
+    adapted.save_pretrained(folder / "tuned")
+    return folder / "tuned"
+
+
+def lora(**more: Any) -> Any:
+    return peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False, **more)
+
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "lora": lora,
+    "dora": lambda: lora(use_dora=True),
+    "trained copies": lambda: lora(modules_to_save=["norm", "embed_tokens"], ensure_weight_tying=True),
+    "ia3": lambda: peft.IA3Config(
+        target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"], init_ia3_weights=False
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("scheme", ["yarn", "dca", "t5", None])
+def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path: Path) -> None:
+    tuned = trained(CONFIGS[kind](), scheme, tmp_path)
+    merged = merge(tuned, tmp_path / "merged")
+    assert merged.scheme == scheme
+    assert merged.tokenizer
+    assert merged.expressible == (scheme == "yarn")
+    with torch.no_grad():
+        want = from_pretrained(tuned, dtype="float32").eval()(TEXT).logits
+        got = from_pretrained(tmp_path / "merged", dtype="float32").eval()(TEXT).logits
+        base = from_pretrained(tmp_path / "base", dtype="float32").eval()(TEXT).logits
+    assert (got - want).abs().max() < 1e-3 * want.std()
+    assert (got - base).abs().max() > 0.1  # control: the adapter does something
+    words = AutoTokenizer.from_pretrained(tmp_path / "base")
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == words.get_vocab()
+
+
+def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Path) -> None:
+    """Qwen 3 counts its layers when a configuration is read, which AutoTokenizer does; a guarded one has no count."""
+    _, tokenizer = load_starter("llama")
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    get_peft_model(patch_model(base, "yarn", factor=4), lora()).save_pretrained(tmp_path / "tuned")
+    merged = merge(tmp_path / "tuned", tmp_path / "merged")
+    assert (merged.scheme, merged.tokenizer, merged.expressible) == ("yarn", True, True)
+    with pytest.raises(Exception, match="num_hidden_layers"):  # control
+        AutoTokenizer.from_pretrained(tmp_path / "merged")
+    assert load_tokenizer(str(tmp_path / "merged")).get_vocab() == tokenizer.get_vocab()
+
+
+def test_half_precision_is_compared_by_its_own_rounding(tmp_path: Path) -> None:
+    merged = merge(trained(lora(), "yarn", tmp_path), tmp_path / "merged", dtype="bfloat16")
+    assert 1e-4 < merged.deviation < 0.09
+    assert from_pretrained(tmp_path / "merged").dtype == torch.bfloat16
+
+
+def test_a_merge_that_computes_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: an adapter that gets lost in merging."""
+    tuned = trained(lora(), "yarn", tmp_path)
+    monkeypatch.setattr(peft.PeftModel, "merge_and_unload", lambda self: self.unload(), raising=False)
+    with pytest.raises(MergeFailed, match="rounding explains"):
+        merge(tuned, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_checkpoint_that_reads_back_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: one weight is written with another last digit."""
+    from hf_posenc.checkpoints import merge as merging
+
+    tuned, loads = trained(lora(), "yarn", tmp_path), []
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        loads.append(from_pretrained(*args, **kwargs))
+        if len(loads) == 2:
+            next(loads[1].parameters()).data.view(-1)[:400].mul_(1 + 1e-6)
+        return loads[-1]
+
+    monkeypatch.setattr(merging, "from_pretrained", load)
+    with pytest.raises(MergeFailed, match="read back"):
+        merge(tuned, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "prompt": (lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), "cannot be merged"),
+    "prefix": (lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), "cannot be merged"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_merged_is_refused(kind: str, tmp_path: Path) -> None:
+    config, reason = REFUSED[kind]
+    with pytest.raises(NotExpressible, match=reason):
+        merge(trained(config(), "yarn", tmp_path), tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_quantised_base_is_refused(tmp_path: Path) -> None:
+    tuned = trained(lora(), "yarn", tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path / "base")
+    config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    config.save_pretrained(tmp_path / "base")
+    with pytest.raises(NotExpressible, match="quantised"):
+        merge(tuned, tmp_path / "merged")
+
+
+def test_folders(tmp_path: Path) -> None:
+    tuned = trained(lora(), "yarn", tmp_path)
+    with pytest.raises(FolderUnusable, match="not empty"):
+        merge(tuned, tmp_path / "base")
+    with pytest.raises(PeftAdapterMismatch, match="nothing to merge"):
+        merge(tmp_path / "base", tmp_path / "merged")
+    with pytest.raises(UnknownStarter):
+        merge(tuned, tmp_path / "merged", base="starter:lama")

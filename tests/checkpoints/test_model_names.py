@@ -1,0 +1,113 @@
+"""Every form in which a model may be named, and what is said of those that lead nowhere."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc import advise, check_scheme, describe, from_pretrained, get_peft_model, load_starter, patch_model
+from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.run_checkpoints import MANIFEST, RUN, file_sizes
+from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
+from hf_posenc.starters.loading import starter_path
+
+peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+STARTER = str(starter_path("llama"))
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Callable[..., Path]:
+    """An adapter in a folder; its base is named as given."""
+
+    def save(name: str = "tuned", base: str | None = None) -> Path:
+        model, _ = load_starter("llama")
+        folder = tmp_path / name
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+        get_peft_model(patch_model(model, "yarn", factor=4), config).save_pretrained(folder)
+        if base is not None:
+            file = folder / "adapter_config.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": base}))
+        return folder
+
+    return save
+
+
+def test_starters(tmp_path: Path) -> None:
+    named = ModelName.of("starter:llama")
+    assert (named.model, named.adapter, named.dtype) == (STARTER, None, "float32")
+    model: Any = from_pretrained("starter:llama")
+    want, _ = load_starter("llama")
+    assert model.dtype == torch.float32
+    assert torch.equal(model.state_dict()["model.norm.weight"], want.state_dict()["model.norm.weight"])
+    assert from_pretrained("starter:bert", dtype="bfloat16").dtype == torch.bfloat16
+    with pytest.raises(UnknownStarter, match="'llama'"):
+        from_pretrained("starter:lama")
+
+
+def test_functions_take_the_same_names(adapter: Callable[..., Path]) -> None:
+    tuned = adapter()
+    assert advise("starter:llama", "2k").trained_length == 256
+    assert "yarn" in advise(tuned, "2k").positions
+    assert not any(one.failed for one in check_scheme("starter:llama", "yarn", factor=2, checks=["identity"]))
+
+
+def test_an_adapter_finds_its_base(adapter: Callable[..., Path], tmp_path: Path) -> None:
+    tuned = adapter()
+    assert ModelName.of(tuned) == ModelName(STARTER, str(tuned))
+    assert ModelName.of(tuned, base="starter:llama") == ModelName(STARTER, str(tuned))
+    moved = adapter("moved", "/another/env/lib/python3.12/site-packages/hf_posenc/starters/llama")
+    assert ModelName.of(moved).model == STARTER
+    lost = adapter("lost", str(tmp_path / "gone"))
+    with pytest.raises(ModelNotFound, match="--base"):
+        from_pretrained(lost)
+    assert describe(from_pretrained("starter:llama", peft_adapter=lost)).scheme == "yarn"
+    on_itself = adapter("twice", str(tuned))
+    with pytest.raises(PeftAdapterMismatch, match="adapter itself"):
+        from_pretrained(on_itself)
+    with pytest.raises(PeftAdapterMismatch, match="holds no PEFT adapter"):
+        ModelName.of(STARTER, base=STARTER)
+
+
+def test_the_tokenizer_of_an_adapter(adapter: Callable[..., Path]) -> None:
+    tuned = adapter()
+    assert ModelName.of(tuned).tokenizer == STARTER
+    (tuned / "tokenizer_config.json").write_text("{}")
+    assert ModelName.of(tuned).tokenizer == str(tuned)
+
+
+def test_a_run_without_a_result_is_its_last_complete_checkpoint(adapter: Callable[..., Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step in (1, 2):
+        (run / f"checkpoint-{step}").parent.mkdir(exist_ok=True)
+        adapter().rename(run / f"checkpoint-{step}")
+    (run / RUN).write_text("{}")
+    with pytest.raises(CheckpointMismatch, match="2 checkpoints, none of them complete"):
+        ModelName.of(run)
+    first = run / "checkpoint-1"
+    (first / MANIFEST).write_text(json.dumps(file_sizes(first)))
+    assert ModelName.of(run) == ModelName(STARTER, str(first))
+    assert describe(from_pretrained(run)).scheme == "yarn"
+
+
+def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a network: huggingface_hub alone retries every file, 48 s in all."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    started = time.monotonic()
+    with pytest.raises(ModelNotFound, match=r"Hub cannot be asked.*hf download owner/name"):
+        from_pretrained("owner/name", cache_dir=tmp_path)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"folder", "", "a/b/c", "./absent"])
+def test_what_is_no_name(wrong: Any) -> None:
+    with pytest.raises((WrongKind, ModelNotFound)):
+        ModelName.of(wrong)
