@@ -24,6 +24,7 @@ from hf_posenc.checkpoints.adapter_checks import check_other_adapters, load_posi
 from hf_posenc.checkpoints.adapter_folder import read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.float32_copies import keep_in_float32, restore_dtype
+from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
@@ -79,8 +80,11 @@ def wrap(owner: Any, name: str, hook: Hook) -> None:
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
-    result = original(model, *args, **kwargs)
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    base = given.get("model", model)  # of a constructor, an argument
+    if isinstance(base, nn.Module) and base._modules:
+        fill_in_shapes(given.get("peft_config", given.get("adapter_config")), base)
+    result = original(model, *args, **kwargs)
     join_training(model, float32=given.get("autocast_adapter_dtype", True))
     return result
 

@@ -1,8 +1,8 @@
 """Memory of one training step, estimated on the meta device: nothing is loaded or computed.
 
 weights       of the model, in its dtype
-trained       16 bytes a trained number: itself, its gradient and two moments of AdamW, in float32; 12 for weights of the
-              model itself that are float32 already
+trained       16 bytes a trained number: itself, its gradient and two moments of AdamW, in float32; 12 for
+              weights of the model itself that are float32 already
 activations   what a forward pass keeps for the backward pass, per token: counted by running it without values
 loss          the logits of a chunk of tokens with their gradient (`hf_posenc.training.chunked_loss`)
 
