@@ -23,9 +23,9 @@ from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.adapter_checks import check_other_adapters, load_position_parameters, match_base
 from hf_posenc.checkpoints.adapter_folder import read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
-from hf_posenc.checkpoints.float32_copies import keep_in_float32, restore_dtype
 from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
+from hf_posenc.patching.float32_copies import keep_in_float32, restore_dtype
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import position_parameters, unguard_adapter_config, write_sidecar_on_save
