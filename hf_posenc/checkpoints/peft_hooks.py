@@ -4,7 +4,8 @@ Installed once, when both this package and PEFT are imported (`hf_posenc.core.af
 scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
 
 inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar
-load     the adapter's scheme must be the base's; afterwards the positions saved in the sidecar are those of the model
+load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
+         are those of the model
 save     the sidecar is written, and a model card that says what the adapter needs
 merge    what trained in float32 gets the dtype of the base
 """
@@ -20,8 +21,13 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
-from hf_posenc.checkpoints.adapter_checks import check_other_adapters, load_position_parameters, match_base
-from hf_posenc.checkpoints.adapter_folder import read_position_parameters
+from hf_posenc.checkpoints.adapter_checks import (
+    check_complete,
+    check_other_adapters,
+    load_position_parameters,
+    match_base,
+)
+from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
@@ -100,7 +106,7 @@ def loading_on_base(original: Hook, cls: type, model: nn.Module, model_id: Any, 
 
 
 def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``load_adapter``, which `Trainer` resumes by: check the scheme, and restore the positions of the sidecar."""
+    """``load_adapter``, which `Trainer` resumes by: check scheme and weights, and restore the sidecar's positions."""
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
     options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
     folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
@@ -112,7 +118,12 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     match_base(model, adapter, patch=auto_enabled() and not loaded and not is_patched(model))
     if loaded and name not in loaded:
         check_other_adapters(model, name, parameters, adapter.path)
+    from peft import PeftModel
+
+    weights = read_adapter_weights(adapter.path)
     result = original(model, *args, **kwargs)
+    if isinstance(model, PeftModel):
+        check_complete(model, weights, adapter.path, name)
     join_training(model, float32=options.get("autocast_adapter_dtype", True))
     load_position_parameters(model, parameters, adapter.path)
     return result

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     FalconConfig,
     FalconForCausalLM,
@@ -103,6 +104,20 @@ def test_stock_loaders_refuse_another_base(base, peft_adapter, make_model, logit
     with pytest.raises(PeftAdapterMismatch, match="trained under scheme 't5'"):
         model.load_adapter(folder)
     assert torch.equal(logits_of(model), before)
+
+
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # PEFT's own word, besides our error
+@pytest.mark.parametrize("damage", ["half", "nan"])
+def test_stock_loaders_refuse_a_damaged_file(damage, peft_adapter, make_patched) -> None:
+    folder, _ = peft_adapter()
+    weights = load_file(folder / "adapter_model.safetensors")
+    if damage == "half":
+        weights = dict(list(weights.items())[::2])
+    else:
+        next(iter(weights.values())).fill_(float("nan"))
+    save_file(weights, folder / "adapter_model.safetensors")
+    with pytest.raises(PeftAdapterMismatch, match="lacks" if damage == "half" else "not finite"):
+        peft.PeftModel.from_pretrained(make_patched(), folder)
 
 
 def test_auto_classes_of_peft_patch_the_base(peft_adapter, make_model, logits_of, tmp_path) -> None:
