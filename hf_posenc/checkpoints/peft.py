@@ -30,11 +30,11 @@ from hf_posenc.checkpoints.adapter_folder import (
     read_adapter_weights,
     read_position_parameters,
 )
-from hf_posenc.checkpoints.float32_copies import keep_in_float32
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
 from hf_posenc.patches.offloading import offloads_of
+from hf_posenc.patching.float32_copies import keep_in_float32
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar_on_save

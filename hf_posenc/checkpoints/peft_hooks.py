@@ -4,7 +4,8 @@
 scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
 
 inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar
-load     the adapter's scheme must be the base's; afterwards the positions saved in the sidecar are those of the model
+load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
+         are those of the model
 save     the sidecar is written, and a model card that says what the adapter needs
 merge    what trained in float32 gets the dtype of the base
 """
@@ -19,11 +20,17 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
-from hf_posenc.checkpoints.adapter_checks import check_other_adapters, load_position_parameters, match_base
-from hf_posenc.checkpoints.adapter_folder import read_position_parameters
+from hf_posenc.checkpoints.adapter_checks import (
+    check_complete,
+    check_other_adapters,
+    load_position_parameters,
+    match_base,
+)
+from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
-from hf_posenc.checkpoints.float32_copies import keep_in_float32, restore_dtype
+from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
+from hf_posenc.patching.float32_copies import keep_in_float32, restore_dtype
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import position_parameters, unguard_adapter_config, write_sidecar_on_save
@@ -34,8 +41,11 @@ FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
-    result = original(model, *args, **kwargs)
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    base = given.get("model", model)  # of a constructor, an argument
+    if isinstance(base, nn.Module) and base._modules:
+        fill_in_shapes(given.get("peft_config", given.get("adapter_config")), base)
+    result = original(model, *args, **kwargs)
     join_training(model, float32=given.get("autocast_adapter_dtype", True))
     return result
 
@@ -51,7 +61,7 @@ def loading_on_base(original: Hook, cls: type, model: nn.Module, model_id: Any, 
 
 
 def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``load_adapter``, which `Trainer` resumes by: check the scheme, and restore the positions of the sidecar."""
+    """``load_adapter``, which `Trainer` resumes by: check scheme and weights, and restore the sidecar's positions."""
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
     options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
     folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
@@ -63,7 +73,12 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     match_base(model, adapter, patch=auto_enabled() and not loaded and not is_patched(model))
     if loaded and name not in loaded:
         check_other_adapters(model, name, parameters, adapter.path)
+    from peft import PeftModel
+
+    weights = read_adapter_weights(adapter.path)
     result = original(model, *args, **kwargs)
+    if isinstance(model, PeftModel):
+        check_complete(model, weights, adapter.path, name)
     join_training(model, float32=options.get("autocast_adapter_dtype", True))
     load_position_parameters(model, parameters, adapter.path)
     return result

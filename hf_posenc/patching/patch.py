@@ -26,6 +26,7 @@ from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
+from hf_posenc.patching.float32_copies import keep_in_float32
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.length_options import take_lengths
@@ -166,6 +167,8 @@ def _install(
     swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
     patch.report = report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
     base.__dict__[STASH] = patch
+    if getattr(model, "peft_config", None):
+        keep_in_float32(model)
     install_atomic_save(model)
     install_batching_check(model)
     return report

@@ -162,8 +162,8 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
         raise TrainingImpossible(f"PEFT trains no {name} for a masked language model. Choose lora.")
     if method.virtual_tokens and (learned := position_parameters(model)):
         raise TrainingImpossible(
-            f"Method {name!r} trains nothing of the model, and the position parameter {learned[0]!r} needs training. "
-            "Choose lora, or another scheme."
+            f"Method {name!r} trains virtual tokens, at rates too high for the position parameter {learned[0]!r}, "
+            "which needs training too. Choose lora, or another scheme."
         )
     return method
 

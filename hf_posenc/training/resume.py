@@ -77,8 +77,8 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
                 f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
             ) from error
         before = {name: DEFAULTS[name] for name in DEFAULTS.keys() & settings.keys()} | before
-        check_steps(folder, before, settings)
-        for name in sorted((before.keys() | settings.keys()) - {"steps"}):
+        longer = may_go_on(folder, before, settings)
+        for name in sorted((before.keys() | settings.keys()) - ({"steps"} if longer else set())):
             if before.get(name) != settings.get(name):
                 difference = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
                 raise CheckpointMismatch(
@@ -87,15 +87,18 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     write_json(folder / RUN, settings)
 
 
-def check_steps(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Allow a resumed run more steps than it was started with, and refuse fewer.
+def may_go_on(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether a resumed run is asked for more steps than it was started with.
 
     Raises:
         CheckpointMismatch: fewer were asked for.
     """
     earlier, asked = before.get("steps"), settings.get("steps")
-    if isinstance(earlier, int) and isinstance(asked, int) and asked < earlier:
+    if not isinstance(earlier, int) or not isinstance(asked, int):
+        return False
+    if asked < earlier:
         raise CheckpointMismatch(
             f"The run in {folder} was started for {earlier} steps, and {asked} were asked for. Ask for {earlier} to "
             "complete it or for more to go on, or choose another folder."
         )
+    return asked > earlier

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model
-from hf_posenc.checkpoints import float32_copies
+from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model, unpatch_model
 from hf_posenc.checkpoints.peft import save_peft_adapter
+from hf_posenc.patching import float32_copies
 from hf_posenc.patching.stored.peft_sidecar import position_parameters
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
@@ -121,9 +123,10 @@ def test_merging_and_unloading_give_the_dtype_back(adapted, logits_of, tmp_path)
     model = adapted()
     train(model, autocast=False)
     before = logits_of(model).float()
-    merged = model.merge_and_unload()
+    merged = copy.deepcopy(model).merge_and_unload()
     assert {weight.dtype for weight in merged.parameters()} == {torch.bfloat16}
     assert not any(module._forward_hooks for module in merged.modules())
+    assert torch.equal(logits_of(merged), logits_of(model.merge_and_unload()))
     assert (logits_of(merged).float() - before).abs().mean() < 0.1  # of logits up to 8; merging rounds W + BA
     merged.save_pretrained(tmp_path)
     assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(merged))
@@ -144,6 +147,18 @@ def test_tied_embeddings_stay_tied(make_model) -> None:
     assert copies[0] is copies[1]
     assert copies[0].dtype == torch.float32
     assert wrapped(texts()).logits.dtype == torch.bfloat16
+
+
+def test_positions_put_under_an_adapter_train_in_float32(make_model, logits_of, tmp_path) -> None:
+    model = peft.get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    patch_model(model, "fox", factor=FACTOR)
+    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
+    assert share_moved(model)["positions"] == 1
+    model.save_pretrained(tmp_path)
+    again = load_peft_adapter(make_model("llama").bfloat16(), tmp_path, patch="apply")
+    assert torch.equal(logits_of(again), logits_of(model))
+    unpatch_model(model)
+    assert {w.dtype for w in model.parameters() if not w.requires_grad} == {torch.bfloat16}
 
 
 def test_peft_is_told_to_keep_the_dtype(make_model) -> None:

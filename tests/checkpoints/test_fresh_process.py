@@ -14,6 +14,7 @@ from hf_posenc import patch_model
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import implements
 
@@ -147,7 +148,7 @@ def test_adapters_saved_by_others_are_equal(cases, run_in_new_process, tmp_path)
             tokens = random_tokens(model, case.clip_length(case.trained_length + 9, model)).contiguous()
             save_file({"tokens": tokens, "read": forward(model, tokens)}, tmp_path / folder / "asked.safetensors")
             jobs.append({"folder": folder, "kind": case.model_name, "scheme": case.scheme, "options": case.options})
-            with pytest.raises(KeyError, match="hf_posenc"):
+            with pytest.raises(PeftAdapterMismatch, match="trained under scheme"):
                 peft.PeftModel.from_pretrained(tiny_model(case.model_name), tmp_path / folder)
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     run_in_new_process(ADAPTERS)

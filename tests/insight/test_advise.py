@@ -475,5 +475,25 @@ def test_text_and_json(kind: str) -> None:
     assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
 
 
+def test_training_of_an_8b_model_has_its_rate_and_memory() -> None:
+    """525 of the 568 million trained numbers are embeddings; 2e-5 is LongLoRA's rate at 7B and 13B."""
+    config = LlamaConfig(
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8, max_position_embeddings=8192, architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+    advice = advise(config, "32k", name="some/model", dtype="bfloat16")
+    assert (advice.learning_rate, advice.rate_source) == (2e-5, "LongLoRA, 7B and 13B, arXiv:2309.12307, section 4.1")
+    assert all("--learning-rate 2e-05" in one.finetune for one in advice.training)
+    step, tokens_of_text = advice.training_memory, 32768
+    assert step is not None
+    rank_16 = 16 * 32 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+    assert step.numbers == 128256 * 4096 + rank_16 + (2 * 32 + 1) * 4096
+    assert step.trained == 16 * step.numbers
+    assert step.weights == 2 * 8_030_261_248
+    inputs = 2 * 32 * 4096 * tokens_of_text  # of every layer, which checkpointing keeps
+    assert inputs < step.checkpointed < step.activations
+    assert f"{step.numbers:,} numbers trained" in " ".join(str(advice).split())
+
+
 def test_starters_by_path() -> None:
     assert advise(starter_path("llama"), "2k").trained_length == 256

@@ -285,6 +285,8 @@ def test_a_folder_belongs_to_one_run(run) -> None:
     with pytest.raises(CheckpointMismatch, match="was started for 3 steps, and 2 were asked for"):
         start_run(run, {"steps": 2, "lengths": (1, 2)}, resume=True)
     start_run(run, {"steps": 4, "lengths": (1, 2), "train_embeddings": True}, resume=True)  # a longer run goes on
+    with pytest.raises(CheckpointMismatch, match="Resume it with the same settings"):
+        start_run(run, {"steps": "5", "lengths": (1, 2)}, resume=True)  # no number: of a script's own settings
     with pytest.raises(CheckpointMismatch, match=r"holds checkpoints.+--resume"):
         start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=False)
     (run / RUN).write_text("{")

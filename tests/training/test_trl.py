@@ -19,6 +19,7 @@ import hf_posenc
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 pytest.importorskip("trl", reason="TRL is not among this package's dependencies")
 
+import peft
 import trl
 from datasets import Dataset
 
@@ -49,7 +50,7 @@ def chats(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def trainer_of(example: ModuleType, scheme: str, folder: Path, **more: Any) -> Any:
+def trainer_of(example: ModuleType, scheme: str, folder: Path, peft_config: Any = None, **more: Any) -> Any:
     model, tokenizer = example.load("llama")
     torch.manual_seed(0)
     hf_posenc.patch_model(model, scheme, factor=FACTOR)
@@ -60,7 +61,7 @@ def trainer_of(example: ModuleType, scheme: str, folder: Path, **more: Any) -> A
     }  # fmt: skip
     return trl.SFTTrainer(
         model, trl.SFTConfig(**settings | more), train_dataset=Dataset.from_list(chats(4)), processing_class=tokenizer,
-        peft_config=lora(model, 2),
+        peft_config=peft_config or lora(model, 2),
     )  # fmt: skip
 
 
@@ -109,6 +110,26 @@ def test_an_adapter_of_trl_holds_the_scheme(scheme: str, example: ModuleType, tm
     loaded = hf_posenc.from_pretrained(tmp_path / "base", peft_adapter=tmp_path)
     ids = torch.arange(5, 400)[None]
     torch.testing.assert_close(loaded.eval()(ids).logits, trainer.model.eval()(ids).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("target_modules", [None, ["q_proj", "v_proj"]], ids=["methods.lora", "LoraConfig"])
+def test_a_learned_scheme_is_resumed_as_it_was(target_modules, example: ModuleType, tmp_path: Path) -> None:
+    def train(folder: Path, steps: int, *, resume: bool = False) -> torch.Tensor:
+        config = None if target_modules is None else peft.LoraConfig(r=2, target_modules=target_modules)
+        trainer = trainer_of(
+            example, "t5", folder, config, max_steps=steps, save_strategy="steps", save_steps=2,
+            lr_scheduler_type="constant",
+        )  # fmt: skip
+        trainer.train(resume_from_checkpoint=resume)
+        table = hf_posenc.scheme_of(trainer.model).table.weight
+        assert table.requires_grad
+        with torch.no_grad():
+            return trainer.model.eval()(torch.arange(5, 400)[None]).logits
+
+    whole = train(tmp_path / "whole", 4)
+    cut = train(tmp_path / "cut", 2)
+    assert not torch.equal(cut, whole)
+    assert torch.equal(train(tmp_path / "cut", 4, resume=True), whole)
 
 
 def test_the_example_trains_is_resumed_and_says_so(example: ModuleType, tmp_path: Path, monkeypatch, capsys) -> None:

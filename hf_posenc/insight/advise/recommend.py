@@ -22,8 +22,10 @@ from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
+from hf_posenc.insight.advise.training_memory import TrainingMemory, training_memory
 from hf_posenc.insight.advise.units import tokens
 from hf_posenc.schemes.registry import scheme_class
+from hf_posenc.training.learning_rates import LearningRate, learning_rate_for, parameter_count
 
 
 def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
@@ -53,11 +55,17 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     training: tuple[Recommendation, ...] = ()
     refused: dict[str, str] = {}
     others: tuple[str, ...] = ()
+    rate: LearningRate | None = None
+    step: TrainingMemory | None = None
     if target_model.adapter is not None and target_model.reach is not None and target_model.trained is not None:
         trials = {use: Trial(target_model, bare, memory, target, use) for use in ("zero-shot", "training")}
         if target > target_model.reach:
             zero_shot, refused = choose(trials["zero-shot"], untrained(target_model))
             training, also = choose(trials["training"], WITH_TRAINING)
+            step = training_memory(skeleton(target_model.config, dtype), target)
+            rate = learning_rate_for("lora", parameter_count(bare))
+            tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
+            training = tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training)
             refused |= also
             others = defined_here(target_model, [one.scheme for one in (*zero_shot, *training)] + list(refused))
         elif target == target_model.reach and target_model.block is None:
@@ -75,6 +83,9 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
         refused=refused,
         others=others,
         supported=target_model.adapter is not None,
+        learning_rate=None if rate is None else rate.value,
+        rate_source="" if rate is None else rate.source,
+        training_memory=step,
     )
     return replace(advice, warnings=tuple(warnings_of(advice, target_model)))
 

@@ -25,6 +25,8 @@ class Recommendation:
         model: as on the command line.
         trained: tokens the weights saw.
         restore: whether the checkpoint's own scheme must be removed first.
+        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.learning_rates`.
+        checkpointing: whether training needs gradient checkpointing on this machine.
     """
 
     scheme: str
@@ -40,6 +42,8 @@ class Recommendation:
     model: str
     trained: int
     restore: bool = False
+    learning_rate: float | None = None
+    checkpointing: bool = False
 
     @property
     def patch(self) -> str:
@@ -68,6 +72,10 @@ class Recommendation:
             words += [f"--{name.replace('_', '-')}", str(value)]
         for name, value in self.options.items():
             words += ["--option", f"{name}={_word(value)}"]
+        if self.learning_rate is not None:
+            words += ["--learning-rate", f"{self.learning_rate:g}"]
+        if self.checkpointing:
+            words.append("--gradient-checkpointing")
         return shlex.join(words)
 
     @property

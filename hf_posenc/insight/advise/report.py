@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_posenc.insight.advise.memory import Memory
 from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.training_memory import TrainingMemory
 from hf_posenc.insight.advise.units import size
 
 WIDTH = 98
@@ -32,6 +33,8 @@ class Advice:
         others: further schemes that are defined here, without published evidence.
         warnings: what is not feasible, or has no evidence.
         supported: whether there is an adapter for it.
+        learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
+        training_memory: of a LoRA step on one row of the target length; None where it is not known.
     """
 
     model: str
@@ -47,6 +50,9 @@ class Advice:
     others: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     supported: bool = True
+    learning_rate: float | None = None
+    rate_source: str = ""
+    training_memory: TrainingMemory | None = None
 
     @property
     def factor(self) -> float | None:
@@ -92,8 +98,20 @@ class Advice:
         }
         if self.reach is not None and self.target_length > self.reach:
             work = (self.target_length / self.reach) ** 2
+            facts["training"] = self._training()
             facts["work"] = f"attention over a text of {self.target_length:,} is {work:,.4g} × that over {self.reach:,}"
-        return [line for name, value in facts.items() for line in _wrapped(f"{name:<12}{value}", 2, 14)]
+        return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
+
+    def _training(self) -> str:
+        """Memory and learning rate of a LoRA run; empty where it is not known."""
+        step = self.training_memory
+        if step is None or self.learning_rate is None:
+            return ""
+        return (
+            f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
+            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained); learning rate "
+            f"{self.learning_rate:g} ({self.rate_source})"
+        )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:
         head = "; ".join(filter(None, (self._shown(one), self._cost(one))))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hf_posenc.patching.state import is_patched
 
 HALF = (torch.float16, torch.bfloat16)
-MARK = "float32_copy"  # of a layer: the dtype it had, and its hooks
+MARK = "float32_copy"  # of a layer: the dtype it had
 
 
 def keep_in_float32(model: nn.Module) -> bool:
@@ -42,9 +42,8 @@ def restore_dtype(model: nn.Module) -> None:
     """Give the layers that `keep_in_float32` converted their dtype back, after an adapter was merged or removed."""
     for layer in model.modules():
         if MARK in layer.__dict__:
-            dtype, hooks = layer.__dict__.pop(MARK)
-            for hook in hooks:
-                hook.remove()
+            dtype = layer.__dict__.pop(MARK)
+            remove_hooks(layer)
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
@@ -76,8 +75,20 @@ def convert(layer: nn.Module, dtype: torch.dtype) -> None:
     for weight in layer.parameters(recurse=False):
         if weight.dtype in HALF:
             weight.data = weight.data.float()
-    hooks = layer.register_forward_pre_hook(to_float32, with_kwargs=True), layer.register_forward_hook(Rounding(dtype))
-    layer.__dict__[MARK] = dtype, hooks
+    layer.register_forward_pre_hook(to_float32, with_kwargs=True)
+    layer.register_forward_hook(Rounding(dtype))
+    layer.__dict__[MARK] = dtype
+
+
+def remove_hooks(layer: nn.Module) -> None:
+    """Remove what `convert` has registered, by what it is: the handles of a copied layer are those of the original."""
+    for number, before in list(layer._forward_pre_hooks.items()):
+        if before is to_float32:
+            layer._forward_pre_hooks.pop(number)
+            layer._forward_pre_hooks_with_kwargs.pop(number, None)
+    for number, after in list(layer._forward_hooks.items()):
+        if isinstance(after, Rounding):
+            layer._forward_hooks.pop(number)
 
 
 def to_float32(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -1,0 +1,52 @@
+"""``hf-posenc finetune``: what it prints before and after, and the command that resumes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+
+import hf_posenc.training
+from hf_posenc.cli import main
+
+TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--length", "64", "--rank", "2"]
+TUNE += ["--eval-lengths", "64"]
+
+
+def run(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code in (0, None)
+
+
+def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    run([*TUNE, "--no-train-embeddings", "--out", str(out), "--json"])
+    shown = capsys.readouterr()
+    assert "LoRA matrices" in shown.err
+    assert "learning rate 0.001 (measured on the bundled models)" in shown.err
+    start = json.loads(shown.out)["start"]
+    assert set(start["parameters"]) == {"LoRA matrices", "norms"}
+    assert start["learning_rate"] == 1e-3
+    more = ["3" if word == "2" and TUNE[n - 1] == "--steps" else word for n, word in enumerate(TUNE)]
+    run([*more, "--no-train-embeddings", "--out", str(out), "--json", "--resume"])
+    curve = json.loads(capsys.readouterr().out)["curve"]
+    assert [point["step"] for point in curve] == [0, 1, 2, 3]
+    card = (out / "README.md").read_text()
+    assert "| steps | 3 |" in card
+    assert "| held-out loss at 64 tokens |" in card
+
+
+def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monkeypatch, capsys) -> None:
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hf_posenc.training, "finetune", interrupted, raising=False)
+    with pytest.raises(SystemExit):
+        main([*TUNE, "--no-train-embeddings", "--out", str(tmp_path / "run")])
+    command = capsys.readouterr().err.split("resume with: ")[1]
+    assert " --no-train-embeddings " in command
+    assert command.rstrip().endswith("--resume")

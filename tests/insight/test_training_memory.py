@@ -1,0 +1,117 @@
+"""The estimate of a training step's memory against what a real step allocates."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel, set_seed
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+
+from torch.utils.data import Dataset
+
+from hf_posenc import patch_model
+from hf_posenc.insight.advise.memory import skeleton
+from hf_posenc.insight.advise.training_memory import training_memory
+from hf_posenc.training import Training, finetune
+
+LENGTH, FACTOR = 1024, 1.25
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=2048, hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, architectures=["LlamaForCausalLM"],
+            initializer_range=0.1,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> PreTrainedModel:
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=2048, n_embd=128, n_layer=4, n_head=4, n_positions=256, architectures=["GPT2LMHeadModel"],
+            embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
+        )
+    )  # fmt: skip
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made inside the block held at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[int, int] = {}
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self.note(tensor.untyped_storage())
+        return made
+
+    def note(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self.held:
+            self.held[key] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self.forget, key)
+
+    def forget(self, key: int) -> None:
+        self.now -= self.held.pop(key, 0)
+
+
+class Row(Dataset):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = torch.randint(5, 2000, (LENGTH,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+
+
+def measured(model: PreTrainedModel, **more: Any) -> int:
+    """Bytes of the model and of everything that two steps of fine-tuning allocate at their peak."""
+    patch_model(model, "yarn" if isinstance(model, LlamaForCausalLM) else "learned_interp", target_length=LENGTH)
+    weights = sum({w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.parameters()}.values())
+    with Peak() as peak:
+        finetune(model, None, Row(), Training(length=LENGTH, steps=2, **more))  # type: ignore[arg-type]
+    return weights + peak.most
+
+
+@pytest.mark.parametrize("make", [llama, gpt2], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing) -> None:
+    set_seed(0)
+    model = make()
+    estimate = training_memory(skeleton(model.config), LENGTH, method=method)
+    assert estimate is not None
+    said = estimate.total_checkpointed if checkpointing else estimate.total
+    took = measured(model, method=method, gradient_checkpointing=checkpointing)
+    assert 1 / FACTOR < said / took < FACTOR
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_model_in_half_precision(method) -> None:
+    model = llama().bfloat16()
+    estimate = training_memory(skeleton(model.config, "bfloat16"), LENGTH, method=method)
+    assert estimate is not None
+    assert 1 / FACTOR < estimate.total / measured(model, method=method) < FACTOR
+
+
+def test_numbers_of_a_large_model_are_counted_without_embeddings_too() -> None:
+    def numbers(train_embeddings: bool) -> int:
+        estimate = training_memory(skeleton(llama().config), LENGTH, train_embeddings=train_embeddings)
+        assert estimate is not None
+        return estimate.numbers
+
+    assert numbers(True) - numbers(False) == 2048 * 128
