@@ -87,7 +87,9 @@ def training_rows(
     base = base_model_of(model)[0]
     if texts.streams:
         warn_of_overlap(len(texts.files() & held_out.files()) if held_out else 0, "files")
-        return StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+        next(rows.every_row())  # what cannot be read is refused before the model is wrapped
+        return rows
     others = {digest(rendered(one, tokenizer)) for one in held_out.documents()} if held_out else set()
     corpus = tokenised(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
     check_vocabulary(base, corpus.highest)
