@@ -28,11 +28,20 @@ def json_lines(path: Path, field: str) -> Iterator[Document]:
     Raises:
         UnreadableDocuments: a line is no JSON, has no such field, or no text in it; the message names the line.
     """
+    for number, record in json_records(path):
+        yield document_of(record, field, f"{path.name}:{number}", f"line {number} of {path.name}")
+
+
+def json_records(path: Path) -> Iterator[tuple[int, object]]:
+    """Number and JSON value of every line that is not blank.
+
+    Raises:
+        UnreadableDocuments: a line is no JSON.
+    """
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             if line.strip(BYTE_ORDER_MARK).strip():
-                place = f"line {number} of {path.name}"
-                yield document_of(parsed(line.lstrip(BYTE_ORDER_MARK), place), field, f"{path.name}:{number}", place)
+                yield number, parsed(line.lstrip(BYTE_ORDER_MARK), f"line {number} of {path.name}")
 
 
 def parsed(line: str, place: str) -> object:
