@@ -17,7 +17,9 @@ from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead, digest, tokenised
 from hf_posenc.training.dataset import (
     PackedRows,
+    ReadyRows,
     SeparatedRows,
+    check_row,
     check_separate_packing,
     held_out_windows,
 )
@@ -83,7 +85,11 @@ def training_rows(
     if separate:
         check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
     if isinstance(texts, Dataset):
+        if hasattr(texts, "__len__") and len(texts):
+            check_row(texts[0])
         return texts
+    if (ready := token_rows(texts)) is not None:
+        return ReadyRows(ready, causal=causal)
     base = base_model_of(model)[0]
     if texts.streams:
         warn_of_overlap(len(texts.files() & held_out.files()) if held_out else 0, "files")
@@ -95,6 +101,14 @@ def training_rows(
     check_vocabulary(base, corpus.highest)
     warn_of_overlap(corpus.repeated, "documents")
     return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
+
+
+def token_rows(source: TextSource) -> Any:
+    """The dataset of a source whose records are token ids and no text; None for any other."""
+    part = source.parts[0] if len(source.parts) == 1 else None
+    columns = getattr(part, "column_names", None)
+    ready = isinstance(columns, list) and "input_ids" in columns and source.field not in columns
+    return part if ready and not source.streams else None
 
 
 def warn_of_overlap(shared: int, what: str) -> None:
