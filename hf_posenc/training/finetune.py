@@ -36,8 +36,8 @@ from hf_posenc.training.resume import (
     last_complete,
     start_run,
 )
-from hf_posenc.training.rows import held_out_rows, is_causal, training_rows
-from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder, save_result
+from hf_posenc.training.rows import count_of, held_out_rows, is_causal, training_rows
+from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder, existing_parent, save_result
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
     check_callbacks,
@@ -180,16 +180,6 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
         check_checkpoint_space(folder, trained)
         with state.main_process_first():
             start_run(folder, settings, resume=resume)
-
-
-def existing_parent(folder: Path | None) -> Path | None:
-    """The nearest folder that exists already, of a folder or those above it."""
-    return None if folder is None else next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
-
-
-def count_of(rows: Any) -> int | None:
-    """Number of rows; None for those that are read while they are trained on."""
-    return len(rows) if hasattr(rows, "__len__") else None
 
 
 def run_settings(model: nn.Module, training: Training, rows: int | None) -> dict[str, Any]:

@@ -103,6 +103,11 @@ def training_rows(
     return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
 
 
+def count_of(rows: Any) -> int | None:
+    """Number of rows; None for those that are read while they are trained on."""
+    return len(rows) if hasattr(rows, "__len__") else None
+
+
 def token_rows(source: TextSource) -> Any:
     """The dataset of a source whose records are token ids and no text; None for any other."""
     part = source.parts[0] if len(source.parts) == 1 else None
