@@ -112,15 +112,15 @@ def parquet_file(path: Path, field: str) -> Iterator[Document]:
         MissingExtra: pyarrow, which comes with `datasets`, is not installed.
         UnreadableDocuments: it is no Parquet file, there is no such column, or no text in it.
     """
-    file = parquet_opened(path)
-    column = column_of(file.schema_arrow.names, field, path.name)
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
-            for value in batch.column(0).to_pylist():
-                number += 1
-                place = f"record {number} of {path.name}"
-                yield Document(f"{path.name}:{number}", content_of(value, column, place))
+        with parquet_opened(path) as file:
+            column = column_of(file.schema_arrow.names, field, path.name)
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
+                for value in batch.column(0).to_pylist():
+                    number += 1
+                    place = f"record {number} of {path.name}"
+                    yield Document(f"{path.name}:{number}", content_of(value, column, place))
     except (OSError, ValueError) as error:  # pyarrow's own are subclasses
         if isinstance(error, UnreadableDocuments):
             raise
