@@ -123,7 +123,7 @@ def warn_of_overlap(shared: int, what: str) -> None:
             f"{shared} of the training {what} are held out as well, so that the loss measured there is that of a text "
             "trained on. Take them out of one of the two.",
             HeldOutOverlap,
-            stacklevel=2,
+            stacklevel=4,  # where `finetune` was called
         )
 
 
