@@ -53,6 +53,22 @@ def text_source(
     return source
 
 
+def training_sources(
+    text: Sequence[str] | None, held_out: Sequence[str] | None, field: str, separator: str | None, *, streaming: bool
+) -> tuple[TextSource | None, TextSource | None]:
+    """The texts to train and to measure on; an option of reading needs to fit one of them.
+
+    Raises:
+        UnreadableDocuments: it fits neither, or a text cannot be found.
+    """
+    every = text_source([*(text or ()), *(held_out or ())], field, separator)
+    if every is None:
+        return None, None
+    every.check_options()
+    trained, measured = text_source(text, FIELD, None, streaming=streaming), text_source(held_out, FIELD, None)
+    return trained and trained.fitted(field, every.separator), measured and measured.fitted(field, every.separator)
+
+
 def check_reading(texts: Sequence[str] | None, field: str, separator: str | None) -> None:
     """Refuse options of reading where there is nothing to read.
 

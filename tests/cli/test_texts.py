@@ -94,6 +94,14 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     assert streamed[0] != first  # in the order of the text
 
 
+def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
+    """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
+    held_out = ("--held-out", str(stored / "one.txt"), "--document-separator", r"\f")
+    found = curve(call, stored, tmp_path / "one", ("a.jsonl", "--text-field", "body"), *held_out)
+    other = curve(call, stored, tmp_path / "two", ("a.parquet", "--held-out", str(stored / "saved")))
+    assert found == other
+
+
 def compared(call: Call, out: Path, *texts: str) -> Any:
     given = [word for text in texts for word in ("--text", text)]
     answer = call(

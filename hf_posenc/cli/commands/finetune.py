@@ -25,7 +25,7 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
 )
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, text_source
+from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, training_sources
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def finetune(
     check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
     if streaming and not text:
         raise BadArgument("--streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    texts = text_source(text, text_field, document_separator, streaming=streaming) or modules(TRAINING)
-    measured_on = text_source(held_out, text_field, document_separator) or modules(HELD_OUT)
+    texts, measured_on = training_sources(text, held_out, text_field, document_separator, streaming=streaming)
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             path, scheme=scheme, factor=factor, target_length=target_length, trained_length=trained_length,
@@ -124,7 +123,8 @@ def finetune(
             eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)),
         )  # fmt: skip
         tuned = train(
-            patched, tokenizer_of(path), texts, training, held_out=measured_on, output=out, resume=resume,
+            patched, tokenizer_of(path), texts or modules(TRAINING), training,
+            held_out=measured_on or modules(HELD_OUT), output=out, resume=resume,
             on_read=lambda documents, tokens: show_progress(None, f"read {documents:,} documents, {tokens:,} tokens"),
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
         )  # fmt: skip
