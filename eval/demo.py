@@ -13,14 +13,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.report.report import write_report
 from hf_posenc.eval.results.rows import Row, write_json
+from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.schemes.entry import Entry
+from hf_posenc.texts import TextSource
 
 ProgressCallback = Callable[[float, str], None]
 """Called with the completed fraction of the work and a description of the current step."""
@@ -50,6 +52,7 @@ class Plan:
         samples, scored: windows of text, and tokens scored in each.
         keys, depths: passkeys, and their relative depths in the filler text.
         steps: optimiser steps of the fine-tuning.
+        text: the loss is measured on; None: held-out modules of the standard library.
     """
 
     labels: tuple[str, ...]
@@ -59,12 +62,13 @@ class Plan:
     keys: int
     depths: tuple[float, ...]
     steps: int
+    text: MeasuredText | None = None
 
     def measure(self, lengths: Sequence[int]) -> dict[str, Any]:
         """Arguments of `hf_posenc.eval.evaluate`."""
         return {
             "lengths": list(lengths), "samples": self.samples, "scored": self.scored, "keys": self.keys,
-            "depths": self.depths,
+            "depths": self.depths, "text": self.text,
         }  # fmt: skip
 
     @property
@@ -89,18 +93,23 @@ class Results:
         return {"about": self.about, "rows": [row.to_dict() for row in self.rows]}
 
 
-def run_demo(out: Path, quick: bool = False, progress: ProgressCallback | None = None) -> Results:
+def run_demo(
+    out: Path, quick: bool = False, progress: ProgressCallback | None = None, text: TextSource | None = None
+) -> Results:
     """Compare schemes on the starter Llama and write ``results.json``, ``report.md``, ``loss.png``, ``passkey.png``.
 
     Args:
         out: folder of the four files; created if missing.
         quick: fewer schemes, lengths and samples; about a minute.
         progress: called with the completed fraction and a description of the current step.
+        text: that the loss is measured on; by default held-out modules of the standard library.
     """
     from hf_posenc.eval.evaluation import suppress_output
     from hf_posenc.starters import load_starter
 
     plan = QUICK if quick else FULL
+    if text is not None:
+        plan = replace(plan, text=measured_text(text))
     report_progress = progress or (lambda done, doing: None)
     started = time.monotonic()
     report_progress(0.0, "loading")
@@ -204,6 +213,7 @@ def about_run(plan: Plan, trained: int, lengths: list[int]) -> dict[str, Any]:
         "lengths": lengths,
         "samples": plan.samples,
         "scored_tokens": plan.scored,
+        "text": None if plan.text is None else plan.text.label,
         "keys": plan.keys,
         "depths": list(plan.depths),
         "options": {e.label: e.options for e in ENTRIES if e.options and e.label in plan.labels},

@@ -33,6 +33,7 @@ from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.texts import TextSource
 from hf_posenc.training import METHODS, Training, finetune
 
 Losses = dict[int, float]
@@ -61,8 +62,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--method", choices=sorted(METHODS), default="full", help="what is trained (default: full)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
-    parser.add_argument("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
-    parser.add_argument("--held-out", type=Path, help="text file to measure on (default: likewise, other modules)")
+    parser.add_argument(
+        "--text", nargs="+", help="training texts: files, folders or hub:NAME (default: standard library)"
+    )
+    parser.add_argument("--held-out", nargs="+", help="texts to measure on (default: likewise, other modules)")
     parser.add_argument("--samples", type=int, default=32, help="windows of held-out text at each length (default: 32)")
     parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
     parser.add_argument("--resume", action="store_true", help="resume the run in --output")
@@ -140,11 +143,11 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
     return json.loads(done.read_text(encoding="utf-8"))
 
 
-def read(files: list[Path] | None) -> list[str]:
-    """The files, or modules of the standard library."""
-    if files is None:
-        return [text for name in TRAINING if (text := module_text(name))]
-    return [file.read_text(encoding="utf-8") for file in files]
+def read(names: list[str] | None) -> TextSource:
+    """The files, folders and datasets of these names, or modules of the standard library."""
+    if names is None:
+        return TextSource(tuple(text for name in TRAINING if (text := module_text(name))))
+    return TextSource.of_names(names)
 
 
 def losses(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Losses:

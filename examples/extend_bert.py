@@ -45,6 +45,7 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.load import is_masked
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training import METHODS, Training, finetune
 
 TASKS = ("posenc_mlm", "posenc_mlm_recall")
@@ -83,8 +84,10 @@ def parse() -> argparse.Namespace:
         "--copies", type=float, default=0.5, help="share of rows with one passage at both ends (default: 0.5)"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default: 0)")
-    parser.add_argument("--text", type=Path, nargs="+", help="training text files (default: standard library sources)")
-    parser.add_argument("--held-out", type=Path, help="text file to measure on (default: likewise, other modules)")
+    parser.add_argument(
+        "--text", nargs="+", help="training texts: files, folders or hub:NAME (default: standard library)"
+    )
+    parser.add_argument("--held-out", nargs="+", help="texts to measure on (default: likewise, other modules)")
     parser.add_argument("--samples", type=int, default=64, help="windows of held-out text at each length (default: 64)")
     parser.add_argument("--output", type=Path, required=True, help="folder of models and results")
     parser.add_argument("--resume", action="store_true", help="resume the run in --output")
@@ -162,9 +165,8 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
         learning_rate=arguments.learning_rate, seed=seed, save_every=arguments.save_every, bf16=arguments.bf16,
         gradient_checkpointing=arguments.gradient_checkpointing,
     )  # fmt: skip
-    rows = Rows(
-        tokenizer, read(arguments.text), training.length, training.steps * training.batch, arguments.copies, seed
-    )
+    texts = [rendered(document, tokenizer) for document in read(arguments.text).documents()]
+    rows = Rows(tokenizer, texts, training.length, training.steps * training.batch, arguments.copies, seed)
     started = time.process_time()
     with bar() as progress:
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
@@ -212,11 +214,11 @@ class Rows(Dataset):
         return self.tokens[start : start + length]
 
 
-def read(files: list[Path] | None) -> list[str]:
-    """The files, or modules of the standard library."""
-    if files is None:
-        return [text for name in TRAINING if (text := module_text(name))]
-    return [file.read_text(encoding="utf-8") for file in files]
+def read(names: list[str] | None) -> TextSource:
+    """The files, folders and datasets of these names, or modules of the standard library."""
+    if names is None:
+        return TextSource(tuple(text for name in TRAINING if (text := module_text(name))))
+    return TextSource.of_names(names)
 
 
 def recall(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Recall:

@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 import hf_posenc
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
+from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.longrope_search import search_longrope
 
 SEARCHED, MEASURED = HELD_OUT[:3], HELD_OUT[3:]  # modules the starter has not been trained on
@@ -46,8 +47,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=40, help="how often the texts are read (default: 40)")
     parser.add_argument("--rows", type=int, default=3, help="texts of the target length (default: 3)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--text", type=Path, nargs="+", help="files to search on (default: standard library sources)")
-    parser.add_argument("--held-out", type=Path, nargs="+", help="files to measure on (default: likewise, others)")
+    parser.add_argument(
+        "--text", nargs="+", help="texts to search on: files, folders or hub:NAME (default: standard library)"
+    )
+    parser.add_argument("--held-out", nargs="+", help="texts to measure on (default: likewise, others)")
     parser.add_argument("--state", type=Path, help="file to go on from, should the search be stopped")
     parser.add_argument("--output", type=Path, help="folder for the patched model")
     return parser.parse_args()
@@ -59,8 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
     trained = hf_posenc.describe(hf_posenc.patch_model(model, "longrope", factor=arguments.factor))
     hf_posenc.unpatch_model(model)
     searched, measured = (
-        cut(tokenizer, read(files, modules), arguments.rows, trained.target_length)
-        for files, modules in ((arguments.text, SEARCHED), (arguments.held_out, MEASURED))
+        cut(tokenizer, read(names, modules, tokenizer), arguments.rows, trained.target_length)
+        for names, modules in ((arguments.text, SEARCHED), (arguments.held_out, MEASURED))
     )
     with bar() as progress:
         task = progress.add_task("searching", total=arguments.budget, loss="")
@@ -92,11 +95,11 @@ def load(name: str) -> tuple[Any, Any]:
     return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
 
 
-def read(files: list[Path] | None, modules: tuple[str, ...]) -> str:
-    """The files, or modules of the standard library."""
-    if files is None:
+def read(names: list[str] | None, modules: tuple[str, ...], tokenizer: Any) -> str:
+    """The files, folders and datasets of these names, or modules of the standard library, as one text."""
+    if names is None:
         return "\n".join(map(module_text, modules))
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return "\n".join(rendered(document, tokenizer) for document in TextSource.of_names(names).documents())
 
 
 def cut(tokenizer: Any, text: str, rows: int, length: int) -> Tensor:

@@ -9,16 +9,17 @@ and packing. The saved adapter stores the scheme, learned positions included. To
 
     hf_posenc.from_pretrained(MODEL, peft_adapter="runs/sft")
 
---data is a file of JSON lines, each {"prompt": [{"role": "user", "content": …}], "completion": [{"role": "assistant",
-"content": …}]}. Without it, conversations are made of the standard library: a stretch of source code, a question about
-the last function in it, and the beginning of that function's docstring. Interrupted? Add --resume.
+--data is a file of JSON lines, each {"messages": [{"role": "user", "content": …}, {"role": "assistant", …}, …]} or
+{"prompt": …, "completion": …}, of messages or of texts. The loss is that of answers alone; every answer among messages
+is a conversation of its own, with all before it as the prompt. Without --data, conversations are made of the
+standard library: a stretch of source code, a question about the last function in it, and the beginning of that
+function's docstring. Interrupted? Add --resume.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ import hf_posenc
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.texts.records import json_records
 from hf_posenc.training.finetune import ProgressReport
 from hf_posenc.training.methods import lora
 from hf_posenc.training.resume import (
@@ -157,7 +159,7 @@ def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any
         found = [chat for name in modules for chat in about(module_text(name), characters=2 * length)]
         random.Random(seed).shuffle(found)
     else:
-        found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [chat for number, record in json_records(file) for chat in conversations(record, f"line {number}")]
         most = len(found)
     kept: list[Conversation] = []
     for chat in found:
@@ -169,6 +171,30 @@ def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any
     if not kept:
         raise SystemExit(f"No conversation of {file or 'the standard library'} fits {length} tokens. Raise --length.")
     return Dataset.from_list(kept)
+
+
+def conversations(record: Any, place: str) -> Iterator[Conversation]:
+    """The conversations of a line: one for each answer among ``messages``, or one of ``prompt`` and ``completion``."""
+    record = record if isinstance(record, dict) else {}
+    messages = record.get("messages")
+    if isinstance(messages, list) and all(isinstance(one, dict) and "content" in one for one in messages):
+        answers = [number for number, one in enumerate(messages) if number and one.get("role") == "assistant"]
+        yield from ({"prompt": messages[:number], "completion": [messages[number]]} for number in answers)
+    elif "prompt" in record and "completion" in record:
+        yield {
+            "prompt": as_messages(record["prompt"], "user"),
+            "completion": as_messages(record["completion"], "assistant"),
+        }
+    else:
+        raise SystemExit(
+            f"There are no messages, and no prompt with a completion, in {place}, only "
+            f"{', '.join(record) or 'no record'}. Correct it, or take it out."
+        )
+
+
+def as_messages(given: Any, role: str) -> list[dict[str, str]]:
+    """Messages as they are; a text as one message."""
+    return [{"role": role, "content": given}] if isinstance(given, str) else given
 
 
 def about(source: str, *, characters: int) -> Iterator[Conversation]:

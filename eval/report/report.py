@@ -76,6 +76,8 @@ def demo_method(about: Mapping[str, Any]) -> str:
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
     options = "; ".join(f"{label}: {options_text(given)}" for label, given in about["options"].items())
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    named = about.get("text") or f"the standard library of Python {about['python']}; other versions differ slightly"
+    text = named if isinstance(named, str) else ", ".join(named)
     return f"""\
 - Cross-entropy loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of
   held-out text, the same tokens at every length and for every scheme. The standard errors are those over windows; all
@@ -86,7 +88,7 @@ def demo_method(about: Mapping[str, Any]) -> str:
   setting; at the trained length the factor is 1. Options other than the defaults: {options or "none"}.
 - `yarn + LoRA` has one factor, {about["lengths"][-1] // about["trained_length"]}, for all lengths, and
   {about["fine_tune_steps"]} steps of LoRA on text that is not in the test.
-- Text: the standard library of Python {about["python"]}; other versions give slightly different numbers.
+- Text: {text}.
 - Versions: {versions}."""
 
 

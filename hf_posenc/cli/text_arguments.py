@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -35,13 +37,36 @@ def text_source(
     """The texts that a command is to read; None where none are named.
 
     Raises:
-        PosEncError: a name is refused.
+        UnreadableDocuments: there is no such file, or a name is refused.
     """
     if not given:
         return None
+    from hf_posenc.errors import UnreadableDocuments, shown
     from hf_posenc.texts import TextSource
 
-    return TextSource.of_names(list(given), field=field, separator=unescaped(separator), streaming=streaming)
+    source = TextSource.of_names(list(given), field=field, separator=unescaped(separator), streaming=streaming)
+    for part in source.parts:  # told now, and not after a large model is loaded
+        if isinstance(part, Path) and not os.path.exists(part.expanduser()):
+            raise UnreadableDocuments(
+                f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
+            )
+    return source
+
+
+def training_sources(
+    text: Sequence[str] | None, held_out: Sequence[str] | None, field: str, separator: str | None, *, streaming: bool
+) -> tuple[TextSource | None, TextSource | None]:
+    """The texts to train and to measure on; an option of reading needs to fit one of them.
+
+    Raises:
+        UnreadableDocuments: it fits neither, or a text cannot be found.
+    """
+    every = text_source([*(text or ()), *(held_out or ())], field, separator)
+    if every is None:
+        return None, None
+    every.check_options()
+    trained, measured = text_source(text, FIELD, None, streaming=streaming), text_source(held_out, FIELD, None)
+    return trained and trained.fitted(field, every.separator), measured and measured.fitted(field, every.separator)
 
 
 def check_reading(texts: Sequence[str] | None, field: str, separator: str | None) -> None:

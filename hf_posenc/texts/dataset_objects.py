@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,7 +47,7 @@ def dataset_documents(dataset: Any, field: str, name: str = "dataset") -> Iterat
 
 def is_saved_dataset(folder: Path) -> bool:
     """Whether ``save_to_disk`` wrote a folder."""
-    return any((folder / name).is_file() for name in SAVED)
+    return any(os.path.isfile(folder / name) for name in SAVED)
 
 
 def saved_documents(folder: Path, field: str) -> Iterator[Document]:

@@ -28,11 +28,20 @@ def json_lines(path: Path, field: str) -> Iterator[Document]:
     Raises:
         UnreadableDocuments: a line is no JSON, has no such field, or no text in it; the message names the line.
     """
+    for number, record in json_records(path):
+        yield document_of(record, field, f"{path.name}:{number}", f"line {number} of {path.name}")
+
+
+def json_records(path: Path) -> Iterator[tuple[int, object]]:
+    """Number and JSON value of every line that is not blank.
+
+    Raises:
+        UnreadableDocuments: a line is no JSON.
+    """
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             if line.strip(BYTE_ORDER_MARK).strip():
-                place = f"line {number} of {path.name}"
-                yield document_of(parsed(line.lstrip(BYTE_ORDER_MARK), place), field, f"{path.name}:{number}", place)
+                yield number, parsed(line.lstrip(BYTE_ORDER_MARK), f"line {number} of {path.name}")
 
 
 def parsed(line: str, place: str) -> object:
@@ -103,15 +112,15 @@ def parquet_file(path: Path, field: str) -> Iterator[Document]:
         MissingExtra: pyarrow, which comes with `datasets`, is not installed.
         UnreadableDocuments: it is no Parquet file, there is no such column, or no text in it.
     """
-    file = parquet_opened(path)
-    column = column_of(file.schema_arrow.names, field, path.name)
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
-            for value in batch.column(0).to_pylist():
-                number += 1
-                place = f"record {number} of {path.name}"
-                yield Document(f"{path.name}:{number}", content_of(value, column, place))
+        with parquet_opened(path) as file:
+            column = column_of(file.schema_arrow.names, field, path.name)
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
+                for value in batch.column(0).to_pylist():
+                    number += 1
+                    place = f"record {number} of {path.name}"
+                    yield Document(f"{path.name}:{number}", content_of(value, column, place))
     except (OSError, ValueError) as error:  # pyarrow's own are subclasses
         if isinstance(error, UnreadableDocuments):
             raise

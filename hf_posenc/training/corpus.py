@@ -89,7 +89,7 @@ def tokenised(
                 file.write(ids.tobytes())
             if on_read is not None:
                 on_read(len(starts), size)
-        check_unknown_share(tokenizer, unknown, size - len(starts))
+        check_unknown_share(tokenizer, unknown, size - len(starts) * len(ending(tokenizer)))
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
     return Corpus(torch.from_numpy(mapped), torch.tensor(starts, dtype=torch.long), highest, repeated)
@@ -97,11 +97,16 @@ def tokenised(
 
 def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Any]:
     """The tokens of each text and the end-of-text token, as arrays ``[token]``; texts without tokens are left out."""
-    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-    ending = [] if end is None else [end]
+    end = ending(tokenizer)
     for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
         if ids:
-            yield np.asarray([*ids, *ending], dtype=np.int32)
+            yield np.asarray([*ids, *end], dtype=np.int32)
+
+
+def ending(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token after every document: the end of a text, else that of a sentence, if the tokenizer has one."""
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    return [] if end is None else [end]
 
 
 def texts_of(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:

@@ -6,17 +6,20 @@ anew in every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hf_posenc.errors import LengthContradiction, TrainingImpossible
+from hf_posenc.errors import LengthContradiction, TrainingImpossible, WrongKind
 from hf_posenc.training.corpus import Corpus
 
 IGNORED_LABEL = -100  # a label that no loss counts
 MASK_SHARE = 0.15  # share of tokens hidden from a masked model
+
+ROW_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")  # that a model takes
 
 Row = dict[str, Tensor]
 
@@ -71,6 +74,45 @@ def separated(ids: Tensor, starts: Sequence[int]) -> Row:
     begins[list(starts)] = torch.tensor(starts)
     positions = torch.arange(len(ids)) - begins.cummax(0).values
     return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED_LABEL)}
+
+
+class ReadyRows(Dataset):
+    """Rows of token ids in a `datasets` object, all of one length; labels are the tokens, where a model is causal.
+
+    Raises:
+        LengthContradiction: a row has another length than the first.
+    """
+
+    def __init__(self, rows: Any, *, causal: bool) -> None:
+        self.rows, self.causal = rows, causal
+        self.columns = [name for name in ROW_COLUMNS if name in rows.column_names]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Row:
+        row = {name: torch.tensor(self.rows[index][name]) for name in self.columns}
+        length = len(self.rows[0]["input_ids"])
+        if len(row["input_ids"]) != length:
+            raise LengthContradiction(
+                f"Row {index} has {len(row['input_ids'])} tokens, and the first has {length}. "
+                "Cut rows to one length, or pass the texts."
+            )
+        return {"labels": row["input_ids"], **row} if self.causal else row
+
+
+def check_row(row: Any) -> None:
+    """Refuse a row of the caller's own that is none.
+
+    Raises:
+        WrongKind: it is no mapping with token ids.
+    """
+    if not isinstance(row, Mapping) or "input_ids" not in row:
+        known = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
+        raise WrongKind(
+            f"A row of the data set has no 'input_ids', only {known or 'nothing'}. Pass rows of token ids, or texts: a "
+            "list, or a dataset of the library datasets."
+        )
 
 
 class HeldOutWindows(Dataset):

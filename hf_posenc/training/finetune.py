@@ -35,8 +35,8 @@ from hf_posenc.training.resume import (
     WriteManifest,
     last_complete,
 )
-from hf_posenc.training.rows import held_out_rows, is_causal, training_rows
-from hf_posenc.training.run_folder import claim_folder, facts_of, run_settings, save_result
+from hf_posenc.training.rows import count_of, held_out_rows, is_causal, training_rows
+from hf_posenc.training.run_folder import claim_folder, existing_parent, facts_of, run_settings, save_result
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
@@ -181,16 +181,6 @@ def finetune(
             if trainer.is_world_process_zero() and method.configure is not None and is_patched(trained):
                 write_adapter_card(trained, folder, facts_of(training, start, curve))
     return Tuned(trained.eval(), curve, start, trainer.is_world_process_zero())
-
-
-def existing_parent(folder: Path | None) -> Path | None:
-    """The nearest folder that exists already, of a folder or those above it."""
-    return None if folder is None else next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
-
-
-def count_of(rows: Any) -> int | None:
-    """Number of rows; None for those that are read while they are trained on."""
-    return len(rows) if hasattr(rows, "__len__") else None
 
 
 class ProgressReport(TrainerCallback):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DataCollatorForLanguageModeling, TrainerCallback
 
-from hf_posenc.training.dataset import IGNORED_LABEL, MASK_SHARE, Row
+from hf_posenc.training.dataset import IGNORED_LABEL, MASK_SHARE, Row, check_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,6 +32,8 @@ class MaskingCollator(TrainerCallback):
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
         """Rows ``[token]`` to tensors ``[row, token]``."""
+        for row in rows:
+            check_row(row)
         rows = [row if "labels" in row else self.masked(row) for row in rows]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 

@@ -17,7 +17,9 @@ from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead, digest, tokenised
 from hf_posenc.training.dataset import (
     PackedRows,
+    ReadyRows,
     SeparatedRows,
+    check_row,
     check_separate_packing,
     held_out_windows,
 )
@@ -83,16 +85,35 @@ def training_rows(
     if separate:
         check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
     if isinstance(texts, Dataset):
+        if hasattr(texts, "__len__") and len(texts):
+            check_row(texts[0])
         return texts
+    if (ready := token_rows(texts)) is not None:
+        return ReadyRows(ready, causal=causal)
     base = base_model_of(model)[0]
     if texts.streams:
         warn_of_overlap(len(texts.files() & held_out.files()) if held_out else 0, "files")
-        return StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+        next(rows.every_row())  # what cannot be read is refused before the model is wrapped
+        return rows
     others = {digest(rendered(one, tokenizer)) for one in held_out.documents()} if held_out else set()
     corpus = tokenised(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
     check_vocabulary(base, corpus.highest)
     warn_of_overlap(corpus.repeated, "documents")
     return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
+
+
+def count_of(rows: Any) -> int | None:
+    """Number of rows; None for those that are read while they are trained on."""
+    return len(rows) if hasattr(rows, "__len__") else None
+
+
+def token_rows(source: TextSource) -> Any:
+    """The dataset of a source whose records are token ids and no text; None for any other."""
+    part = source.parts[0] if len(source.parts) == 1 else None
+    columns = getattr(part, "column_names", None)
+    ready = isinstance(columns, list) and "input_ids" in columns and source.field not in columns
+    return part if ready and not source.streams else None
 
 
 def warn_of_overlap(shared: int, what: str) -> None:
@@ -102,7 +123,7 @@ def warn_of_overlap(shared: int, what: str) -> None:
             f"{shared} of the training {what} are held out as well, so that the loss measured there is that of a text "
             "trained on. Take them out of one of the two.",
             HeldOutOverlap,
-            stacklevel=2,
+            stacklevel=4,  # where `finetune` was called
         )
 
 

@@ -397,7 +397,7 @@ def strange(act: Callable[..., object], scene: Scene) -> object:
 
 def huge(act: Callable[..., object], scene: Scene) -> object:
     """Passkeys at a length no machine reads: the prompts are never made."""
-    return act(scene, lengths=[10**9], tasks=["posenc_passkey"])
+    return act(scene, lengths=[10**9], tasks=["posenc_passkey"], text=None)
 
 
 def sparse(act: Callable[..., object], scene: Scene) -> object:

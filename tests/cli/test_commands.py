@@ -54,13 +54,16 @@ def test_demo_forwards_its_arguments(call: Callable, monkeypatch: pytest.MonkeyP
         def to_dict(self) -> dict[str, Any]:
             return {"rows": []}
 
-    def run_demo(out: Path, quick: bool, progress: Callable[[float, str], None]) -> Results:
+    def run_demo(out: Path, quick: bool, progress: Callable[[float, str], None], text: Any) -> Results:
         progress(0.5, "half")
-        asked.update(out=out, quick=quick)
+        asked.update(out=out, quick=quick, text=None if text is None else text.parts)
         return Results()
 
     monkeypatch.setattr("hf_posenc.eval.demo.run_demo", run_demo)
     answer = call("demo", "--quick", "--out", str(tmp_path), "--json")
-    assert asked == {"out": tmp_path, "quick": True}
+    assert asked == {"out": tmp_path, "quick": True, "text": None}
+    (tmp_path / "a.txt").write_text("words")
+    call("demo", "--quick", "--out", str(tmp_path), "--json", "--text", str(tmp_path / "a.txt"))
+    assert asked["text"] == (tmp_path / "a.txt",)
     assert answer.data == {"rows": []}
     assert answer.err == "half: 50 %\n"  # progress goes to stderr, one line where there is no terminal

@@ -50,7 +50,9 @@ def test_a_tokenizer_without_any_end(llama, endless, text) -> None:
     options = {"lengths": [64], "samples": 2, "scored": 16, "text": text, "prefix_token_id": 0}
     assert evaluate(llama, endless, tasks=["posenc_ppl"], **options).rows
     with pytest.raises(NotMeasurable, match="eos_token"):
-        evaluate(llama, endless, tasks=["posenc_passkey_gen"], **options | {"lengths": [TRAINED], "keys": 1})
+        evaluate(
+            llama, endless, tasks=["posenc_passkey_gen"], **options | {"lengths": [TRAINED], "keys": 1, "text": None}
+        )
 
 
 def test_ids_need_no_special_tokens_at_all(llama, endless, text) -> None:

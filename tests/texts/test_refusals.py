@@ -132,6 +132,15 @@ def test_a_separator_needs_plain_text(tmp_path: Path) -> None:
             read(given, separator="\n")
 
 
+def test_a_column_needs_records(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    for given in (tmp_path / "a.txt", tmp_path):
+        with pytest.raises(UnreadableDocuments, match="'body' is a column of records, and there are plain texts alone"):
+            read(given, field="body")
+    (tmp_path / "b.jsonl").write_text('{"body": "two"}')
+    assert [document.content for document in read(tmp_path, field="body")] == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("given", "reading"),
     [(7, {}), ([None], {}), (b"a.txt", {}), ("a.txt", {"field": ""}), ("a.txt", {"separator": ""}), ([["a.txt"]], {})],

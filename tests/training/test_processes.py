@@ -44,6 +44,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from hf_posenc import patch_model
+from hf_posenc.texts import TextSource
 from hf_posenc.training import Training, finetune
 
 WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
@@ -92,9 +93,9 @@ def train(case, batch, folder):
     torch.manual_seed(0)
     model = patch_model(HOSTS[case["family"]](), case["scheme"], factor=4)
     settings = {"length": 64, "steps": case["steps"], "learning_rate": 1e-2, "rank": 2, "save_every": 2}
-    witness = Witness()
+    witness, source = Witness(), TextSource(tuple(TEXTS), streaming=case.get("streaming", False))
     tuned = finetune(
-        model, tokenizer, TEXTS, Training(**settings, batch=batch, **case.get("more", {})), held_out=TEXTS[:1],
+        model, tokenizer, source, Training(**settings, batch=batch, **case.get("more", {})), held_out=TEXTS[:1],
         output=Path(folder, "result"), callbacks=[witness], resume=case.get("resume", False),
     )
     return {
@@ -203,10 +204,13 @@ def test_two_processes_train_to_the_weights_of_one(program: Path, tmp_path: Path
         "masked": case("bert", "t5", accumulate=2),
     }
     other = case("llama", "t5", seed=1)
-    launch("ddp.yaml", program, cases | {"other": other}, tmp_path)
+    streamed = case("llama", "t5") | {"streaming": True}  # the first process reads for both
+    launch("ddp.yaml", program, cases | {"other": other, "streamed": streamed}, tmp_path)
     for name, one in cases.items():
         seen = alone(program, one, tmp_path / "alone" / name)
         check(tmp_path / name, one, tmp_path / "alone" / name, seen, "Parameter")
+    alone(program, streamed, tmp_path / "alone" / "streamed")
+    assert farthest(saved(tmp_path / "streamed"), saved(tmp_path / "alone" / "streamed")) < CLOSE
     learned = saved(tmp_path / "learned")
     assert any("posenc" in name for name in learned)
     assert farthest(saved(tmp_path / "other"), learned) > 100 * CLOSE

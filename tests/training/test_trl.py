@@ -23,6 +23,7 @@ import peft
 import trl
 from datasets import Dataset
 
+from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.training.methods import lora
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sft_trl.py"
@@ -167,3 +168,30 @@ def test_conversations_about_the_standard_library_end_in_the_function_asked_abou
     assert asked.endswith('And more."""\n\nWhat does first do?')
     assert chat["completion"] == [{"role": "assistant", "content": "Say one."}]
     assert list(example.about("def (", characters=60)) == []
+
+
+TURNS = [
+    {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"},
+    {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"},
+]  # fmt: skip
+
+
+def test_lines_of_every_kind_are_conversations(example: ModuleType, tmp_path: Path) -> None:
+    _, tokenizer = example.load("llama")
+    lines = [
+        {"messages": TURNS, "id": 7},
+        {"prompt": TURNS[:1], "completion": TURNS[1:2]},
+        {"prompt": "five", "completion": "six"},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    found = example.dataset(tmp_path / "a.jsonl", (), 0, tokenizer, 256, 0)
+    assert list(found) == [
+        {"prompt": TURNS[:1], "completion": TURNS[1:2]},
+        {"prompt": TURNS[:3], "completion": TURNS[3:]},
+        {"prompt": TURNS[:1], "completion": TURNS[1:2]},
+        {"prompt": [{"role": "user", "content": "five"}], "completion": [{"role": "assistant", "content": "six"}]},
+    ]
+    for content, told in (('{"text": "x"}', "no messages.+in line 1, only text"), ('{"messages"', "no JSON in line 1")):
+        (tmp_path / "b.jsonl").write_text(content)
+        with pytest.raises((SystemExit, UnreadableDocuments), match=told):
+            example.dataset(tmp_path / "b.jsonl", (), 0, tokenizer, 256, 0)

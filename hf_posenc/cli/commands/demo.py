@@ -9,11 +9,15 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
+from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 
 def demo(
     out: Annotated[Path, Option(help="Folder of the results; created if missing.")] = Path("results/demo"),
     quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; about a minute.")] = False,
+    text: Text = None,
+    text_field: TextField = FIELD,
+    document_separator: DocumentSeparator = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes on a small trained Llama.
@@ -24,8 +28,10 @@ def demo(
     from hf_posenc.eval.demo import run_demo
     from hf_posenc.eval.report.terminal_table import results_table
 
+    check_reading(text, text_field, document_separator)
+    own_text = text_source(text, text_field, document_separator)
     with output.progress() as progress:
-        results = run_demo(out, quick=quick, progress=progress)
+        results = run_demo(out, quick=quick, progress=progress, text=own_text)
     if as_json:
         output.show_json(results.to_dict())
     else:

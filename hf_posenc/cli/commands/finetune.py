@@ -31,7 +31,7 @@ from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
-from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, text_source
+from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, training_sources
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -153,8 +153,7 @@ def finetune(
     check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
     if streaming and not text:
         raise BadArgument("--streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    texts = text_source(text, text_field, document_separator, streaming=streaming) or modules(TRAINING)
-    measured_on = text_source(held_out, text_field, document_separator) or modules(HELD_OUT)
+    texts, measured_on = training_sources(text, held_out, text_field, document_separator, streaming=streaming)
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             **(loading_of(named, dtype) | (four_bit_keywords() if load_in_4bit else {})), scheme=scheme, factor=factor,
@@ -174,7 +173,8 @@ def finetune(
             **{name: value for name, value in chosen.items() if value is not None},
         )  # fmt: skip
         tuned = train(
-            patched, tokenizer_of(named), texts, training, held_out=measured_on, output=out, resume=resume,
+            patched, tokenizer_of(named), texts or modules(TRAINING), training,
+            held_out=measured_on or modules(HELD_OUT), output=out, resume=resume,
             announce=lambda start: output.note(str(start)),
             on_read=lambda documents, tokens: show_progress(None, f"read {documents:,} documents, {tokens:,} tokens"),
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),

@@ -1,0 +1,151 @@
+"""Several documents to measure on: windows are shared out among them and cross none, and tasks say what they read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_posenc.errors import BadComparison, WrongKind
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.catalogue import TEXT_TASKS, check_text_used, members, own_tasks
+from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.task_folder import TASKS
+from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.windows import SHIFTS, Tokenized, ends, placed, shares
+from hf_posenc.texts import Document, TextSource
+
+from .conftest import TRAINED
+
+BOOKS = [module_text("bisect"), "short", module_text("keyword") * 3, ""]
+LENGTHS = [64, TRAINED]
+
+
+def tokenless(sizes: Sequence[int]) -> list[Tokenized]:
+    return [Tokenized("", tuple(range(size)), (), str(number)) for number, size in enumerate(sizes)]
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=30), st.data())
+def test_shares_are_in_proportion(rooms: list[int], data: st.DataObject) -> None:
+    if sum(rooms) == 0:
+        return
+    count = data.draw(st.integers(1, sum(rooms)))
+    found = shares(rooms, count)
+    assert sum(found) == count
+    for room, share in zip(rooms, found, strict=True):
+        assert share <= room
+        assert abs(share - count * room / sum(rooms)) < 1
+
+
+@given(st.lists(st.integers(0, 400), min_size=2, max_size=10), st.integers(1, 20), st.integers(1, 100))
+def test_every_window_lies_in_its_document(sizes: list[int], count: int, longest: int) -> None:
+    rooms = [max(0, size - longest - SHIFTS) for size in sizes]
+    if sum(rooms) < count:
+        with pytest.raises(TextTooShort, match=f"the longest has {max(sizes)}"):
+            placed(tokenless(sizes), count, longest)
+        return
+    found = placed(tokenless(sizes), count, longest)
+    assert sum(len(at) for _, at in found) == count
+    assert all(longest <= end <= len(source.ids) - SHIFTS for source, at in found for end in at)
+    assert all(sorted(set(at)) == at for _, at in found)
+
+
+def test_one_document_is_measured_as_ever() -> None:
+    (source,) = tokenless([1000])
+    assert placed([source], 7, 200) == [(source, ends(1000, 7, 200))]
+    assert Tokenized("", (), ()).at(5) == "token 5"
+    assert Tokenized("", (), (), "a.txt").at(5) == "a.txt, token 5"
+
+
+def test_the_loss_is_that_of_windows_of_each_document(llama, tokenizer) -> None:
+    """Computed anew by plain forward passes over the tokens of the document that a window is named after."""
+    evaluation = evaluate(
+        llama, tokenizer, tasks=["posenc_sliding_ppl"], lengths=[64], longest=LENGTHS[-1], samples=5,
+        text=Dataset.from_dict({"text": BOOKS}), options={"stride": 16, "stretch": 16}, log_samples=True,
+    )  # fmt: skip
+    samples = evaluation.raw["samples"]["posenc_sliding_ppl"]
+    names = [sample["doc"]["name"].split(", token ") for sample in samples]
+    assert {name for name, _ in names} == {"dataset:0", "dataset:2"}
+    losses = []
+    for name, start in names:
+        ids = tokenizer(BOOKS[int(name[-1])], add_special_tokens=False)["input_ids"]
+        end = int(start) + len(samples[0]["doc"]["ids"])
+        window = torch.tensor([ids[end - 64 : end]])
+        logits = llama(window).logits[0, -17:-1].double()
+        losses.append(torch.nn.functional.cross_entropy(logits, window[0, -16:]).item())
+    (row,) = (row for row in evaluation.rows if row.metric == "nll")
+    assert row.value == pytest.approx(sum(losses) / 5, rel=1e-5)
+
+
+@pytest.mark.parametrize("task", ["posenc_ppl", "posenc_token_nll", "posenc_docs"])
+def test_tasks_read_records(task: str, llama, tokenizer, tmp_path: Path) -> None:
+    """As a text, and by the options that lm-eval's own command line passes on."""
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in BOOKS))
+    measure = {"tasks": [task], "lengths": LENGTHS, "samples": 2, "scored": 16}
+    text = TextSource.of_names(tmp_path / "a.jsonl", field="body")
+    found = [
+        evaluate(llama, tokenizer, text=text, **measure).rows,
+        evaluate(llama, tokenizer, text=[str(tmp_path / "a.jsonl")], text_field="body", **measure).rows,
+        evaluate(
+            llama, tokenizer, options={"text": str(tmp_path / "a.jsonl"), "field": "body"}, **measure
+        ).rows,
+    ]  # fmt: skip
+    assert found[0] == found[1] == found[2]
+    assert found[0][0].n == 2
+
+
+def test_results_name_the_text(llama, tokenizer, tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+    for name in names:
+        Path(name).write_text(BOOKS[0])
+    for text, label in ((names[0], names[0]), (names, names), (Dataset.from_dict({"text": BOOKS}), "a Dataset")):
+        raw = evaluate(llama, tokenizer, tasks=["posenc_ppl"], lengths=[64], samples=2, scored=16, text=text).raw
+        metadata = raw["configs"]["posenc_ppl"]["metadata"]
+        assert metadata["text"] == label
+        json.dumps({name: metadata[name] for name in ("text", "field", "separator", "docs")})
+
+
+class Spy(MeasuredText):
+    """A text that tells when it is read."""
+
+    def __init__(self) -> None:
+        self.label, self.digest, self.read = "spy", "spy", False
+
+    @property
+    def documents(self) -> Any:  # type: ignore[override]
+        self.read = True
+        return (Document("spy", module_text("bisect") * 30),)
+
+
+@pytest.mark.parametrize("task", [task for task in own_tasks() if not members(task)])
+def test_the_tasks_that_read_a_text_are_listed(task: str, framed_tokenizer) -> None:
+    from lm_eval.tasks import TaskManager
+
+    spy = Spy()
+    metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 1, "keys": 1, "scored": 8}
+    TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
+    assert spy.read == (task in TEXT_TASKS)
+
+
+def test_a_text_that_no_task_reads_is_refused(llama, tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(BOOKS[0])
+    with pytest.raises(BadComparison, match=r"None of the tasks posenc_niah_single, posenc_vt reads a text"):
+        evaluate(llama, tokenizer, tasks=["posenc_niah_single", "posenc_vt"], lengths=[64], text=tmp_path / "a.txt")
+    check_text_used([])
+    check_text_used(["posenc_passkey", "posenc_ppl"])
+    check_text_used(["posenc_longctx"])
+    check_text_used(["somebody's"])
+
+
+def test_a_source_names_its_column_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(BOOKS[0])
+    with pytest.raises(WrongKind, match="names its text field"):
+        measured_text(TextSource.of_names(tmp_path / "a.txt"), field="body")

@@ -1,0 +1,278 @@
+"""Texts as tokens on disk, and as rows that are streamed: equal to the tokens in memory, in little memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+
+from datasets import Dataset, IterableDataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from hf_posenc import patch_model
+from hf_posenc.errors import HeldOutOverlap, InvalidInput, LengthContradiction, UnreadableDocuments, WrongKind
+from hf_posenc.texts import Document, TextSource
+from hf_posenc.training.corpus import Corpus, tokenised
+from hf_posenc.training.dataset import PackedRows, SeparatedRows
+from hf_posenc.training.streamed_rows import StreamedRows
+
+from .test_finetune import FACTOR, TARGET, TEXTS, llama, run, tokenizer  # noqa: F401 (a fixture)
+
+SIZES = st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(lambda sizes: sum(sizes) > 8)
+
+
+BASE = llama()
+
+
+def words(count: int, first: int) -> str:
+    return " ".join(f"w{(first + i) % 28}" for i in range(count))
+
+
+def equal(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@given(sizes=SIZES, length=st.integers(2, 8), separate=st.booleans(), batch=st.sampled_from([1, 40, 1 << 20]))
+@settings(max_examples=60, deadline=None)
+def test_mapped_and_streamed_rows_are_those_of_memory(
+    sizes: list[int],
+    length: int,
+    separate: bool,
+    batch: int,
+    tokenizer: Any,  # noqa: F811
+) -> None:
+    """The reference tokenises each document alone and packs by plain lists."""
+    texts = [words(size, 3 * number) for number, size in enumerate(sizes)]
+    plain = [(token, place) for text in texts if text for place, token in enumerate([*tokenizer(text)["input_ids"], 1])]
+    expected = [plain[n * length : (n + 1) * length] for n in range(len(plain) // length)]
+    source = TextSource(tuple(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hf_posenc.training.corpus.BATCH", batch)
+        corpus = tokenised(tokenizer, source.documents())
+        streamed = list(StreamedRows(source, tokenizer, BASE, length, separate=separate, causal=True))
+    mapped = SeparatedRows(corpus, length) if separate else PackedRows(corpus, length, causal=True)
+    assert len(mapped) == len(streamed) == len(expected)
+    for number, row in enumerate(expected):
+        assert equal(mapped[number], streamed[number])
+        assert mapped[number]["input_ids"].tolist() == [token for token, _ in row]
+        if separate:
+            before = min(place for _, place in row[: next((i for i, (_, p) in enumerate(row) if i and p == 0), None)])
+            first = next((i for i, (_, place) in enumerate(row) if i and place == 0), length)
+            positions = [place - before if i < first else place for i, (_, place) in enumerate(row)]
+            assert mapped[number]["position_ids"].tolist() == positions
+            labels = [token if place else -100 for (token, _), place in zip(row, positions, strict=True)]
+            assert mapped[number]["labels"].tolist() == labels
+
+
+def test_tokens_lie_in_a_file_without_a_name(tokenizer, tmp_path: Path) -> None:  # noqa: F811
+    corpus = tokenised(tokenizer, [Document("a", words(50, 0))], folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert corpus.tokens.dtype == torch.int32
+    assert corpus.tokens[:3].tolist() == [4, 5, 6]
+
+
+def test_reading_is_reported(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr("hf_posenc.training.corpus.BATCH", 1)
+    seen: list[tuple[int, int]] = []
+    tokenised(tokenizer, [Document("a", "w0 w1"), Document("b", "w2")], on_read=lambda *counts: seen.append(counts))
+    assert seen == [(1, 3), (2, 5)]
+
+
+MEMORY = """
+import json, resource, sys
+import numpy as np
+from pathlib import Path
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from hf_posenc.texts import TextSource
+from hf_posenc.training.corpus import tokenised
+from hf_posenc.training.dataset import PackedRows
+
+words = Tokenizer(models.WordLevel({"<unk>": 0, "w": 1}, unk_token="<unk>"))
+words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+file = Path(sys.argv[1])
+first = TextSource.of_names(file.with_name("small.jsonl"))
+tokenised(tokenizer, first.documents())
+before = peak()
+corpus = tokenised(tokenizer, TextSource.of_names(file).documents())
+rows = PackedRows(corpus, 1024, causal=True)
+written = peak()
+assert rows[len(rows) - 1]["input_ids"].shape == (1024,)
+print(json.dumps({"before": before, "after": written, "tokens": len(corpus.tokens)}))
+"""
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    """4 million tokens take 32 MiB as int64, and more than 1 GiB while a tokenizer holds all of them."""
+    line = json.dumps({"text": "w " * 16_000}) + "\n"
+    (tmp_path / "small.jsonl").write_text(line * 64)
+    (tmp_path / "large.jsonl").write_text(line * 250)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path / "large.jsonl")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["tokens"] == 250 * 16_000
+    assert found["after"] - found["before"] < 24, found  # MiB
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_trains(streaming: bool, tokenizer, tmp_path: Path) -> None:  # noqa: F811
+    dataset = Dataset.from_dict({"text": TEXTS})
+    given = dataset.to_iterable_dataset() if streaming else dataset
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    tuned = run(model, tokenizer, given, steps=40 if streaming else 2, output=tmp_path / "run")
+    assert len(tuned.curve) == (40 if streaming else 2)  # 37 rows: the text starts again
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert stored["rows"] == (None if streaming else 4 * 601 // TARGET)
+
+
+def test_a_streamed_run_goes_on_where_it_was_killed(tokenizer, tmp_path: Path) -> None:  # noqa: F811
+    """The continuation skips the rows that were trained on."""
+    source = TextSource(tuple(TEXTS), streaming=True)
+
+    def tuned(folder: Path, steps: int, **more: Any) -> Any:
+        model = patch_model(llama(), "yarn", factor=FACTOR)
+        return run(model, tokenizer, source, steps=6, save_every=2, output=folder, **more)
+
+    class Killed(Exception):
+        pass
+
+    def kill(share: float, loss: float) -> None:
+        if share > 0.6:
+            raise Killed
+
+    whole = tuned(tmp_path / "whole", 6)
+    with pytest.raises(Killed):
+        tuned(tmp_path / "killed", 6, progress=kill)
+    again = tuned(tmp_path / "killed", 6, resume=True)
+    for name, parameter in whole.model.named_parameters():
+        assert torch.equal(parameter, again.model.get_parameter(name)), name
+    assert [point.loss for point in again.curve] == [point.loss for point in whole.curve]
+
+
+def test_workers_share_the_rows(tokenizer) -> None:  # noqa: F811
+    rows = StreamedRows(TextSource(tuple(TEXTS)), tokenizer, llama(), 16, separate=False, causal=True)
+    alone = [row["input_ids"].tolist() for row in rows]
+    shared = [row["input_ids"][0].tolist() for row in DataLoader(rows, batch_size=1, num_workers=2)]
+    assert sorted(shared) == sorted(alone)
+
+
+def test_texts_without_a_row_are_refused(tokenizer) -> None:  # noqa: F811
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    with pytest.raises(LengthContradiction, match="have 6 tokens in 2 documents, less than one row of 64"):
+        run(model, tokenizer, ["w0 w1", "w2 w3"])
+    with pytest.raises(LengthContradiction, match="have 3 tokens, less than one row of 64"):
+        run(model, tokenizer, TextSource(("w0 w1",), streaming=True))
+    with pytest.raises(InvalidInput, match="100%"):
+        run(model, tokenizer, TextSource(("what is this " * 90,), streaming=True))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_held_out_documents_that_are_trained_on_are_told(streaming: bool, tokenizer, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
+    (tmp_path / "b.txt").write_text(words(400, 5))
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    texts = TextSource.of_names(tmp_path / "a.jsonl", streaming=streaming)
+    told = "1 of the training files are" if streaming else "2 of the training documents are"
+    held_out: Any = tmp_path / "a.jsonl" if streaming else [TEXTS[1], TEXTS[3], words(400, 5)]
+    with pytest.warns(HeldOutOverlap, match=told):
+        run(model, tokenizer, texts, steps=1, held_out=held_out)
+
+
+def test_none_are_told_where_there_are_none(tokenizer, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:  # noqa: F811
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    run(model, tokenizer, TEXTS, steps=1, held_out=[words(400, 5)])
+    assert not [one for one in recwarn if one.category is HeldOutOverlap]
+
+
+CHAT = [{"role": "user", "content": words(40, 0)}, {"role": "assistant", "content": words(40, 7)}]
+TEMPLATE = "{% for message in messages %}{{ message['content'] }} w9 {% endfor %}"
+
+
+def test_conversations_are_trained_on_by_their_template(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    dataset = Dataset.from_list([{"messages": CHAT}] * 4)
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    with pytest.raises(UnreadableDocuments, match="no chat template"):
+        run(model, tokenizer, dataset, steps=1)
+    monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
+    corpus = tokenised(tokenizer, TextSource((dataset,)).documents())
+    plain = f"{CHAT[0]['content']} w9 {CHAT[1]['content']} w9"
+    assert corpus.tokens[: corpus.starts[1]].tolist() == [*tokenizer(plain)["input_ids"], 1]
+    assert run(model, tokenizer, dataset, steps=1).curve[0].loss is not None
+
+
+def test_an_iterable_that_ends_is_read_again(tokenizer) -> None:  # noqa: F811
+    passes: list[int] = []
+
+    def generated() -> Iterator[dict[str, str]]:
+        passes.append(1)
+        yield {"text": words(200, 0)}
+
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    tuned = run(model, tokenizer, IterableDataset.from_generator(generated), steps=8)
+    assert len(tuned.curve) == 8
+    assert len(passes) >= 2
+
+
+def test_corpora_in_memory() -> None:
+    corpus = Corpus.of([torch.tensor([5, 9]), torch.tensor([7])])
+    assert (corpus.starts.tolist(), corpus.highest) == ([0, 2], 9)
+
+
+class Strings(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return {"text": TEXTS[index]}
+
+
+class StringStream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        yield from TEXTS
+
+
+@pytest.mark.parametrize(("rows", "told"), [(Strings(), "only text"), (StringStream(), "only str")])
+def test_data_sets_without_token_ids_are_refused(rows: Any, told: str, tokenizer) -> None:  # noqa: F811
+    with pytest.raises(WrongKind, match=f"no 'input_ids', {told}"):
+        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, rows, steps=1)
+
+
+def test_datasets_of_token_ids_are_rows(tokenizer) -> None:  # noqa: F811
+    """The same as a data set of tensors, with labels or without."""
+    ids = [[4 + (n * n + i) % 28 for i in range(TARGET)] for n in range(8)]
+    rows = [{"input_ids": torch.tensor(row), "labels": torch.tensor(row)} for row in ids]
+
+    class Tensors(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, index: int) -> Any:
+            return rows[index]
+
+    sets = [
+        Tensors(),
+        Dataset.from_dict({"input_ids": ids}),
+        Dataset.from_dict({"input_ids": ids, "labels": ids, "n": ids}),
+    ]
+    losses = [run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, one, steps=2).curve for one in sets]
+    assert [point.loss for point in losses[0]] == [point.loss for point in losses[1]] == [p.loss for p in losses[2]]
+    uneven = Dataset.from_dict({"input_ids": [*ids, ids[0][:5]]})
+    with pytest.raises(LengthContradiction, match="Row 8 has 5 tokens, and the first has 64"):
+        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, uneven, steps=9)
