@@ -128,6 +128,8 @@ def model_under(adapter: str, base: str | os.PathLike[str] | None) -> str:
         PeftAdapterMismatch: the adapter names none, or one that is an adapter itself.
     """
     named = base_of_adapter(str(local_folder(adapter))) if base is None else base
+    if named is None:
+        raise PeftAdapterMismatch(f"{shown(adapter)} holds a model beside an adapter. Name the base of the adapter.")
     try:
         found = local_name(moved_starter(os.fspath(named)))
         itself_adapter = is_adapter(found, {})

@@ -161,7 +161,7 @@ def finetune(
             callbacks=[ProgressReport(progress), WriteManifest(), StopAtLastStep(), collate, *callbacks],
             compute_loss_func=None if causal else masked_loss,
             length_stages=training.length_stages,
-            optimizers=(method.optimiser(trained, training.learning_rate) if method.optimiser else None, None),
+            optimizers=(method.optimiser(trained, rate.value) if method.optimiser else None, None),
         )
         trainer.remove_callback(PrinterCallback)
         start = RunStart(trained_by_kind(trained), parameter_count(trained), rate.value, rate.source)

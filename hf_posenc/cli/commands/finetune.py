@@ -133,10 +133,10 @@ def finetune(
     """
     from hf_posenc.checkpoints.four_bit import four_bit_keywords
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.run_checkpoints import checkpoint_folders
     from hf_posenc.training import finetune as train
     from hf_posenc.training import lengths_of
     from hf_posenc.training.recipes import recipe_of
-    from hf_posenc.training.resume import checkpoint_folders
 
     way = recipe_of(recipe)
     scheme = way.scheme(scheme)
