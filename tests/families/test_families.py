@@ -223,6 +223,7 @@ def test_encoders(name: str) -> None:
         ("deepseek_v32", "looks at some keys only"),
         ("diffllama", "once a call"),
         ("mamba", "goes through the AttentionInterface"),
+        ("doge", "numbers of its own to its scores"),
     ],
 )
 @pytest.mark.always
