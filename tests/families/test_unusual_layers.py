@@ -16,7 +16,7 @@ pytestmark = pytest.mark.always
         ("nemotron", "fox"),
         ("zamba", "alibi"),  # attention takes twice the width, and is told the number of its layer in each call
         ("zamba2", "t5"),
-        ("beam", "rerope"),  # a factor of positions, and layers that count themselves
+        ("beam", "alibi"),  # a factor of positions, and layers that count themselves
     ],
 )
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:

@@ -28,6 +28,7 @@ def test_linear_layers(shape: tuple[int, int]) -> None:
         assert gap(nn.functional.linear(x, matrix, bias), wanted + bias) < 1e-5
         assert gap(x @ matrix.T, wanted) < 1e-5
         assert gap((matrix @ x[0].T).T, wanted[0]) < 1e-5
+        assert nn.functional.linear(x[:0], matrix, bias).shape == (0, 5, shape[0])  # an expert that no token chose
 
 
 def test_batches_of_matrices() -> None:
