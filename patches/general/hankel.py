@@ -42,6 +42,8 @@ def is_hankel(matrix: Tensor) -> bool:
 def correlation(x: Tensor, matrix: Tensor) -> Tensor:
     """``x @ matrix`` of a Hankel matrix: ``[…, n, rows]`` by ``[…, rows, columns]`` to ``[…, n, columns]``."""
     rows, columns = matrix.shape[-2:]
+    if x.numel() == 0:  # of which there is no transform
+        return x.new_zeros(*x.shape[:-1], columns)
     size = rows + columns - 1
     repeated = matrix.as_strided((*matrix.shape[:-2], 1, size), (*matrix.stride()[:-2], 0, 1))
     length = 1 << (size - 1).bit_length()  # of the transform

@@ -43,7 +43,7 @@ class StandIn:
 def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``."""
     config = copy.deepcopy(config)
-    config._attn_implementation_internal = "eager"  # some choose a class by it
+    config._attn_implementation_internal = interface
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
-from hf_posenc.errors import SchemeNotDefined, UnsupportedModel
+from hf_posenc.errors import MaskMismatch, SchemeNotDefined, UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
 from .tiny import LENGTH, tiny, tokens
@@ -60,7 +60,8 @@ SCHEMES: dict[str, dict[str, Any]] = {  # at least one for every hook of a schem
 WINDOW_OF_THE_MASK = ("doge", "phimoe")  # their attention is not told of it, so that no cache may drop keys
 NUMBERS_PADDING = ("fuyu", "gemma3", "gemma4")  # models around a decoder that number its tokens, whatever the mask
 LOST_BY_TRANSFORMERS = ("youtu",)  # it initialises tied embeddings anew when it loads them
-IN_FLOAT64 = ("gemma4", "gemma4_text", "olmo_hybrid")  # float32 moves their logits by 2e-5 and more
+MAKES_MASKS = ("gemma3", "gemma4")  # for the decoder inside, which does not say that a layer has dropped keys
+IN_FLOAT64 = ("gemma4", "gemma4_text")  # float32 moves their logits by 3e-5
 CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its rounding; 8 digits of mixed sums differ
 
 
@@ -118,10 +119,13 @@ def cached(model: PreTrainedModel, ids: Tensor, first: int, chunk: int = 1, mask
 
 
 def continues(model: PreTrainedModel, ids: Tensor, stock: Tensor, chunk: int = 1) -> bool:
-    """Whether an unpatched model continues a text from its cache: some begin anew with every chunk, or have none."""
+    """Whether an unpatched model continues a text from its cache, with room for our rounding beside its own.
+
+    Some begin anew with every chunk, or have no cache.
+    """
     if getattr(model(input_ids=ids[:, :2]), "past_key_values", None) is None:
         return False
-    return float((cached(model, ids, 12, chunk) - stock).abs().max() / stock.std()) < CLOSE
+    return float((cached(model, ids, 12, chunk) - stock).abs().max() / stock.std()) < CLOSE / 2
 
 
 def mixes_by_attention(model: PreTrainedModel) -> bool:
@@ -168,7 +172,10 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     whole = logits(model, ids, use_cache=False)
     if by_steps:
         assert_close(cached(model, ids, 12), whole)
-    if in_chunks:
+    if name in MAKES_MASKS and scheme in ("window", "sinks"):
+        with pytest.raises(MaskMismatch):
+            cached(model, ids, 12, chunk=4)
+    elif in_chunks:
         assert_close(cached(model, ids, 12, chunk=4), whole)
     reads_table = scheme_of(model).keeps_table or not scheme_of(model).replaces_host
     if numbers_padding and (reads_table or name in NUMBERS_PADDING):
@@ -216,6 +223,7 @@ def test_encoders(name: str) -> None:
         ("deepseek_v32", "looks at some keys only"),
         ("diffllama", "once a call"),
         ("mamba", "goes through the AttentionInterface"),
+        ("doge", "numbers of its own to its scores"),
     ],
 )
 @pytest.mark.always
