@@ -112,8 +112,9 @@ def test_commands_take_a_checkpoint_with_a_scheme(tuned: Callable, call: Callabl
     words = ("-l", "128", "--samples", "2", "-t", "posenc_ppl", "--json")
     compared = call("compare", "-m", "a run", "-s", "unpatched,rerope,none", *words, "--out", "compared")
     assert compared.code == 0, compared.err
-    assert [one["label"] for one in compared.data["schemes"]] == ["yarn (as saved)", "rerope", "none"]
+    assert [one["label"] for one in compared.data["about"]["schemes"]] == ["yarn (as saved)", "rerope", "none"]
     values = {row["scheme"]: row["value"] for row in compared.data["rows"] if row["metric"] == "nll"}
     alone = call("eval", "-m", "a run", *words)
+    assert alone.code == 0, alone.err
     assert values["yarn (as saved)"] == next(row["value"] for row in alone.data if row["metric"] == "nll")
     assert len(set(values.values())) == 3
