@@ -6,18 +6,32 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import MissingExtra, TrainingImpossible, nearest, shown
+from hf_posenc.errors import TrainingImpossible, shown
+from hf_posenc.training.config_checks import (
+    LEARNING_RATE,
+    Interval,
+    check_choice,
+    check_count,
+    check_duration,
+    check_flag,
+    check_names,
+    check_stages,
+    check_trackers,
+)
 
 MAX_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
-MAX_EPOCHS = 10_000
 SCHEDULES = ("cosine", "linear", "constant_with_warmup", "inverse_sqrt")
 """Of transformers' `SchedulerType`, those that need no arguments of their own."""
-MAX_LEARNING_RATE = 1e3
-"""Learning rate; a step of more than that is a typing error."""
 MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(
     ("steps", "batch", "accumulate", "rank", "length_stages", "save_every", "eval_every", "eval_windows"), 1
 )
-OPTIONAL = ("steps", "eval_every")
+INTERVALS = {
+    "learning_rate": LEARNING_RATE,
+    "alpha": Interval(0, 1e6, without_least=True),
+    "warmup": Interval(0, 1, without_most=True),
+    "weight_decay": Interval(0, 1),
+}
+OPTIONAL = ("steps", "eval_every", "learning_rate", "alpha")
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,8 @@ class Training:
         accumulate: batches a step.
         learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.learning_rates`.
         rank: of the matrices of LoRA and its kin; of prompts and prefixes, the number of virtual tokens.
+        alpha: of LoRA and its kin, whose product of matrices is scaled by alpha / rank; None: twice the rank.
+        target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.
         train_embeddings: whether LoRA and its kin train the input embeddings as well, with an output layer that is tied
             to them; of an 8B model they are most of what is trained.
         warmup: share of the steps before the peak.
@@ -66,6 +82,8 @@ class Training:
     accumulate: int = 1
     learning_rate: float | None = None
     rank: int = 16
+    alpha: float | None = None
+    target_modules: tuple[str, ...] = ()
     train_embeddings: bool = True
     warmup: float = 0.1
     schedule: str = "cosine"
@@ -85,37 +103,23 @@ class Training:
 
     def __post_init__(self) -> None:
         check_duration(self.steps, self.epochs)
-        for name, bound in MIN_VALUES.items():
+        for name, least in MIN_VALUES.items():
             if name not in OPTIONAL or getattr(self, name) is not None:
-                check_count(name, getattr(self, name), bound, MAX_SEED if name == "seed" else MAX_LENGTH)
-        check_trackers(self.report_to)
-        if self.schedule not in SCHEDULES:
-            raise TrainingImpossible(
-                f"There is no schedule {shown(self.schedule)}.{nearest(self.schedule, SCHEDULES)} "
-                f"Choose one of {', '.join(SCHEDULES)}."
-            )
-        if not 0 <= number(self.weight_decay) <= 1:
-            raise TrainingImpossible(
-                f"weight_decay={shown(self.weight_decay)} was asked for. Choose a number from 0 to 1."
-            )
-        if self.learning_rate is not None:
-            check_learning_rate("learning_rate", self.learning_rate)
-        if not 0 <= number(self.warmup) < 1:
-            raise TrainingImpossible(
-                f"warmup={shown(self.warmup)} was asked for. Choose a number from 0 to less than 1."
-            )
+                check_count(name, getattr(self, name), least, MAX_SEED if name == "seed" else MAX_LENGTH)
+        for name, interval in INTERVALS.items():
+            if name not in OPTIONAL or getattr(self, name) is not None:
+                interval.check(name, getattr(self, name))
         if not isinstance(self.method, str):
             raise TrainingImpossible(f"method={shown(self.method)} was asked for. Choose a name, such as 'lora'.")
-        if self.packing not in ("joined", "separate"):
-            raise TrainingImpossible(
-                f"There is no packing {shown(self.packing)}.{nearest(self.packing, ('joined', 'separate'))} "
-                "Choose joined or separate."
-            )
+        check_choice("packing", self.packing, ("joined", "separate"))
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_names("target_modules", self.target_modules, "q_proj")
+        check_trackers(self.report_to)
         check_stages(self.length, self.length_stages, self.packing)
-        for name in ("train_embeddings", "gradient_checkpointing", "bf16", "chunked_loss"):
-            value = getattr(self, name)
-            if not isinstance(value, bool) and not (name == "chunked_loss" and value is None):
-                raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose True or False.")
+        for name in ("train_embeddings", "gradient_checkpointing", "bf16"):
+            check_flag(name, getattr(self, name))
+        if self.chunked_loss is not None:
+            check_flag("chunked_loss", self.chunked_loss)
         if not isinstance(self.eval_lengths, (tuple, list)):
             raise TrainingImpossible(
                 f"eval_lengths={shown(self.eval_lengths)} was asked for. Give several lengths, such as (256, 512)."
@@ -126,85 +130,3 @@ class Training:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
-
-
-def check_duration(steps: Any, epochs: Any) -> None:
-    """Refuse a run without an end, or with two.
-
-    Raises:
-        TrainingImpossible: neither or both of steps and epochs are given, or there are no more than 0 epochs.
-    """
-    if (steps is None) == (epochs is None):
-        raise TrainingImpossible(f"steps={steps} and epochs={epochs} were asked for. Choose one of the two.")
-    if epochs is not None and not 0 < number(epochs) <= MAX_EPOCHS:
-        raise TrainingImpossible(
-            f"epochs={shown(epochs)} was asked for. Choose a number above 0 and up to {MAX_EPOCHS:,}."
-        )
-
-
-def check_stages(length: int, stages: int, packing: str) -> None:
-    """Refuse rows that cannot be halved often enough, or whose documents are kept apart by their positions.
-
-    Raises:
-        TrainingImpossible: they cannot grow.
-    """
-    parts = 2 ** min(stages - 1, MAX_LENGTH.bit_length())
-    if length % parts or length < 2 * parts:
-        raise TrainingImpossible(
-            f"length_stages={stages} was asked for, which cuts rows of {length} tokens into {parts} at first. "
-            f"Choose fewer stages, or a length that is a multiple of {parts} and at least twice it."
-        )
-    if stages > 1 and packing == "separate":
-        raise TrainingImpossible(
-            "Rows that grow are cut within documents, and packing='separate' keeps documents whole. "
-            "Choose packing='joined', or length_stages=1."
-        )
-
-
-def check_trackers(names: Any) -> None:
-    """Refuse experiment trackers that transformers does not know, or whose package is not installed.
-
-    Raises:
-        TrainingImpossible: there is one.
-        MissingExtra: a package is not installed.
-    """
-    from transformers.integrations import get_available_reporting_integrations
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-
-    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise TrainingImpossible(f"report_to={shown(names)} was asked for. Give names, such as ('trackio',).")
-    for name in names:
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise TrainingImpossible(
-                f"There is no experiment tracker {shown(name)}.{nearest(name, INTEGRATION_TO_CALLBACK)} "
-                f"Choose one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
-            )
-        if name not in get_available_reporting_integrations():
-            raise MissingExtra(f"Reporting to {name} needs its package, which is not installed. pip install {name}")
-
-
-def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Refuse a value that is no whole number from ``least`` to ``most``.
-
-    Raises:
-        TrainingImpossible: it is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise TrainingImpossible(f"{name}={shown(value)} was asked for. Choose a whole number from {least} to {most}.")
-
-
-def check_learning_rate(name: str, value: Any) -> None:
-    """Refuse a learning rate that is not positive and finite, or absurdly large.
-
-    Raises:
-        TrainingImpossible: it is.
-    """
-    if not 0 < number(value) <= MAX_LEARNING_RATE:
-        raise TrainingImpossible(
-            f"{name}={shown(value)} was asked for. Choose a number above 0 and up to {MAX_LEARNING_RATE:g}."
-        )
-
-
-def number(value: Any) -> float:
-    """A number unchanged; NaN, which lies in no range, for any other value."""
-    return float("nan") if isinstance(value, bool) or not isinstance(value, (int, float)) else value

@@ -6,7 +6,7 @@ et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3). Prompts and prefixes tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,35 +42,54 @@ class Method:
     """A training method.
 
     Attributes:
-        configure: from the model and the rank to what PEFT puts around it, with ``train_embeddings=`` where the method
-            can train them; None trains the model itself.
+        configure: from the model and the rank to what PEFT puts around it, with ``train_embeddings=``, ``alpha=`` and
+            ``target_modules=`` where the method has low-rank matrices; None trains the model itself.
         optimiser: from the trainable model and the learning rate; None leaves the choice to `Trainer`.
         numbers: that a rank of 1 adds to a model.
         virtual_tokens: whether text grows by ``rank`` tokens that only the model sees.
-        embeddings: whether it can train the embeddings as well.
+        low_rank: whether it puts low-rank matrices beside layers, and can train the embeddings as well.
     """
 
     configure: Configure | None
     optimiser: Callable[[Any, float], Optimizer] | None = None
     numbers: Callable[[nn.Module], int] = lambda model: 0
     virtual_tokens: bool = False
-    embeddings: bool = False
+    low_rank: bool = False
 
 
-def lora(model: nn.Module, rank: int, *, train_embeddings: bool = True, **more: Any) -> LoraConfig:
-    """LoRA on every linear layer of the base (Hu et al. 2021, arXiv:2106.09685)."""
+def lora(
+    model: nn.Module,
+    rank: int,
+    *,
+    alpha: float | None = None,
+    target_modules: Sequence[str] = (),
+    train_embeddings: bool = True,
+    **more: Any,
+) -> LoraConfig:
+    """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685).
+
+    Raises:
+        TrainingImpossible: there is no linear layer of that name.
+    """
     from peft import LoraConfig
 
+    linear = linear_layers(model)
+    for name in target_modules:
+        if name not in linear:
+            raise TrainingImpossible(
+                f"This model has no linear layer {shown(name)}.{nearest(name, linear)} It has {', '.join(linear)}."
+            )
     return LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=linear_layers(model),
+        r=rank, lora_alpha=2 * rank if alpha is None else alpha, lora_dropout=0.0,  # type: ignore[arg-type]
+        target_modules=list(target_modules) or linear,
         exclude_modules=r".*\bposenc\b.*", fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
         **fully_trained_modules(model, train_embeddings=train_embeddings), **more,
     )  # fmt: skip
 
 
-def dora(model: nn.Module, rank: int, *, train_embeddings: bool = True) -> LoraConfig:
+def dora(model: nn.Module, rank: int, **settings: Any) -> LoraConfig:
     """LoRA of the direction, with the magnitude trained separately (Liu et al. 2024, arXiv:2402.09353)."""
-    return lora(model, rank, train_embeddings=train_embeddings, use_dora=True)
+    return lora(model, rank, use_dora=True, **settings)
 
 
 def ia3(model: nn.Module, rank: int) -> PeftConfig:
@@ -125,9 +144,9 @@ def key_value_width(model: nn.Module) -> int:
 
 METHODS = {
     "full": Method(None),
-    "lora": Method(lora, numbers=low_rank_size, embeddings=True),
-    "dora": Method(dora, numbers=low_rank_size, embeddings=True),
-    "lora_plus": Method(lora, optimiser=lora_plus_optimiser, numbers=low_rank_size, embeddings=True),
+    "lora": Method(lora, numbers=low_rank_size, low_rank=True),
+    "dora": Method(dora, numbers=low_rank_size, low_rank=True),
+    "lora_plus": Method(lora, optimiser=lora_plus_optimiser, numbers=low_rank_size, low_rank=True),
     "ia3": Method(ia3),
     "prompt": Method(prompt, numbers=embedding_width, virtual_tokens=True),
     "prefix": Method(prefix, numbers=key_value_width, virtual_tokens=True),
@@ -172,13 +191,26 @@ def configured(method: Method, model: nn.Module, training: Training) -> PeftConf
     """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning.
 
     Raises:
-        TrainingImpossible: embeddings are not to be trained, and the method trains all there is.
+        TrainingImpossible: a setting of LoRA was asked for, and the method has no low-rank matrices.
     """
-    if method.configure is None:
-        if not training.train_embeddings:
+    if method.configure is None or not method.low_rank:
+        check_no_low_rank_settings(training, trains_all=method.configure is None)
+        return None if method.configure is None else method.configure(model, training.rank)
+    names = ("alpha", "target_modules", "train_embeddings")
+    return method.configure(model, training.rank, **{name: getattr(training, name) for name in names})
+
+
+def check_no_low_rank_settings(training: Training, *, trains_all: bool) -> None:
+    """Refuse settings that only low-rank matrices have.
+
+    Raises:
+        TrainingImpossible: there is one.
+    """
+    settings = {"alpha": training.alpha is not None, "target_modules": bool(training.target_modules)}
+    settings |= {"train_embeddings": trains_all and not training.train_embeddings}
+    for name, asked in settings.items():
+        if asked:
             raise TrainingImpossible(
-                "train_embeddings=False was asked for, and full fine-tuning trains every weight. Choose method lora."
+                f"{name}={shown(getattr(training, name))} was asked for, and method {training.method!r} has no use for "
+                "it. Choose method lora, or leave it out."
             )
-        return None
-    more = {"train_embeddings": training.train_embeddings} if method.embeddings else {}
-    return method.configure(model, training.rank, **more)

@@ -23,7 +23,13 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import CheckpointMismatch, shown
 
 UNFINISHED = "unfinished"
-DEFAULTS = {"train_embeddings": True, "schedule": "cosine", "weight_decay": 0.0, "length_stages": 1}
+DEFAULTS = {
+    "train_embeddings": True,
+    "schedule": "cosine",
+    "weight_decay": 0.0,
+    "length_stages": 1,
+    "target_modules": [],
+}
 """Of settings that earlier versions did not have."""
 
 

@@ -21,7 +21,8 @@ from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.texts import HubDataset, TextSource
 from hf_posenc.texts.dataset_objects import is_dataset
-from hf_posenc.training.config import Training, check_learning_rate
+from hf_posenc.training.config import Training
+from hf_posenc.training.config_checks import LEARNING_RATE
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -124,5 +125,5 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
         raise TrainingImpossible(
             f"TrainingArguments refuses what was asked for: {first}. Correct arguments."
         ) from error
-    check_learning_rate("learning_rate", made.learning_rate)
+    LEARNING_RATE.check("learning_rate", made.learning_rate)
     return made

@@ -123,3 +123,27 @@ def test_a_run_that_grew_resumes_to_the_same_weights(tmp_path: Path) -> None:
     again = run(tmp_path / "run", resume=True)
     for name, weight in whole.items():
         torch.testing.assert_close(again[name], weight, atol=1e-6, rtol=0)
+
+
+def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    training = Training(length=64, steps=1, rank=4, alpha=3.0, target_modules=("q_proj", "k_proj"))
+    tuned = finetune(model, None, Rows(64), training).model
+    config = tuned.peft_config["default"]
+    assert (config.r, config.lora_alpha, set(config.target_modules)) == (4, 3.0, {"q_proj", "k_proj"})
+    trained = {name.split(".")[-4] for name, _ in tuned.named_parameters() if "lora_A" in name}
+    assert trained == {"q_proj", "k_proj"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"target_modules": ("q_prj",)}, "Did you mean 'q_proj'"),
+        ({"method": "full", "alpha": 8.0}, "alpha=8.0"),
+        ({"method": "ia3", "target_modules": ("q_proj",)}, "has no use for"),
+        ({"method": "full", "train_embeddings": False}, "Choose method lora"),
+    ],
+)
+def test_settings_of_lora_that_cannot_take_effect_are_refused(settings, said) -> None:
+    with pytest.raises(TrainingImpossible, match=said):
+        finetune(patch_model(llama(), "yarn", factor=FACTOR), None, Rows(64), Training(length=64, steps=1, **settings))

@@ -88,6 +88,10 @@ def finetune(
     warmup: Annotated[float, Option(help="Share of the steps before the peak learning rate.")] = 0.1,
     weight_decay: Annotated[float, Option(help="Of AdamW.")] = 0.0,
     rank: Annotated[int, Option(min=1, help="Rank of LoRA's matrices; for prompt and prefix, virtual tokens.")] = 16,
+    alpha: Annotated[float | None, Option(help="Of LoRA, scaled by alpha / rank; default: twice the rank.")] = None,
+    target_modules: Annotated[
+        list[str] | None, Option(help="Linear layers that get LoRA matrices, as in q_proj,v_proj; default: all.")
+    ] = None,
     train_embeddings: Annotated[
         bool,
         Option(
@@ -167,9 +171,10 @@ def finetune(
         }  # fmt: skip
         training = way.training(
             patched, accumulate=accumulate, schedule=schedule, warmup=warmup, weight_decay=weight_decay, rank=rank,
-            train_embeddings=train_embeddings, packing=packing, seed=seed,
-            gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every, eval_windows=eval_windows,
-            eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)), report_to=tuple(words_of(report_to)),
+            alpha=alpha, target_modules=tuple(words_of(target_modules)), train_embeddings=train_embeddings,
+            packing=packing, seed=seed, gradient_checkpointing=gradient_checkpointing, bf16=bf16, save_every=save_every,
+            eval_windows=eval_windows, eval_lengths=tuple(whole_numbers("--eval-lengths", eval_lengths)),
+            report_to=tuple(words_of(report_to)),
             **{name: value for name, value in chosen.items() if value is not None},
         )  # fmt: skip
         tuned = train(
