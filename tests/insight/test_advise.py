@@ -138,7 +138,7 @@ def test_a_window_of_the_model_bounds_its_cache() -> None:
     assert memory.cache == 4096 * memory.token
 
 
-@pytest.mark.parametrize("scheme", ["rerope", "self_extend", "dca", "longrope", "ntk", "yarn", "sinks", "lm_infinite"])
+@pytest.mark.parametrize("scheme", ["rerope", "self_extend", "dca", "ntk", "yarn", "sinks", "lm_infinite"])
 def test_caches_are_as_large_as_advised(scheme: str) -> None:
     """Against what generating fills."""
     model = tiny("llama")
@@ -149,6 +149,14 @@ def test_caches_are_as_large_as_advised(scheme: str) -> None:
     filled = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, **greedy)
     layers = filled.past_key_values.layers
     assert sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) == one.cache
+
+
+def test_no_evidence_with_searched_factors_for_a_line_without_a_search() -> None:
+    advice = advise(tiny("llama"), TARGET)
+    assert "longrope" not in {one.scheme for one in advice.zero_shot}
+    (trained,) = (one for one in advice.training if one.scheme == "longrope")
+    assert trained.shown_factor is None
+    assert advice.training[0].scheme == "yarn"
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
