@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
+import yaml  # which transformers requires
 from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument

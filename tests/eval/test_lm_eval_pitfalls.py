@@ -234,7 +234,7 @@ def test_an_adapter_of_another_scheme_is_refused(llama, tokenizer, tmp_path) -> 
     tuned = peft.get_peft_model(patch_model(base, "yarn", factor=4), lora)
     save_peft_adapter(tuned, tmp_path / "adapter")
     options = {"peft": str(tmp_path / "adapter"), "device": "cpu"}
-    with pytest.raises(KeyError, match="hf_posenc"):  # stock: no scheme, and not a word, but for our guard
+    with pytest.raises(PosEncError, match="carries none"):  # stock: no scheme, and not a word, but for our hook in PEFT
         HFLM(str(tmp_path / "base"), **options)
     with pytest.raises(PosEncError, match="yarn"):
         PosEncLM(str(tmp_path / "base"), scheme="alibi", **options)

@@ -144,15 +144,15 @@ def finetune(
 
     way = recipe_of(recipe)
     scheme = way.scheme(scheme)
+    if not resume and checkpoint_folders(out):
+        raise BadArgument(
+            f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
+        )
     named = model_named(model, base)
     if named.adapter is not None:
         raise BadArgument(
             f"{model} is a PEFT adapter, and training would put another one on it. Continue its run with --resume, or "
             f"merge it first: {shlex.join(['hf-posenc', 'merge', '--model', model, '--out', f'{model}-merged'])}"
-        )
-    if not resume and checkpoint_folders(out):
-        raise BadArgument(
-            f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
         )
     check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
     if streaming and not text:
