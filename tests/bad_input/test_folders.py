@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import hf_posenc
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.cli.arguments import tokenizer_of
 from hf_posenc.errors import PosEncError
@@ -150,5 +151,5 @@ def test_tokenizers_of_commands(file: str, content: str, bases: dict[str, Path],
     folder = shutil.copytree(bases["llama"], tmp_path / "case")
     (folder / file).write_text(content, encoding="utf-8")
     with pytest.raises(PosEncError) as caught:
-        tokenizer_of(str(folder))
+        tokenizer_of(ModelName.of(folder))
     assert TWO_SENTENCES.match(str(caught.value))
