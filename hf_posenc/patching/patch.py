@@ -32,6 +32,7 @@ from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, pro
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.outer_config import write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
+from hf_posenc.patching.preconditions.rotation import changed_frequencies, refuse_changed_frequencies
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe, evaluation_mode
 from hf_posenc.patching.report import PatchReport
@@ -151,11 +152,12 @@ def _install(
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(base):
         probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
-    patch = Patch(model=model, layout=chosen)
+    patch, changed = Patch(model=model, layout=chosen), changed_frequencies(base)
     try:
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):
             check_heads(base, geometry)
+        refuse_changed_frequencies(base, changed)
         write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)

@@ -110,7 +110,8 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         raise TrainingImpossible(
-            f"There is no {name} {shown(value)}.{nearest(value, choices)} Choose one of {', '.join(choices)}."
+            f"There is no {name} {shown(value)}.{nearest(value, choices)} "
+            f"Choose {', '.join(choices[:-1])} or {choices[-1]}."
         )
 
 

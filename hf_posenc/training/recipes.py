@@ -64,7 +64,7 @@ def only_drope(scheme: str | None) -> str:
     return "drope"
 
 
-RECIPES = {
+RECIPES: dict[str, Recipe] = {
     "full_length": Recipe(
         "rows of the target length, with LoRA, norms and embeddings trained",
         "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.3",
@@ -89,6 +89,7 @@ RECIPES = {
         settings={"method": "full", "batch": 8, "steps": 200},
     ),
 }
+"""Recipes by name, which are those of ``hf-posenc finetune --recipe``."""
 
 
 def recipe_of(name: str) -> Recipe:

@@ -26,7 +26,8 @@ TEXT = " ".join(f"w{i * i % 80}" for i in range(900))
 
 SETTINGS: list[tuple[str, Any, str]] = [
     *[("length", value, "from 2 to") for value in (0, -1, "16", 16.0, True, None, NAN, 10**400, [16])],
-    *[("steps", value, "from 1 to") for value in (0, -1, "3", 1.5, True, None, NAN, 2**31)],
+    *[("steps", value, "from 1 to") for value in (0, -1, "3", 1.5, True, NAN, 2**31)],
+    ("steps", None, "epochs=None.+Choose one of the two"),
     *[("batch", value, "from 1 to") for value in (0, "a", 1.5)],
     *[("accumulate", value, "from 1 to") for value in (0, None)],
     *[("rank", value, "from 1 to") for value in (0, "8", 2.5)],

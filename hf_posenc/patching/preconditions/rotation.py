@@ -21,20 +21,31 @@ FREQUENCIES = "inv_freq"  # how names of such buffers end
 UNSCALED = "original_"  # how the name of what does not follow the length begins
 
 
-def check_rotations(base: nn.Module) -> None:
-    """Compare the frequencies of every rotary module with those of one that is made from the same configuration.
+def changed_frequencies(base: nn.Module) -> str | None:
+    """The name of a buffer whose frequencies are not those of a module made from the same configuration; None for none.
 
-    Raises:
-        ForeignPatch: they differ by more than a cast of the model explains.
+    It is found before a patch replaces classes, and refused after widths and data types were checked, which explain
+    other frequencies better.
     """
     for name, module in base.named_modules():
         for buffer, live, fresh in frequencies_of(module):
             if live.shape != fresh.shape or not alike(live, fresh):
-                raise ForeignPatch(
-                    f"{name}.{buffer} of this {type(base).__name__} is not what its configuration says, which a patch "
-                    "would go by: it was changed after the model was built. Set rope_parameters in the configuration "
-                    "instead, and load the model with that."
-                )
+                return f"{name}.{buffer}"
+    return None
+
+
+def refuse_changed_frequencies(base: nn.Module, changed: str | None) -> None:
+    """Refuse what `changed_frequencies` has found.
+
+    Raises:
+        ForeignPatch: it has found something.
+    """
+    if changed is not None:
+        raise ForeignPatch(
+            f"{changed} of this {type(base).__name__} is not what its configuration says, which a patch would go by: "
+            "it was changed after the model was built. Set rope_parameters in the configuration instead, and load the "
+            "model with that."
+        )
 
 
 def frequencies_of(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
