@@ -105,7 +105,8 @@ def test_patch_and_unpatch(request: pytest.FixtureRequest, capsys: pytest.Captur
         print(f"\n{summary}")  # noqa: T201
     assert all(torch.equal(after[kind], before[kind]) for kind in KINDS)
     assert memory[-1] - memory[0] <= GROWTH, summary
-    assert objects[-1] - objects[0] <= 0, summary
+    # A leak is at least an object a round; another thread of the process may make a single one meanwhile.
+    assert objects[-1] - objects[0] < len(objects) - 1, summary
     assert early.count > 1000 * len(pairs), "control: they are counted"
     assert late.count <= (1 + MORE) * early.count, summary
 
