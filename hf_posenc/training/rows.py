@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.patching.trained_length import unscaled_geometry
 from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead, digest, tokenised
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 def is_causal(model: nn.Module) -> bool:
     """Whether a model predicts next tokens."""
-    config = base_model_of(model)[0].config
-    return bool(getattr(config, "is_decoder", False)) or config.model_type != "bert"
+    base, adapter = base_model_of(model)
+    return unscaled_geometry(adapter, base.config).causal
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int]:
