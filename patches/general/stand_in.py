@@ -19,6 +19,8 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hf_posenc.errors import UnsupportedModel
+
 FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
 LARGE = 1 << 24  # numbers; no buffer has more
 SCALARS = (bool, int, float, str, type(None))
@@ -41,7 +43,11 @@ class StandIn:
 
 
 def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
-    """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``."""
+    """A stand-in of a base model, in float32 on the CPU, whose attention calls the function named ``interface``.
+
+    Raises:
+        UnsupportedModel: the model does not ask transformers for that function.
+    """
     config = copy.deepcopy(config)
     config._attn_implementation_internal = interface
     before = torch.get_default_dtype()
@@ -49,6 +55,13 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     try:
         with without_weights():
             model: Any = cls(config)
+    except KeyError as error:
+        if error.args != (interface,):
+            raise
+        raise UnsupportedModel(
+            f"A {cls.__name__} chooses its attention class from a list of its own, not a function from the "
+            "AttentionInterface of transformers. Write an adapter for it (see docs/add-model.md)."
+        ) from error
     finally:
         torch.set_default_dtype(before)
     for module in model.modules():
