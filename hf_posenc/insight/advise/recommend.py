@@ -19,6 +19,7 @@ from hf_posenc.insight.advise.evidence import (
 )
 from hf_posenc.insight.advise.feasibility import warnings_of
 from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
+from hf_posenc.insight.advise.native_scaling import native_scaling
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
@@ -86,6 +87,9 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
         learning_rate=None if rate is None else rate.value,
         rate_source="" if rate is None else rate.source,
         training_memory=step,
+        native=None
+        if target_model.adapter is not None
+        else native_scaling(target_model.config, target_model.trained, target),
     )
     return replace(advice, warnings=tuple(warnings_of(advice, target_model)))
 

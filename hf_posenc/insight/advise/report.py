@@ -35,6 +35,7 @@ class Advice:
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
+        native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Advice:
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
+    native: dict[str, Any] | None = None
 
     @property
     def factor(self) -> float | None:
@@ -81,6 +83,10 @@ class Advice:
                 if more := [one.scheme for one in found if one not in listed]:
                     lines.append(f"  then {', '.join(more)} (all lines: --json)")
         lines += _bullets("Does not fit", self._refusals())
+        if self.native is not None:
+            lines += ["", "Without this package (YaRN as transformers has it; zero-shot or before training)"]
+            lines += _code(f"config.rope_parameters = {self.native!r}")
+            lines += _code(f"config.max_position_embeddings = {self.target_length}")
         return "\n".join([*lines, *self._try()])
 
     def _facts(self) -> list[str]:
