@@ -209,6 +209,10 @@ class HeldOutOverlap(UserWarning):
     """A held-out document is in the training text as well."""
 
 
+class CannotUpload(PosEncError, OSError):
+    """A repository on the Hub cannot be written to."""
+
+
 class BadComparison(PosEncError, ValueError):
     """A comparison is asked for in words that cannot be read, or of nothing."""
 

@@ -43,6 +43,11 @@ Dtype = Annotated[
     str | None, Option(help="Data type of the weights, such as float32; default: as stored (starters: float32).")
 ]
 
+PushToHub = Annotated[
+    str | None,
+    Option("--push-to-hub", metavar="OWNER/NAME", help="Also upload the result there; a new repository is private."),
+]
+
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
 DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed
 

@@ -15,6 +15,7 @@ from hf_posenc.cli.arguments import (
     Dtype,
     Factor,
     Model,
+    PushToHub,
     SchemeOptions,
     TargetLength,
     loading_of,
@@ -40,6 +41,7 @@ def export(
     option: SchemeOptions = None,
     base: Base = None,
     dtype: Dtype = None,
+    push_to_hub: PushToHub = None,
     as_json: AsJson = False,
 ) -> None:
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
@@ -48,10 +50,13 @@ def export(
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.push import check_upload, upload
 
     named, options = model_named(model, base), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
+    if push_to_hub is not None:
+        check_upload(push_to_hub)
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(named)
@@ -60,6 +65,8 @@ def export(
         )
         parameters = export_native(merge_adapter(patched), out)
         tokenizer.save_pretrained(out)
+    if push_to_hub is not None:
+        output.note(f"Uploaded to {upload(out, push_to_hub)}")
     remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})

@@ -17,6 +17,7 @@ from hf_posenc.cli.arguments import (
     Dtype,
     Factor,
     Model,
+    PushToHub,
     SchemeOptions,
     TargetLength,
     command_line,
@@ -120,6 +121,7 @@ def finetune(
     out: Annotated[Path, Option(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
         "results/finetune"
     ),
+    push_to_hub: PushToHub = None,
     resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
     base: Base = None,
     load_in_4bit: Annotated[
@@ -137,6 +139,7 @@ def finetune(
     """
     from hf_posenc.checkpoints.four_bit import four_bit_keywords
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.push import check_upload, upload
     from hf_posenc.checkpoints.run_checkpoints import checkpoint_folders
     from hf_posenc.training import finetune as train
     from hf_posenc.training import lengths_of
@@ -154,6 +157,8 @@ def finetune(
             f"{model} is a PEFT adapter, and training would put another one on it. Continue its run with --resume, or "
             f"merge it first: {shlex.join(['hf-posenc', 'merge', '--model', model, '--out', f'{model}-merged'])}"
         )
+    if push_to_hub is not None:
+        check_upload(push_to_hub)
     check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
     if streaming and not text:
         raise BadArgument("--streaming reads a text while training, and none is named. Pass --text, or leave it out.")
@@ -186,6 +191,8 @@ def finetune(
             callbacks=[first_process(lambda: write_config(context, out))],
         )  # fmt: skip
     if tuned.first:  # of several processes, one reports
+        if push_to_hub is not None:
+            output.note(f"Uploaded to {upload(out, push_to_hub)}")
         show_result(tuned, lengths_of(patched)[0], out, "model" if training.method == "full" else "adapter", as_json)
         if not as_json:
             show_next(after_finetune(out, tuned.model))

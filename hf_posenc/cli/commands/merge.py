@@ -8,24 +8,36 @@ from typing import Annotated
 from typer import Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Base, Dtype, dtype_of, model_named
+from hf_posenc.cli.arguments import AsJson, Base, Dtype, PushToHub, dtype_of, model_named
 from hf_posenc.cli.next_commands import after_merge, show_next
 
 Adapter = Annotated[str, Option("--model", "-m", help="Folder of a PEFT adapter or a fine-tuning run, or hub name.")]
 Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
 
 
-def merge(model: Adapter, out: Out, base: Base = None, dtype: Dtype = None, as_json: AsJson = False) -> None:
+def merge(
+    model: Adapter,
+    out: Out,
+    base: Base = None,
+    dtype: Dtype = None,
+    push_to_hub: PushToHub = None,
+    as_json: AsJson = False,
+) -> None:
     """Merge a PEFT adapter into the weights of its base.
 
     The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
     adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
     """
     from hf_posenc.checkpoints.merge import merge as run
+    from hf_posenc.checkpoints.push import check_upload, upload
 
     named = model_named(model, base)
+    if push_to_hub is not None:
+        check_upload(push_to_hub)
     with output.other_bars_off():
         merged = run(named.adapter or named.model, out, base=base, dtype=dtype_of(named, dtype))
+    if push_to_hub is not None:
+        output.note(f"Uploaded to {upload(out, push_to_hub)}")
     if as_json:
         output.show_json({
             "folder": str(out), "scheme": merged.scheme, "deviation": merged.deviation, "tokenizer": merged.tokenizer,

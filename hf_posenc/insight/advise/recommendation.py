@@ -27,6 +27,7 @@ class Recommendation:
         restore: whether the checkpoint's own scheme must be removed first.
         learning_rate: of LoRA on a model of this size; see `hf_posenc.training.learning_rates`.
         checkpointing: whether training needs gradient checkpointing on this machine.
+        measured: loss at the target length in nats/token and its standard error over windows, where it was measured.
     """
 
     scheme: str
@@ -44,6 +45,7 @@ class Recommendation:
     restore: bool = False
     learning_rate: float | None = None
     checkpointing: bool = False
+    measured: tuple[float, float | None] | None = None
 
     @property
     def patch(self) -> str:

@@ -35,6 +35,7 @@ class Advice:
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
+        unpatched_loss: of the model at its trained length, and its standard error, where recommendations were measured.
         native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
@@ -54,6 +55,7 @@ class Advice:
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
+    unpatched_loss: tuple[float, float | None] | None = None
     native: dict[str, Any] | None = None
 
     @property
@@ -76,7 +78,7 @@ class Advice:
         lines += _bullets("Warnings", self.warnings)
         for title, found in (("Zero-shot", self.zero_shot), ("With training", self.training)):
             if found:
-                lines += ["", title]
+                lines += ["", title + self._order(found)]
                 forgetting = [one for one in found[SHOWN:] if one.kept < self.target_length]
                 listed = found[:SHOWN] + tuple(forgetting[:1])
                 lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
@@ -120,12 +122,19 @@ class Advice:
         )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:
-        head = "; ".join(filter(None, (self._shown(one), self._cost(one))))
+        head = "; ".join(filter(None, (_loss(one.measured), self._shown(one), self._cost(one))))
         return [
             f"  {number}  {one.scheme}{f' ({head})' if head else ''}",
             *_wrapped(one.reason, 5, 5),
             *_code(one.patch),
         ]
+
+    def _order(self, found: tuple[Recommendation, ...]) -> str:
+        """What recommendations are ordered by, where it was measured."""
+        if not any(one.measured for one in found):
+            return ""
+        unpatched = _loss(self.unpatched_loss)
+        return f", by loss at {self.target_length:,} tokens (unpatched at {self.trained_length:,}: {unpatched})"
 
     def _shown(self, one: Recommendation) -> str:
         if one.shown_factor is None or one.shown_factor <= 1 or one.kept < self.target_length:
@@ -154,6 +163,14 @@ class Advice:
         """One line per reason, with all schemes that share it."""
         reasons = dict.fromkeys(self.refused.values())
         return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
+
+
+def _loss(measured: tuple[float, float | None] | None) -> str:
+    """A loss with its standard error; empty where it was not measured."""
+    if measured is None:
+        return ""
+    value, stderr = measured
+    return f"loss {value:.3f}" + ("" if stderr is None else f" ± {stderr:.3f}")
 
 
 def _bullets(title: str, items: Iterable[str]) -> list[str]:
