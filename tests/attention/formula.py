@@ -128,7 +128,8 @@ def row_frequencies(length: int, pairs: int) -> tuple[float, ...]:
 def key_terms(heads: int) -> Callable[[PositionContext, Tensor | None], Terms]:
     def terms(ctx: PositionContext, learned: Tensor | None) -> Terms:
         offset = (ctx.key_positions - ctx.query_positions[:, -1:]).float()
-        return Terms(bias=(KeyBias(slopes(heads)[None, :, None] * offset[:, None]),), logit_scale=1.25)
+        values = slopes(heads)[None, :, None] * offset[:, None]
+        return Terms(bias=(KeyBias(values, slopes(heads)),), logit_scale=1.25)
 
     return terms
 
@@ -251,6 +252,7 @@ class Problem:
         document: ``[batch, key]``, the text each token belongs to; None for one text.
         mask_kind: ``"none"``, ``"bool"`` or ``"float"``: how a backend of transformers would hand the mask over.
         unwritten: keys of a static cache behind the last query.
+        mask_window: tokens that the mask lets a query see, itself included, on either side; None for all.
     """
 
     kind: str
@@ -265,6 +267,7 @@ class Problem:
     document: Tensor | None = None
     mask_kind: str = "none"
     unwritten: int = 0
+    mask_window: int | None = None
     dtype: torch.dtype = torch.float32
     dropout: float = 0.0
     seed: int = 0
@@ -324,6 +327,8 @@ class Problem:
         i = torch.arange(self.newest + 1 - self.queries, self.newest + 1)[:, None]
         j = torch.arange(self.keys)[None]
         seen = ((j <= i) if self.causal else (j <= self.newest).expand(len(i), -1))[None]
+        if self.mask_window is not None:
+            seen = seen & (i - j < self.mask_window) & (j - i < self.mask_window)
         if self.real is not None:
             seen = seen & self.real[:, None, :].bool()
         if self.document is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_posenc.attention.routes import dense_blocks, sliding_window, toeplitz_bias
+from hf_posenc.attention.routes import dense_blocks, hankel_view, sliding_window
 
 from .formula import ALL, BOTH_WAYS, LEARNED, Problem
 
@@ -29,7 +29,7 @@ EDGES = sorted(
         dense_blocks.ROWS - 1,
         dense_blocks.ROWS,
         dense_blocks.ROWS + 1,
-        toeplitz_bias.ROWS - 1,
+        hankel_view.ROWS - 1,
         sliding_window.ROWS,
         sliding_window.ROWS + 1,
     }

@@ -11,8 +11,10 @@ import torch
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.routes import key_bias, toeplitz_bias, unpadded
+from hf_posenc.attention.routes import hankel_view, key_bias, unpadded
+from hf_posenc.attention.routes.hankel_view import Hankel
 from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import BlockBias, KeyBias, Terms
 
 from .formula import ALL, Problem, tokens
@@ -97,9 +99,63 @@ def test_one_pair_more_or_less_is_noticed() -> None:
     call = problem.call()
     mask = call.mask.expand(2, -1, -1, -1).clone()
     assert unpadded.runs(replace(call, mask=mask)) is not None
-    for i, j in ((3, 2), (3, 4), (39, 0)):
+    for i, j in ((3, 2), (3, 4), (39, 1)):
         other = mask.clone()
         other[1, 0, i, j] ^= True
+        assert unpadded.runs(replace(call, mask=other)) is None
+
+
+WINDOWED = ("key bias", "toeplitz", "learned table", "two tables", "window")
+WINDOW = 13
+
+
+@needs_kernel
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
+@pytest.mark.parametrize("mask_kind", ["bool", "float"])
+@pytest.mark.parametrize("real", [None, LEFT, RIGHT], ids=["unpadded", "left", "right"])
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_the_window_of_a_mask_is_recognised(
+    kind: str, real: torch.Tensor | None, mask_kind: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys outside are not read, whether or not there is padding, and values are those of the formula."""
+    if kind == "key bias" and not causal:
+        pytest.skip("a bias of the key is causal")
+    problem = Padded(kind, queries=LENGTH, real=real, mask_kind=mask_kind, mask_window=WINDOW, causal=causal)
+    found = unpadded.runs(problem.call())
+    ahead = None if causal else 1 - WINDOW
+    assert [(run.window.nearest, run.window.farthest) for run in found] == [(ahead, WINDOW)] * len(found)
+    assert "blocks" not in routes_taken(problem, monkeypatch)
+    padding = torch.zeros(1, 1, 1, 1, dtype=torch.bool) if real is None else ~real.bool()[:, None, :, None]
+    difference = problem.engine().double() - problem.expected()
+    assert difference.masked_fill(padding, 0.0).abs().max() <= problem.limit
+
+
+@needs_kernel
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_gradients_within_the_window_of_a_mask(kind: str, causal: bool) -> None:
+    if kind == "key bias" and not causal:
+        pytest.skip("a bias of the key is causal")
+    problem = Problem(
+        kind, queries=300, mask_kind="bool", mask_window=WINDOW, causal=causal, grad=True
+    )  # of several blocks
+    assert max(problem.gradient_deviations()) <= problem.limit
+
+
+@needs_kernel
+@pytest.mark.parametrize("queries", [1, 7, 200])
+@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "learned table"])
+def test_a_window_with_a_cache(kind: str, queries: int) -> None:
+    problem = Problem(kind, queries=queries, keys=311, mask_kind="bool", mask_window=WINDOW)
+    assert problem.deviation() <= problem.limit
+
+
+def test_a_window_with_one_pair_more_or_less_is_noticed() -> None:
+    call = Problem("toeplitz", queries=LENGTH, batch=1, mask_kind="bool", mask_window=WINDOW).call()
+    assert unpadded.runs(call) is not None
+    for i, j in ((30, 30 - WINDOW), (30, 31 - WINDOW), (30, 31), (30, 0)):
+        other = call.mask.clone()
+        other[0, 0, i, j] ^= True
         assert unpadded.runs(replace(call, mask=other)) is None
 
 
@@ -164,7 +220,7 @@ def test_long_chunks_with_a_cache(kind: str, queries: int, dtype: torch.dtype, m
     if dtype == torch.bfloat16:
         limits = (1.1 * problem.deviation() + 1e-3, 8 * torch.finfo(dtype).eps)
     for name, value in {"LONG": 64, "TOGETHER": 96, "ROWS": 32}.items():
-        monkeypatch.setattr(toeplitz_bias, name, value)
+        monkeypatch.setattr(hankel_view, name, value)
     assert problem.deviation() <= limits[0]
     assert max(problem.gradient_deviations()) <= limits[1]
 
@@ -195,15 +251,20 @@ def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatc
         assert (one.double() - two).abs().max() <= 1e-5 * two.abs().max()
 
 
-def test_rectangles_cover_every_pair_once() -> None:
+@pytest.mark.parametrize("band", [Band(0, None), Band(0, 100), Band(-99, 100), Band(-63, None), Band()], ids=str)
+def test_rectangles_cover_every_pair_once(band: Band) -> None:
     for queries, keys in ((5000, 5000), (1300, 6000), (600, 600), (1, 5000)):
         seen = torch.zeros(queries, keys, dtype=torch.uint8)
-        for block, rectangles in toeplitz_bias._blocks(queries, keys, True):
+        blocks = list(Hankel(torch.empty(0), queries, keys, band).blocks())
+        for block, rectangles in blocks:
             assert all(block.start <= rows.start < rows.stop <= block.stop for rows, _ in rectangles)
             for rows, columns in rectangles:
                 seen[rows, columns] += 1
-        visible = torch.ones(queries, keys, dtype=torch.bool).tril_(keys - queries)
+        visible = torch.ones(queries, keys, dtype=torch.bool)
+        if band.nearest is not None:
+            visible.tril_(keys - queries - band.nearest)
+        if band.farthest is not None:
+            visible.triu_(keys - queries - band.farthest + 1)
         assert bool((seen[visible] == 1).all())
         assert int(seen.max()) == 1
-    starts = [block.start for block, _ in toeplitz_bias._blocks(5000, 5000, True)]
-    assert all(later > earlier for earlier, later in pairwise(starts))
+        assert all(later.start > earlier.start for (earlier, _), (later, _) in pairwise(blocks))

@@ -50,6 +50,20 @@ def test_a_run_repeats_from_the_file_in_its_folder(call, written, tmp_path):
     assert other.data["curve"] != first.data["curve"], "the seed of the command line counts"
 
 
+def test_epochs_on_the_command_line_replace_the_steps_of_the_file(call, written, tmp_path):
+    out = tmp_path / "run"
+    text = tmp_path / "short.txt"
+    text.write_text(Path(argparse.__file__).read_text()[:6000])
+    config = written({**BASE, "text": [str(text)]})
+    run = call("finetune", "--config", config, "--epochs", "1", "--length", "512", "--out", str(out), "--json")
+    assert run.code == 0, run.err
+    stored = yaml.safe_load((out / RUN_CONFIG).read_text())
+    assert stored["epochs"] == 1
+    assert "steps" not in stored
+    both = call("finetune", "--config", config, "--epochs", "1", "--steps", "2", "--out", str(tmp_path / "both"))
+    assert both.code != 0, "of two on the command line, neither is preferred"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

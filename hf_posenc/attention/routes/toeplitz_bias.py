@@ -1,48 +1,52 @@
 """A bias of the distance alone: a 1-D table, passed to the kernel as a strided view, never as a matrix.
 
-    score[i, j] = q_i · k_j · scaling + t[i − j]
+    score[i, j] = q_i · k_j · scaling + t[i − j]        of pairs within a window, or of all
 
-With the query rows in reverse order, entry (r, j) is u[r + j] for u the reversed table: a Hankel matrix, which is a
-strided view of u with both strides 1. Causally, u is −∞ for the future, and blocks of rows stop at their last key. A
-learned table gets its gradient by summing the score gradient along anti-diagonals, block by block. Forward and backward
-pass of this one view take more than 200 lines.
+A learned table gets its gradient by summing the score gradient along anti-diagonals, block by block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
 from types import MethodType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.call import AttentionCall, unseen_ahead
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import merge_into
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.bias_gradient import Gradients
-from hf_posenc.core.terms import ToeplitzBias
-
-Rectangle: TypeAlias = tuple[slice, slice]  # rows and keys
-ROWS = 256  # of 128, 256, 512 the fastest at 2k
-# From 768 rows on the kernel takes them in larger tiles, which it does a fifth faster; but a rectangle of many rows
-# cannot stop at the diagonal. So many rows share what lies behind all of them, once that is long enough to be worth it.
-TOGETHER, LONG = 1024, 4096
+from hf_posenc.attention.routes.hankel_view import Hankel
+from hf_posenc.core.regions import EVERYTHING, Band
+from hf_posenc.core.terms import Bias, KeyBias, ToeplitzBias
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU, with or without a cache, with distance biases and no other terms."""
+    """Prefill on the CPU, with or without a cache, with distance biases, maybe a window, and no other terms."""
     terms = call.terms
     return (
         len(terms.bias) > 0
         and call.last_rows
-        and all(isinstance(b, ToeplitzBias) for b in terms.bias)
-        and terms.only("bias")
+        and all(is_of_distance(bias, terms.visible) for bias in terms.bias)
+        and (terms.visible == EVERYTHING or is_window(terms.visible))
+        and terms.only("bias", "visible")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
+
+
+def is_of_distance(bias: Bias, visible: Band) -> bool:
+    """Whether a bias depends on the distance alone; of all keys, a linear one is cheaper as a bias of the key."""
+    return isinstance(bias, ToeplitzBias) or (
+        isinstance(bias, KeyBias) and bias.slopes is not None and visible != EVERYTHING
+    )
+
+
+def is_window(band: Band) -> bool:
+    """Whether a band is one of distances, which has distance 0 in it, so that no query is without a key."""
+    own = (band.nearest is None or band.nearest <= 0) and (band.farthest is None or band.farthest > 0)
+    return own and band == Band(band.nearest, band.farthest)
 
 
 def attend(call: AttentionCall) -> Tensor:
@@ -56,68 +60,39 @@ def attend(call: AttentionCall) -> Tensor:
         distance = torch.arange(length - 1, -farthest_ahead - 1, -1, device=query.device)  # it falls: u
         return table_of(call, distance)
 
+    band = unseen_ahead(call.terms.visible, call.ctx.causal)
     if torch.is_grad_enabled():
-        return Tabled.apply(query, key, value, table(), call.ctx.causal, scale)
+        return Tabled.apply(query, key, value, table(), band, scale)
     # Layers whose biases are the same method of a scheme share its table; other functions have one per layer.
     functions = tuple(b.of_distance for b in call.terms.bias if isinstance(b, ToeplitzBias))
     use = ("table", functions, call.query_length, length, call.terms.logit_scale)
     kept = call.ctx.once(use, table) if all(isinstance(f, MethodType) for f in functions) else table()
-    if call.query_length == 1 and call.ctx.causal:
+    if call.query_length == 1 and call.ctx.causal and band.farthest is None:
         return flash_cpu.attend(query, key, value, causal=False, mask=kept[None, :, None, :], scale=scale)[0]
-    return _forward(query, key, value, kept, call.ctx.causal, scale)[0]
+    return _forward(query, key, value, kept, band, scale)[0]
 
 
 def table_of(call: AttentionCall, distance: Tensor) -> Tensor:
     """All distance biases of a call at some distances, ``[heads, distance]``, float32."""
-    total = sum(b.of_distance(distance).float() for b in call.terms.bias if isinstance(b, ToeplitzBias))
+    total = sum(_values(bias, distance) for bias in call.terms.bias)
     return total * call.terms.logit_scale  # type: ignore[return-value]
 
 
-@dataclass(frozen=True)
-class Hankel:
-    """A table ``[heads, queries + keys − 1]``, largest distance first, as masks of reversed rows; the future is −∞."""
-
-    table: Tensor
-    queries: int
-    keys: int
-
-    @classmethod
-    def of(cls, table: Tensor, queries: int, keys: int, *, causal: bool) -> Hankel:
-        """A copy of the table."""
-        u = table.clone(memory_format=torch.contiguous_format)
-        if causal:
-            u[:, keys:] = -torch.inf
-        return cls(u, queries, keys)
-
-    def mask(self, rows: slice, keys: slice) -> Tensor:
-        """``[1, heads, rows, keys]``, a view."""
-        heads, width = self.table.shape
-        shape = (1, heads, rows.stop - rows.start, keys.stop - keys.start)
-        return self.table.as_strided(shape, (heads * width, width, 1, 1), self.queries - rows.stop + keys.start)
-
-
-def _blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[slice, list[Rectangle]]]:
-    """Blocks of rows, and the rectangles each consists of; the last may add to rows that others have set."""
-    if not causal:
-        # Nothing can be skipped, and one call does it all.
-        yield slice(0, queries), [(slice(0, queries), slice(0, keys))]
-        return
-    ahead, long = keys - queries, keys >= LONG
-    for start in range(0, queries, TOGETHER if long else ROWS):
-        end = min(start + (TOGETHER if long else ROWS), queries)
-        first = start + ahead if long else 0
-        stops = [*range(start + ROWS, end, ROWS), end]
-        near = [(slice(s, stop), slice(first, stop + ahead)) for s, stop in pairwise([start, *stops])]
-        yield slice(start, end), near + ([(slice(start, end), slice(0, first))] if first > 0 else [])
+def _values(bias: Bias, distance: Tensor) -> Tensor:
+    if isinstance(bias, ToeplitzBias):
+        return bias.of_distance(distance).float()
+    assert isinstance(bias, KeyBias)
+    assert bias.slopes is not None
+    return -bias.slopes.float()[:, None] * distance
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, table: Tensor, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, table: Tensor, band: Band, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
-    hankel = Hankel.of(table, query.shape[2], key.shape[2], causal=causal)
+    hankel = Hankel.of(table, query.shape[2], key.shape[2], band)
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    for block, rectangles in _blocks(hankel.queries, hankel.keys, causal):
+    for block, rectangles in hankel.blocks():
         merging = rectangles[-1][1].start < rectangles[0][1].start
         # Parts are merged in float32: where they stand, if that is what the output is.
         mixed = out[:, :, block].float() if merging else out[:, :, block]
@@ -140,31 +115,29 @@ class Tabled(torch.autograd.Function):
     """The same with gradients, also for the table ``[heads, queries + keys − 1]``, largest distance first."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, causal: bool, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, band: Band, scale: float) -> Tensor:
         """Mixed values; saves the tensors of the backward pass."""
-        out, lse = _forward(query, key, value, table, causal, scale)
+        out, lse = _forward(query, key, value, table, band, scale)
         ctx.save_for_backward(query, key, value, table, out, lse)
-        ctx.causal, ctx.scale = causal, scale
+        ctx.band, ctx.scale = band, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the tensors that `forward` was given."""
         query, key, value, table, out, lse = ctx.saved_tensors
-        hankel = Hankel.of(table, query.shape[2], key.shape[2], causal=ctx.causal)
+        hankel = Hankel.of(table, query.shape[2], key.shape[2], ctx.band)
         tensors = (query, key, value, out, lse, grad)
         if ctx.needs_input_grad[3]:
-            return *_with_table(hankel, tensors, ctx.causal, ctx.scale), None, None
-        return *_by_kernel(hankel, tensors, ctx.causal, ctx.scale), None, None, None
+            return *_with_table(hankel, tensors, ctx.scale), None, None
+        return *_by_kernel(hankel, tensors, ctx.scale), None, None, None
 
 
-def _by_kernel(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale: float) -> tuple[Tensor, ...]:
+def _by_kernel(hankel: Hankel, tensors: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
     """Gradients of query, key and value under a fixed table."""
     query, key, value, out, lse, grad = tensors
     d_query, d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value))
-    for _, rectangles in _blocks(hankel.queries, hankel.keys, causal):
+    for _, rectangles in hankel.blocks():
         for rows, seen in rectangles:
             g, q, o, total = (t[:, :, rows].flip(2) for t in (grad, query, out, lse))
             dq, dk, dv = flash_cpu.gradient(
@@ -177,14 +150,13 @@ def _by_kernel(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale:
     return tuple(d.to(t.dtype) for d, t in zip((d_query, d_key, d_value), (query, key, value), strict=True))
 
 
-def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale: float) -> tuple[Tensor, ...]:
+def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
     """Gradients of query, key, value and table."""
-    queries, keys = hankel.queries, hankel.keys
-    ahead, d_table = keys - queries, torch.zeros_like(hankel.table)
+    queries, d_table = hankel.queries, torch.zeros_like(hankel.table)
     blocks = []  # of reversed rows, counted from the last one
     for start in range(0, queries, LEARNED_ROWS):
         end = min(start + LEARNED_ROWS, queries)
-        blocks.append((slice(queries - end, queries - start), slice(0, end + ahead if causal else keys)))
+        blocks.append((slice(queries - end, queries - start), hankel.seen(slice(start, end))))
 
     def fill(sample: int, head: int, rows: slice, seen: slice, bias: Tensor) -> None:
         there = slice(queries - rows.stop, queries - rows.start)
@@ -192,7 +164,8 @@ def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], causal: bool, scale
 
     def take(sample: int, head: int, rows: slice, seen: slice, padded: Tensor) -> None:
         sums = anti_diagonals(padded)
-        d_table[head, rows.start : rows.start + len(sums)] += sums
+        first = rows.start + seen.start
+        d_table[head, first : first + len(sums)] += sums
 
     return *Gradients(tensors, scale, flipped=True).run(blocks, fill, take), d_table
 

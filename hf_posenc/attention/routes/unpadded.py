@@ -1,7 +1,8 @@
-"""Remove padding: where a mask hides padding only, attend to the unpadded tokens of each sequence in a separate call.
+"""Do without a mask: where it hides padding, and what is outside a window, attend to the unpadded tokens of each
+sequence in a separate call, and to the keys of the window alone.
 
-The lengths are inferred from the mask once per forward pass, and compared with every entry of it. Where the mask hides
-more than padding (packed sequences, gaps, a bidirectional prefix), the call is left unchanged.
+Lengths and window are inferred from the mask once per forward pass, and compared with every entry of it. Where the mask
+hides more (packed sequences, gaps, a bidirectional prefix), the call is left unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.call import AttentionCall, unseen_ahead
+from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.core.tracing import is_traced
 
@@ -22,10 +24,11 @@ ROWS = 1024  # of a mask are compared at once
 
 @dataclass(frozen=True)
 class Run:
-    """Unpadded tokens of one sample: their queries in the call, and their keys."""
+    """Unpadded tokens of one sample: their queries in the call, their keys, and the window that the mask leaves."""
 
     rows: slice
     keys: slice
+    window: Band = EVERYTHING
 
 
 def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[AttentionCall], Tensor]) -> Tensor:
@@ -36,7 +39,7 @@ def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[Attent
         call: of all samples.
         compute: mixes a call without padding.
     """
-    whole = Run(slice(0, call.query_length), slice(0, found[0].keys.stop))
+    whole = Run(slice(0, call.query_length), slice(0, found[0].keys.stop), found[0].window)
     if all(run == whole for run in found):
         return compute(sample(call, slice(None), whole))
     samples = []
@@ -47,7 +50,7 @@ def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[Attent
 
 
 def runs(call: AttentionCall) -> list[Run] | None:
-    """The unpadded tokens of each sample, if the mask hides padding only and the call can be split; else None."""
+    """The unpadded tokens of each sample, if nothing but padding and a window hides keys and the call can be split."""
     mask, terms = call.mask, call.terms
     if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or is_traced():
         return None
@@ -68,7 +71,7 @@ def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[Run] | None:
     found = []
     for b, seen in enumerate(mask):
         run = _run(call, b, seen)
-        if run is None:
+        if run is None or (run.window != EVERYTHING and call.terms.visible.chunk != 1):
             return None
         found.append(run)
     return found
@@ -77,32 +80,59 @@ def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[Run] | None:
 def _run(call: AttentionCall, b: int, seen: Tensor) -> Run | None:
     """The unpadded tokens of one sample with the visible pairs ``seen [query or 1, key]``."""
     queries, keys, real = call.query_length, call.key_length, call.ctx.real_keys
-    last = seen[-1].nonzero()[:, 0]
-    if len(last) == 0:
-        return None
-    first, end = int(last[0]), int(last[-1]) + 1
     if real is None:
+        last = seen[-1].nonzero()[:, 0]
+        if len(last) == 0:
+            return None
+        first, end = 0, int(last[-1]) + 1
         ahead = end - queries  # keys after the last query are unwritten slots of a static cache
-        if first != 0 or ahead < 0 or (end < keys and not call.ctx.causal):
+        if ahead < 0 or (end < keys and not call.ctx.causal):
             return None
     else:
         ahead = keys - queries
-        known = pad(real[b], (0, keys - real.shape[1]))
-        if int(known.sum()) != end - first or not bool(known[first:end].all()):
+        known = pad(real[b], (0, keys - real.shape[1])).nonzero()[:, 0]
+        if len(known) == 0:
+            return None
+        first, end = int(known[0]), int(known[-1]) + 1
+        if len(known) != end - first:
             return None
     rows = slice(max(0, first - ahead), end - ahead)
     if rows.start >= rows.stop or not _in_order(call, b, slice(first, end), slice(rows.start + ahead, end), rows):
         return None
+    own = slice(rows.start + ahead, end)  # their keys
+    seen = seen.expand(queries, -1)[rows]
+    window = _window(seen, own, slice(first, end), call.ctx.causal)
+    if window is None:
+        return None
     indices = torch.arange(keys, device=seen.device)
     inside = (indices >= first) & (indices < end)
-    for start in range(rows.start, rows.stop, ROWS):
-        some = slice(start, min(start + ROWS, rows.stop))
-        meant = inside[None]
-        if call.ctx.causal:
-            meant = meant & (indices <= indices[some.start + ahead : some.stop + ahead, None])
-        if not torch.equal(seen.expand(queries, -1)[some], meant.expand(some.stop - some.start, -1)):
+    meant_by = unseen_ahead(window, call.ctx.causal)
+    for start in range(0, len(seen), ROWS):
+        here = indices[own][start : start + ROWS, None]
+        if not torch.equal(seen[start : start + ROWS], inside & meant_by.holds(here, indices)):
             return None
-    return Run(rows, slice(first, end))
+    return Run(rows, slice(first, end), window)
+
+
+def _window(seen: Tensor, own: slice, keys: slice, causal: bool) -> Band | None:
+    """The window that the first and the last of some queries see; None where they see nothing, or not themselves.
+
+    Args:
+        seen: visible pairs, ``[query, key]``.
+        own: indices of the queries among the keys.
+        keys: the unpadded ones.
+        causal: whether what is ahead is hidden in any case.
+    """
+    nearest = farthest = None
+    last, first = seen[-1].nonzero()[:, 0], seen[0].nonzero()[:, 0]
+    if len(last) == 0 or len(first) == 0:
+        return None
+    if int(last[0]) > keys.start:
+        farthest = own.stop - int(last[0])
+    if not causal and int(first[-1]) < keys.stop - 1:
+        nearest = own.start - int(first[-1])
+    window = Band(nearest, farthest)
+    return window if (nearest or 0) <= 0 and (farthest is None or farthest > 0) else None
 
 
 def _in_order(call: AttentionCall, b: int, keys: slice, indices: slice, rows: slice) -> bool:
@@ -131,14 +161,19 @@ def sample(call: AttentionCall, samples: slice, run: Run) -> AttentionCall:
         queries=tuple(q[samples, :, run.rows] for q in call.queries),
         keys=tuple(k[samples, :, run.keys] for k in call.keys),
         values=call.values[samples, :, run.keys],
-        terms=replace(terms, bias=tuple(map(of_bias, terms.bias)), row_scale=scale),  # type: ignore[arg-type]
+        terms=replace(
+            terms,
+            bias=tuple(map(of_bias, terms.bias)),  # type: ignore[arg-type]
+            row_scale=scale,
+            visible=terms.visible & run.window,
+        ),
         ctx=replace(
             ctx,
             query_positions=here,
             key_positions=_one_row(of_batch(ctx.key_positions)[:, run.keys]),
             contiguous=True,
             real_keys=None,
-            memo=ctx.once(("sample", samples.start, run.keys.start, run.keys.stop), dict),
+            memo=ctx.once(("sample", samples.start, run.keys.start, run.keys.stop, run.window), dict),
             first=int(here[0, 0]) if len(here) == 1 else None,
         ),
         mask=None,

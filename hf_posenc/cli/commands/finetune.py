@@ -29,7 +29,7 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.commands.finetune_result import show_result
-from hf_posenc.cli.config_file import ConfigFile, write_config
+from hf_posenc.cli.config_file import ConfigFile, either, write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, training_sources
@@ -146,6 +146,7 @@ def finetune(
     from hf_posenc.training.recipes import recipe_of
 
     way = recipe_of(recipe)
+    steps, epochs = either(context, "steps", "epochs")
     scheme = way.scheme(scheme)
     if not resume and checkpoint_folders(out):
         raise BadArgument(
