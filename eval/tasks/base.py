@@ -27,7 +27,8 @@ from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.windows import Tokenized, placed, tokenized_documents, windows_at
+from hf_posenc.eval.texts.sampling import placed
+from hf_posenc.eval.texts.windows import Tokenized, tokenized_documents, windows_at
 
 register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
@@ -65,7 +66,10 @@ class LengthSweep(ConfigurableTask):
         return tokenized_documents(self.tokenizer, text)
 
     def documents(self) -> list[Doc]:
-        """One document per sample, each with ``name`` and the fields its requests need."""
+        """One document per sample, each with ``name`` and the fields its requests need.
+
+        Documents that are not independent of each other, such as windows of one book, have the same ``cluster``.
+        """
         raise NotImplementedError
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
@@ -138,8 +142,8 @@ class PerplexityTask(LengthSweep):
         """Windows of held-out text, or of the user's."""
         lengths, scored = self.sweep.lengths, self.sweep.scored
         return [
-            {"name": source.at(w.end), "contexts": list(w.contexts), "target": w.target}
-            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest)
+            {**source.named(w.end), "contexts": list(w.contexts), "target": w.target}
+            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest, self.sweep.seed)
             for w in windows_at(source, self.tokenizer, near, lengths=lengths, scored=scored)
         ]
 
