@@ -9,13 +9,14 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval
 from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.results.documents import DocumentScore, document_scores
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
 from hf_posenc.eval.task_folder import TASKS
 
@@ -29,6 +30,7 @@ class Evaluation:
 
     Attributes:
         rows: one row per number; the same in every process.
+        documents: scores of single documents, whose means are rows; the same in every process.
         raw: lm-eval's results; empty in all processes except the first.
         first: whether this is the process that reports.
     """
@@ -36,6 +38,7 @@ class Evaluation:
     rows: list[Row]
     raw: dict[str, Any]
     first: bool = True
+    documents: list[DocumentScore] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write both to one JSON file, atomically.
@@ -44,7 +47,8 @@ class Evaluation:
         """
         if not self.first:
             return
-        write_json(path, {"rows": [row.to_dict() for row in self.rows], "lm_eval": self.raw})
+        rows, documents = ([one.to_dict() for one in some] for some in (self.rows, self.documents))
+        write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents})
 
 
 def evaluate(
@@ -140,12 +144,15 @@ def evaluate(
     }  # fmt: skip
     limit = metadata.pop("limit")
     chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
-    raw = run_tasks(
-        lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=log_samples, quiet=quiet
-    )
+    raw = run_tasks(lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=True, quiet=quiet)
     first = lm.rank == 0
-    rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)) if first else []
-    return Evaluation(from_first(lm, rows), raw, first)
+    documents = document_scores(raw)  # of samples, which lm-eval gathers from all processes
+    rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm), documents=documents) if first else []
+    rows, documents = from_first(lm, (rows, documents))
+    if first and not log_samples:
+        del raw["samples"]
+        raw["config"]["log_samples"] = False
+    return Evaluation(rows, raw, first, documents)
 
 
 def run_tasks(

@@ -34,7 +34,6 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.sampling import METHOD
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
@@ -114,7 +113,7 @@ def compare(
     if text is not None:
         check_text_used(chosen)
     own_text = measured_text(text, field=text_field, separator=document_separator)
-    identity = {"versions": versions(), "text": own_text.digest, "sampling": METHOD}
+    identity = {"versions": versions(), "text": own_text.digest}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), (".yaml", ".py"))
     report_progress = progress or (lambda done, doing: None)

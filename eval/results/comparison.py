@@ -13,7 +13,7 @@ from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
 FORMAT = 1
-FEWEST = 3  # documents needed for a confidence interval
+FEWEST = 3  # clusters of documents needed for a confidence interval
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
@@ -75,18 +75,19 @@ def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[s
 
 
 def interval(row: Row) -> tuple[float, float] | None:
-    """Compute the 95 % confidence interval of the mean over documents, by Student's t.
+    """Compute the 95 % confidence interval of the mean over documents, by Student's t over their clusters.
 
     Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead; None for
-    fewer than `FEWEST` documents.
+    fewer than `FEWEST` clusters.
     """
-    if row.stderr is None or row.n < FEWEST:
+    n = row.n if row.units is None else row.units
+    if row.stderr is None or n < FEWEST:
         return None
     share = row.metric in SHARES
     if share and row.stderr == 0.0 and row.value in (0.0, 1.0):
         z = NormalDist().inv_cdf(0.975)
-        far = z * z / (row.n + z * z)
+        far = z * z / (n + z * z)
         return (0.0, far) if row.value == 0.0 else (1.0 - far, 1.0)
-    half = student_t(row.n - 1) * row.stderr
+    half = student_t(n - 1) * row.stderr
     low, high = row.value - half, row.value + half
     return (max(0.0, low), min(1.0, high)) if share else (low, high)

@@ -82,7 +82,7 @@ class LengthSweep(ConfigurableTask):
 
     def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
         """Generate the documents; nothing is downloaded."""
-        self.dataset = {"test": Dataset.from_list(self.documents())}
+        self.dataset = {"test": Dataset.from_list([{"cluster": doc["name"], **doc} for doc in self.documents()])}
 
     def build_all_requests(
         self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any

@@ -23,8 +23,8 @@ from hf_posenc.eval.tasks.perplexity import SpanTask
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts.documents import documents
 from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.sampling import placed_in_each
-from hf_posenc.eval.texts.windows import Tokenized, check_room, distinct
+from hf_posenc.eval.texts.sampling import distinct, placed_in_each
+from hf_posenc.eval.texts.windows import Tokenized, check_room
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import Document, rendered
 

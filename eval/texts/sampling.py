@@ -12,18 +12,16 @@ Cochran 1977, "Sampling Techniques", chapter 5 (stratified random sampling).
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Protocol, TypeVar
 
 from hf_posenc.eval.errors import TextTooShort
 
 SHIFTS = 64
 """Tokens a window may move on, and a context may be shortened by, to find a clean cut."""
-
-METHOD = "stratified"
-"""Name of this method; cells of a comparison that were measured on other places have another key."""
 
 
 class Tokens(Protocol):
@@ -51,7 +49,7 @@ def placed(sources: Sequence[Source], count: int, longest: int, seed: int) -> li
     """
     rooms = [room_of(source, longest) for source in sources]
     check_places(sources, rooms, count, longest)
-    begins = [0, *accumulate(rooms)]
+    begins = [0, *itertools.accumulate(rooms)]
     drawn = strata(begins[-1], count, random.Random(f"windows-{seed}"))
     found = [
         (source, [longest + place - begin for place in drawn if begin <= place < begin + room])
@@ -105,3 +103,10 @@ def shares(rooms: Sequence[int], count: int) -> list[int]:
     for index in by_remainder[: count - sum(found)]:
         found[index] += 1
     return found
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Number the names that occur more than once: documents of one name are two all the same."""
+    counts = Counter(names)
+    numbers = {name: itertools.count(1) for name in counts}
+    return [f"{name} ({next(numbers[name])})" if counts[name] > 1 else name for name in names]

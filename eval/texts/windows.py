@@ -10,8 +10,6 @@ apart and joined. Where the tokenizer merges across a cut, the start moves up a 
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,9 +18,10 @@ from typing import Any
 from hf_posenc.eval.errors import CannotCut, LengthTooShort
 from hf_posenc.eval.lm.special_tokens import opened
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.sampling import SHIFTS, placed
+from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import rendered
+
 
 @dataclass(frozen=True)
 class Tokenized:
@@ -66,13 +65,6 @@ def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, 
         replace(tokenized(tokenizer, rendered(document, tokenizer)), name=name)
         for document, name in zip(text.documents, names, strict=True)
     )
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Number the names that occur more than once: documents of one name are two all the same."""
-    counts = Counter(names)
-    numbers = {name: itertools.count(1) for name in counts}
-    return [f"{name} ({next(numbers[name])})" if counts[name] > 1 else name for name in names]
 
 
 @lru_cache(maxsize=8)

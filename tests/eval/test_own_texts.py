@@ -19,9 +19,9 @@ from hf_posenc.eval.catalogue import TEXT_TASKS, check_text_used, members, own_t
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.task_folder import TASKS
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed, shares
 from hf_posenc.eval.texts.stdlib_source import module_text
-from hf_posenc.eval.texts.sampling import SHIFTS, placed, shares
-from hf_posenc.eval.texts.windows import Tokenized, distinct
+from hf_posenc.eval.texts.windows import Tokenized
 from hf_posenc.texts import Document, TextSource
 
 from .conftest import TRAINED
