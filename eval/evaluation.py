@@ -32,6 +32,7 @@ class Evaluation:
         rows: one row per number; the same in every process.
         documents: scores of single documents, whose means are rows; the same in every process.
         raw: lm-eval's results; empty in all processes except the first.
+        remarks: what a reader must know of these numbers; the same in every process.
         first: whether this is the process that reports.
     """
 
@@ -39,6 +40,7 @@ class Evaluation:
     raw: dict[str, Any]
     first: bool = True
     documents: list[DocumentScore] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write both to one JSON file, atomically.
@@ -48,7 +50,7 @@ class Evaluation:
         if not self.first:
             return
         rows, documents = ([one.to_dict() for one in some] for some in (self.rows, self.documents))
-        write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents})
+        write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks})
 
 
 def evaluate(
@@ -114,6 +116,7 @@ def evaluate(
     from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
+    from hf_posenc.eval.tasks.prompts import repetition_remarks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
     from hf_posenc.eval.validate import check_measure, check_options, check_tasks
 
@@ -148,11 +151,11 @@ def evaluate(
     first = lm.rank == 0
     documents = document_scores(raw)  # of samples, which lm-eval gathers from all processes
     rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm), documents=documents) if first else []
-    rows, documents = from_first(lm, (rows, documents))
+    rows, documents, remarks = from_first(lm, (rows, documents, list(repetition_remarks(raw))))
     if first and not log_samples:
         del raw["samples"]
         raw["config"]["log_samples"] = False
-    return Evaluation(rows, raw, first, documents)
+    return Evaluation(rows, raw, first, documents, remarks)
 
 
 def run_tasks(

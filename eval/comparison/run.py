@@ -16,6 +16,7 @@ from typing import Any
 
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.errors import BadComparison, nearest, shown
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.cell import Request, cells_of
 from hf_posenc.eval.comparison.identity import (
@@ -33,6 +34,7 @@ from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
+from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
 from hf_posenc.schemes.entry import Entry, Given, entries_of
@@ -68,6 +70,8 @@ def compare(
     include_path: str | Path | None = None,
     trust_tasks: bool = False,
     one_factor: bool = False,
+    longest: int | None = None,
+    against: str | None = None,
     name: str | None = None,
     command: str | None = None,
     progress: ProgressCallback | None = None,
@@ -84,13 +88,19 @@ def compare(
         schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. Of a
             model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
             scheme.
-        out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md`` and ``page.html``.
+        out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md``, ``page.html``, and
+            ``documents.jsonl`` with the scores of single documents.
         tokenizer: of a live model.
         lengths: sequence lengths in tokens; by default one, two and four times the trained length.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         text, text_field, document_separator: likewise; read once, for all cells.
-        one_factor: patch once for the longest length, as for deployment, rather than separately for each length.
+        one_factor: patch once for the longest length, or for ``longest``, as for deployment, rather than separately for
+            each length.
+        longest: context in tokens available before every target; by default the longest of the lengths. With the same
+            value, a length that is added later is measured on the same targets, and only it.
+        against: label of a scheme; the others are compared with it, document by document, and tables mark what is
+            surely better or worse.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
@@ -102,10 +112,12 @@ def compare(
     """
     require_matplotlib()
     entries = entries_of(schemes)
+    reference = None if against is None else reference_of(entries, against)
     folder = folder_of_results(out)
     wanted, measure = check_measure(
-        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit
-    )
+        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
+        longest=longest,
+    )  # fmt: skip
     chosen = expanded(check_tasks(tasks, include_path))
     check_trusted(chosen, include_path, trust=trust_tasks)
     check_task_files(chosen, include_path)
@@ -126,7 +138,7 @@ def compare(
         chosen = chosen or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
         entries = [as_saved(entry, lm.report.get("scheme")) for entry in entries]
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
-        request = Request(measure, wanted[-1], one_factor, model_args, identity)
+        request = Request(measure, longest_of(longest, wanted), one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
         check_disk_space(folder, PAGE + EACH * len(cells), "Results")
         passed_on = {
@@ -138,6 +150,7 @@ def compare(
             "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
+            "longest": request.longest, "against": None if reference is None else entries[reference].label,
             "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
             "command": command,
         }  # fmt: skip
@@ -145,6 +158,24 @@ def compare(
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
+
+
+def reference_of(entries: Sequence[Entry], given: str) -> int:
+    """Which entry the others are compared with: the one with that label, else the only one with that scheme.
+
+    Raises:
+        BadComparison: there is none, or nothing is compared with it.
+    """
+    labels = [entry.label for entry in entries]
+    named = [number for number, entry in enumerate(entries) if entry.scheme == given]
+    if given not in labels and len(named) != 1:
+        raise BadComparison(
+            f"against is {shown(given)}, and the schemes are {', '.join(labels)}.{nearest(str(given), labels)} "
+            "Choose one of them."
+        )
+    if len(entries) < 2:
+        raise BadComparison(f"Only {given} is measured, and nothing to compare with it. Add a scheme.")
+    return labels.index(given) if given in labels else named[0]
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
+from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.phrases import (
     axis_label,
     method,
@@ -123,11 +124,15 @@ def comparison_text(comparison: Comparison) -> str:
     parts = [f"# {escaped(title(about))}"]
     if noted := remarks(comparison):
         parts.append(bullets(noted))
+    if marks := legend(comparison):
+        parts.append(escaped(marks))
     for task in comparison.tasks():
         parts.append(f"## {escaped(task_title(task))}")
         for metric in comparison.metrics(task):
             head, lines = table_of(comparison, task, metric)
             parts.append(f"{escaped(axis_label(metric))}, `{task}`\n\n" + markdown_table(head, lines))
+            if differences := difference_table(comparison, task, metric):
+                parts.append(f"{escaped(difference_caption(comparison, metric))}\n\n" + markdown_table(*differences))
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
     if about["command"]:

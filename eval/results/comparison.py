@@ -9,11 +9,12 @@ from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.eval.results.paired import FEWEST, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
 FORMAT = 1
-FEWEST = 3  # clusters of documents needed for a confidence interval
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
@@ -60,13 +61,39 @@ class Comparison:
         found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
         return sorted(found, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
 
+    @cached_property
+    def documents(self) -> dict[str, list[DocumentScore]]:
+        """Scores of single documents by the labels of the entries."""
+        found: dict[str, list[DocumentScore]] = {label: [] for label in self.labels}
+        for record in self.records:
+            found.setdefault(record.scheme, []).extend(DocumentScore(**score) for score in record.documents)
+        return found
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """Paired differences from the reference; none where no reference was chosen."""
+        reference = self.about.get("against")
+        better = {(row.task, row.metric): row.higher_is_better for row in self.rows}
+        return [] if reference is None else paired_differences(self.documents, reference, better)
+
+    def mark(self, label: str, task: str, metric: str, length: int | None) -> str:
+        """Symbol of the difference of one number from the reference; empty where they are not compared."""
+        wanted = (label, task, metric, length)
+        return next((d.mark for d in self.differences if (d.scheme, d.task, d.metric, d.length) == wanted), "")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``results.json``; it holds no times, so that equal settings give equal files."""
         cells = [
-            {"scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason, "key": r.key}
+            {
+                "scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason,
+                "key": r.key, "remarks": r.remarks,
+            }
             for r in self.records
-        ]
-        return {"format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows]}
+        ]  # fmt: skip
+        return {
+            "format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows],
+            "differences": [difference.to_dict() for difference in self.differences],
+        }  # fmt: skip
 
 
 def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[str, int | None], Row]:

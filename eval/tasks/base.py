@@ -24,6 +24,7 @@ from lm_eval.api.task import ConfigurableTask
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.tasks.prompts import REPEATED, repeated_prompts
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
@@ -65,6 +66,10 @@ class LengthSweep(ConfigurableTask):
         text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
         return tokenized_documents(self.tokenizer, text)
 
+    def cells(self) -> Sequence[tuple[int, float | None]]:
+        """Every length, with every depth if the task has one: a document has a request, or several, for each."""
+        return [(length, None) for length in self.sweep.lengths]
+
     def documents(self) -> list[Doc]:
         """One document per sample, each with ``name`` and the fields its requests need.
 
@@ -82,7 +87,10 @@ class LengthSweep(ConfigurableTask):
 
     def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
         """Generate the documents; nothing is downloaded."""
-        self.dataset = {"test": Dataset.from_list([{"cluster": doc["name"], **doc} for doc in self.documents()])}
+        found = [{"cluster": doc["name"], **doc} for doc in self.documents()]
+        self.dataset = {"test": Dataset.from_list(found)}
+        if repeated := repeated_prompts(found, self.cells()):
+            self.config.metadata |= {REPEATED: repeated}
 
     def build_all_requests(
         self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.parse import depths_of, flag, lengths_of, paths, seed_of, whole
+from hf_posenc.eval.tasks.parse import depths_of, flag, lengths_of, longest_of, paths, seed_of, whole
 
 NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
@@ -64,18 +63,13 @@ class Sweep:
         """
         lengths = lengths_of(metadata.get("lengths"))
         stride = whole("stride", metadata.get("stride") or 256)
-        longest = whole("longest", metadata.get("longest") or lengths[-1])
-        if longest < lengths[-1]:
-            raise TaskOptionOutOfRange(
-                f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out."
-            )
         return cls(
             lengths=lengths,
             samples=whole("samples", metadata.get("samples", 16)),
             keys=whole("keys", metadata.get("keys", 8)),
             scored=whole("scored", metadata.get("scored", 64)),
             depths=depths_of(metadata.get("depths", (0.0, 0.25, 0.5, 0.75, 1.0))),
-            longest=longest,
+            longest=longest_of(metadata.get("longest"), lengths),
             seed=seed_of(metadata.get("seed", 0)),
             text=metadata.get("text"),
             docs=tuple(map(str, paths(metadata.get("docs")))),

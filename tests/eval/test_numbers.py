@@ -268,7 +268,9 @@ def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
 def test_a_comparison_as_json_has_it() -> None:
     found = comparison(row("nll")).to_dict()
     assert found["format"] == 1
-    assert found["cells"] == [{"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k"}]
+    assert found["cells"] == [
+        {"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k", "remarks": []}
+    ]
     assert [Row(**one) for one in found["rows"]] == [replace(row("nll"), model="name", scheme="pi")]
     assert found["about"] == {"model": "name", "schemes": [{"label": "pi"}]}
 
