@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean
 from typing import Any, Literal
 
@@ -111,14 +111,15 @@ def paired(
     )
     if stderr is None or units < FEWEST:
         return found
-    centre, error = mean, stderr
+    centre, error, farthest = mean, stderr, inf
     if stderr == 0.0 and all(0.0 <= value <= 1.0 for score, d in pairs for value in (score.value, score.value - d)):
         centre, error = unanimous(mean, units)
+        farthest = 1.0
     if error == 0.0:
         return replace(found, p=1.0 if mean == 0.0 else None)
     half = student_t(units - 1) * error
     p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, units - 1)
-    return replace(found, low=min(mean, centre - half), high=max(mean, centre + half), p=p)
+    return replace(found, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
 
 
 def unanimous(mean: float, units: int) -> tuple[float, float]:
