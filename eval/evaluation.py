@@ -17,6 +17,7 @@ from typing import Any
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.results.documents import DocumentScore, document_scores
+from hf_posenc.eval.results.remarks import remarks_on
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
 from hf_posenc.eval.task_folder import TASKS
 
@@ -116,7 +117,6 @@ def evaluate(
     from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
-    from hf_posenc.eval.tasks.prompts import repetition_remarks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
     from hf_posenc.eval.validate import check_measure, check_options, check_tasks
 
@@ -151,7 +151,7 @@ def evaluate(
     first = lm.rank == 0
     documents = document_scores(raw)  # of samples, which lm-eval gathers from all processes
     rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm), documents=documents) if first else []
-    rows, documents, remarks = from_first(lm, (rows, documents, list(repetition_remarks(raw))))
+    rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
     if first and not log_samples:
         del raw["samples"]
         raw["config"]["log_samples"] = False

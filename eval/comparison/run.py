@@ -27,6 +27,8 @@ from hf_posenc.eval.comparison.identity import (
     versions,
 )
 from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
+from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
+from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
@@ -43,11 +45,6 @@ STORE = "cells.sqlite"
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MULTIPLES = (1, 2, 4)
 """Default lengths, as multiples of the trained length."""
-
-PAGE, EACH = 1 << 16, 1 << 14
-"""Disk space in bytes needed by the results without cells, and by each cell: its row of the store, and its share of the
-files before and after they are replaced. Measured: 9,000 bytes for passkey retrieval at five depths, less for others.
-"""
 
 
 def compare(
@@ -140,7 +137,8 @@ def compare(
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
         request = Request(measure, longest_of(longest, wanted), one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
-        check_disk_space(folder, PAGE + EACH * len(cells), "Results")
+        warn_of_moved_targets(store, cells, request.longest)
+        check_disk_space(folder, space_of(len(cells), measure), "Results")
         passed_on = {
             **measure, "text": None if text is None else own_text, "text_field": text_field,
             "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,

@@ -6,11 +6,13 @@ values, which detects changes by other programs. All values are JSON and text.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
 from hf_posenc.eval.results.record import Record, digest_of, is_intact
@@ -87,6 +89,12 @@ class Store:
                 "Restore the file, or delete it to measure everything again."
             )
         return decoded(values)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Settings of all cells that were measured."""
+        with self.explained_errors():
+            rows = self.connection.execute("SELECT settings FROM cells WHERE state = 'done'").fetchall()
+        return [json.loads(settings) for (settings,) in rows]
 
     def put(self, record: Record) -> None:
         """Store a record; when this returns, it is on disk.

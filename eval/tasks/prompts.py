@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 REPEATED = "repeated_prompts"
@@ -25,13 +25,3 @@ def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any
         for length, prompts in at_length.items()
         if len(set(prompts)) < len(prompts)
     }
-
-
-def repetition_remarks(results: Mapping[str, Any]) -> Iterator[str]:
-    """Say which of lm-eval's results come from fewer prompts than were asked."""
-    for task, config in results.get("configs", {}).items():
-        for length, (asked, different) in ((config.get("metadata") or {}).get(REPEATED) or {}).items():
-            yield (
-                f"{task} at {int(length):,} tokens: the {asked} prompts are {different} different ones, because depths "
-                "coincide where there is little filler. Intervals count keys, not prompts."
-            )

@@ -21,8 +21,10 @@ from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.report.marks import difference_table, format_difference, legend
+from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.documents import DocumentScore, document_scores, standard_error
 from hf_posenc.eval.results.paired import Difference, holm, paired_differences
+from hf_posenc.eval.texts.passkey import compose
 from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
@@ -289,3 +291,50 @@ def test_a_length_added_later_is_measured_alone(run) -> None:
     assert {s.document for s in moved.documents["pi"]} != names["pi"]
     with pytest.raises(TaskOptionOutOfRange, match="shorter than length"):
         run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 3 * TRAINED], longest=2 * TRAINED)
+
+
+def test_targets_that_move_are_announced(run, caplog: pytest.LogCaptureFixture) -> None:
+    run("pi", tasks=["posenc_ppl"], lengths=[TRAINED])
+    assert "measured again" not in caplog.text
+    run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED])
+    assert f"1 cells of this folder were measured with {TRAINED} tokens" in caplog.text
+    caplog.clear()
+    run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED], seed=1)  # control: cells of another seed are others
+    run("pi", tasks=["posenc_ppl"], lengths=[2 * TRAINED])
+    assert "measured again" not in caplog.text
+
+
+def test_windows_of_two_books_have_no_interval(llama, tokenizer) -> None:
+    text = Dataset.from_dict({"text": [module_text("bisect") * 2, module_text("keyword") * 4]})
+    found = evaluate(llama, tokenizer, tasks=["posenc_ppl"], text=text, **{**SMALL, "samples": 6})
+    assert found.remarks == [
+        "posenc_ppl: the 6 windows are of 2 documents, whose windows are not independent of each other, and too few "
+        "for an interval. Give 3 documents or more, or a single one."
+    ]
+    assert all(interval(row) is None for row in found.rows)
+    alone = evaluate(llama, tokenizer, tasks=["posenc_ppl"], **{**SMALL, "samples": 6})  # control: one document
+    assert alone.remarks == []
+    assert all(interval(row) is not None for row in alone.rows)
+
+
+def test_prompts_that_coincide_are_counted(llama, tokenizer) -> None:
+    """Counted anew from the prompts themselves; a length with room for filler has no remark."""
+    shortest = len(tokenizer(compose("12345", 0, 0) + " 12345")["input_ids"])
+    lengths, depths = [shortest, 4 * shortest], (0.0, 0.25, 0.5, 0.75, 1.0)
+    found = evaluate(
+        llama, tokenizer, tasks=["posenc_passkey"], lengths=lengths, keys=4, depths=depths, log_samples=True
+    )
+    asked = [request[0] for sample in found.raw["samples"]["posenc_passkey"] for request in sample["arguments"]]
+    short = [prompt for prompt in asked if len(tokenizer(prompt)["input_ids"]) <= shortest]
+    assert (len(short), len(set(short))) == (20, 4)
+    (remark,) = found.remarks
+    assert remark.startswith(f"posenc_passkey at {shortest:,} tokens: the 20 prompts are 4 different ones")
+    assert {row.units for row in found.rows} == {4}  # keys, whatever the number of prompts
+
+
+def test_remarks_of_cells_are_reported_once(run, tokenizer, tmp_path: Path) -> None:
+    shortest = len(tokenizer(compose("12345", 0, 0) + " 12345")["input_ids"])
+    one, other = run("unpatched,pi", tasks=["posenc_passkey"], lengths=[shortest]).records
+    assert one.remarks == other.remarks != []
+    assert (tmp_path / "results.md").read_text(encoding="utf-8").count(one.remarks[0]) == 1
+    assert run("unpatched", tasks=["posenc_passkey"], lengths=[shortest]).records[0].remarks == one.remarks  # stored
