@@ -88,16 +88,17 @@ def evaluate(
         tokenizer: of a live model; by default loaded with a named model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         lengths: context lengths in tokens; by default the trained length, doubled up to the target length.
-        samples: windows of text.
+        samples: windows of text, at random places of all its parts.
         scored: tokens scored at the end of each window.
         keys: passkeys, each inserted at every depth.
         depths: relative depths of the key in the filler text, 0 … 1.
-        longest: context in tokens available before every target; use the same value in runs to be compared.
+        longest: context in tokens available before every target, by default the longest length; with the same value,
+            runs with other lengths have the same targets.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
         text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
         document_separator: what separates the documents of plain text files; by default each file is one.
-        seed: random seed of keys and masks.
+        seed: random seed of keys, masks and the places of windows.
         scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         limit: documents per length, for a quick look.

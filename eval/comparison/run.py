@@ -16,7 +16,6 @@ from typing import Any
 
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
-from hf_posenc.errors import BadComparison, nearest, shown
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.cell import Request, cells_of
 from hf_posenc.eval.comparison.identity import (
@@ -28,6 +27,7 @@ from hf_posenc.eval.comparison.identity import (
 )
 from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
+from hf_posenc.eval.comparison.reference import compared_with, reference_of
 from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
 from hf_posenc.eval.lm.load import is_masked, language_model
@@ -109,7 +109,8 @@ def compare(
     """
     require_matplotlib()
     entries = entries_of(schemes)
-    reference = None if against is None else reference_of(entries, against)
+    if against is not None:
+        reference_of([about_entry(entry) for entry in entries], against)
     folder = folder_of_results(out)
     wanted, measure = check_measure(
         lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
@@ -148,32 +149,14 @@ def compare(
             "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
-            "longest": request.longest, "against": None if reference is None else entries[reference].label,
+            "longest": request.longest,
             "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
             "command": command,
         }  # fmt: skip
-        comparison = Comparison(about, records)
+        comparison = compared_with(Comparison(about, records), against)
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
-
-
-def reference_of(entries: Sequence[Entry], given: str) -> int:
-    """Which entry the others are compared with: the one with that label, else the only one with that scheme.
-
-    Raises:
-        BadComparison: there is none, or nothing is compared with it.
-    """
-    labels = [entry.label for entry in entries]
-    named = [number for number, entry in enumerate(entries) if entry.scheme == given]
-    if given not in labels and len(named) != 1:
-        raise BadComparison(
-            f"against is {shown(given)}, and the schemes are {', '.join(labels)}.{nearest(str(given), labels)} "
-            "Choose one of them."
-        )
-    if len(entries) < 2:
-        raise BadComparison(f"Only {given} is measured, and nothing to compare with it. Add a scheme.")
-    return labels.index(given) if given in labels else named[0]
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:

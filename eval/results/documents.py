@@ -6,7 +6,7 @@ Windows of one book resemble each other: taken for independent they would promis
 in each cluster this is the usual s² / n.
 
 Cameron, Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference", Journal of Human Resources 50(2),
-equation 11, for a regression on a constant alone.
+section II, for a regression on a constant alone.
 """
 
 from __future__ import annotations

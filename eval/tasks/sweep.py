@@ -26,7 +26,7 @@ class Sweep:
         scored: tokens scored at the end of a window.
         depths: shares of the filler before the needle.
         longest: tokens available before every target; with the same value, different lengths score the same targets.
-        seed: of keys and masks.
+        seed: of keys, masks and places of windows.
         text: one or several files, folders and datasets; None is the held-out part of the standard library.
         docs: files, folders, or the name of a dataset; for `posenc_docs`, which reads `text` where there are none.
         field: column of a record that holds its text.
@@ -34,7 +34,8 @@ class Sweep:
         stride: tokens by which a sliding window moves on, so many are scored at a time.
         stretch: tokens of each text that a sliding window scores.
         from_start: whether a sliding window starts with the text, as in papers, or has `length` − `stride` tokens
-            before it at the least.
+            before it at the least; for `posenc_docs`, whether the beginning of each document is used and not windows of
+            all its parts.
         alphabet: distinct tokens of random strings.
     """
 

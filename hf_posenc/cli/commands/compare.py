@@ -67,7 +67,7 @@ def compare(
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks, windows and learned schemes.")] = 0,
     limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")

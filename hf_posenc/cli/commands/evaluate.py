@@ -45,7 +45,7 @@ def evaluate(
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    seed: Annotated[int, Option(min=0, help="Random seed of passkeys and masks.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and places of windows.")] = 0,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
     base: Base = None,
