@@ -117,6 +117,13 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme["needs_training"]
     ]
+    reference = comparison.about.get("against")
+    paired = {difference.task for difference in comparison.differences}
+    found += [
+        f"{task}: nothing is compared with {reference}, which has no number there that is a mean over documents."
+        for task in comparison.tasks()
+        if reference is not None and task not in paired
+    ]
     found += dict.fromkeys(remark for record in comparison.records for remark in record.remarks)
     own = comparison.about["model_scheme"]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."

@@ -289,6 +289,8 @@ def test_a_length_added_later_is_measured_alone(run) -> None:
     assert names["unpatched"] == names["pi"] == {s.document for s in first.documents["pi"]}
     moved = run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 3 * TRAINED])  # control: without, the targets move
     assert {s.document for s in moved.documents["pi"]} != names["pi"]
+    between = run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED, 3 * TRAINED])  # shorter than the longest
+    assert [r for r in between.records if r.length != 2 * TRAINED] == moved.records
     with pytest.raises(TaskOptionOutOfRange, match="shorter than length"):
         run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 3 * TRAINED], longest=2 * TRAINED)
 
