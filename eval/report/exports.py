@@ -18,7 +18,7 @@ from hf_posenc.eval.results.paired import Difference
 
 COMPARED = ("against", "difference", "difference_low", "difference_high", "p_holm", "verdict")
 COLUMNS = (
-    "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "units",
+    "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "clusters",
     *COMPARED,
 )  # fmt: skip
 FORMULA = (
@@ -69,7 +69,7 @@ def csv_text(comparison: Comparison) -> str:
     differences = {(d.scheme, d.task, d.metric, d.length): d for d in comparison.differences}
     for row in comparison.rows:
         low, high = interval(row) or ("", "")
-        values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "", row.units)
+        values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "", row.clusters)
         difference = differences.get((row.scheme, row.task, row.metric, row.length)) if row.depth is None else None
         writer.writerow(
             [

@@ -107,7 +107,7 @@ def interval(row: Row) -> tuple[float, float] | None:
     Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead; None for
     fewer than `FEWEST` clusters.
     """
-    n = row.n if row.units is None else row.units
+    n = row.n if row.clusters is None else row.clusters
     if row.stderr is None or n < FEWEST:
         return None
     share = row.metric in SHARES

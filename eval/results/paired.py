@@ -40,7 +40,7 @@ class Difference:
         stderr: of the mean, over clusters; None for a single one.
         low, high: 95 % interval by Student's t, for this comparison alone; None for fewer than `FEWEST` clusters, or
             where all losses differ by the same.
-        n, units: documents and clusters.
+        n, clusters: documents, and clusters of them.
         p: two-sided p-value of no difference.
         p_holm: corrected for all comparisons of the table, which is one metric of one task.
         verdict: ``"better"`` or ``"worse"`` where ``p_holm`` is below 0.05, and ``"different"`` where the task does not
@@ -57,7 +57,7 @@ class Difference:
     low: float | None
     high: float | None
     n: int
-    units: int
+    clusters: int
     p: float | None
     p_holm: float | None = None
     verdict: Verdict = "undecided"
@@ -105,32 +105,32 @@ def paired(
         return None
     values, first = [value for _, value in pairs], ours[0]
     mean = fmean(values)
-    stderr, units = standard_error(values, [score.cluster for score, _ in pairs])
+    stderr, clusters = standard_error(values, [score.cluster for score, _ in pairs])
     found = Difference(
-        label, reference, first.task, first.metric, first.length, mean, stderr, None, None, len(values), units, None
+        label, reference, first.task, first.metric, first.length, mean, stderr, None, None, len(values), clusters, None
     )
-    if stderr is None or units < FEWEST:
+    if stderr is None or clusters < FEWEST:
         return found
     centre, error, farthest = mean, stderr, inf
     if stderr == 0.0 and all(0.0 <= value <= 1.0 for score, d in pairs for value in (score.value, score.value - d)):
-        centre, error = unanimous(mean, units)
+        centre, error = unanimous(mean, clusters)
         farthest = 1.0
     if error == 0.0:
         return replace(found, p=1.0 if mean == 0.0 else None)
-    half = student_t(units - 1) * error
-    p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, units - 1)
+    half = student_t(clusters - 1) * error
+    p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, clusters - 1)
     return replace(found, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
 
 
-def unanimous(mean: float, units: int) -> tuple[float, float]:
+def unanimous(mean: float, clusters: int) -> tuple[float, float]:
     """Centre and standard error for the difference of two shares in which all documents agree.
 
     Their own standard error is 0, however few they are. Four halves of a document are added, one for each outcome of a
     pair: Agresti, Min 2005, "Simple Improved Confidence Intervals for Comparing Matched Proportions", Statistics in
     Medicine 24(5).
     """
-    centre = units * mean / (units + 2)
-    return centre, sqrt(((units * mean**2 + 1) / (units + 2) - centre**2) / (units + 2))
+    centre = clusters * mean / (clusters + 2)
+    return centre, sqrt(((clusters * mean**2 + 1) / (clusters + 2) - centre**2) / (clusters + 2))
 
 
 def holm(values: Sequence[float | None]) -> Iterator[float | None]:

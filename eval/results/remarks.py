@@ -28,8 +28,8 @@ def repeated(results: Mapping[str, Any]) -> Iterator[str]:
 def few_documents(rows: Iterable[Row]) -> Iterator[str]:
     """Say which results have no interval because all windows are of very few documents."""
     for row in rows:
-        if row.units is not None and row.units < min(FEWEST, row.n):
+        if row.clusters is not None and row.clusters < min(FEWEST, row.n):
             yield (
-                f"{row.task}: the {row.n} windows are of {row.units} documents, whose windows are not independent of "
+                f"{row.task}: the {row.n} windows are of {row.clusters} documents, whose windows are not independent of "
                 f"each other, and too few for an interval. Give {FEWEST} documents or more, or a single one."
             )

@@ -27,7 +27,7 @@ class Row:
         value: mean over documents.
         stderr: standard error over documents, or over clusters of them; None for one, or where it is undefined.
         n: number of documents.
-        units: number of clusters, which is that of documents where they are independent; None where it is not known.
+        clusters: number of clusters, which is that of documents where they are independent; None where it is not known.
         higher_is_better: None where the task does not say.
     """
 
@@ -40,7 +40,7 @@ class Row:
     value: float
     stderr: float | None
     n: int
-    units: int | None = None
+    clusters: int | None = None
     higher_is_better: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def with_error(row: Row, errors: Mapping[RowKey, tuple[float | None, int]]) -> R
     key = (row.task, row.length, row.depth, loss or row.metric)
     if key not in errors:
         return row
-    stderr, units = errors[key]
-    return replace(row, stderr=times(row.value, stderr) if loss else stderr, units=units)
+    stderr, clusters = errors[key]
+    return replace(row, stderr=times(row.value, stderr) if loss else stderr, clusters=clusters)
 
 
 def loss_of(metric: str, length: int | None) -> str:

@@ -113,7 +113,7 @@ def test_pairs_are_of_the_same_document_whatever_the_order() -> None:
         {"base": scores("t", "nll", base), "x": scores("t", "nll", shuffled)}, "base", {("t", "nll"): False}
     )
     differences = [ours[name] - base[name] for name in base]
-    assert found.n == found.units == 12
+    assert found.n == found.clusters == 12
     assert found.difference == pytest.approx(statistics.fmean(differences), rel=1e-12)
     half = 2.201 * statistics.stdev(differences) / 12**0.5  # the 97.5 % point of 11 degrees, as printed in tables
     assert (found.low, found.high) == pytest.approx((found.difference - half, found.difference + half), rel=1e-3)
@@ -208,7 +208,7 @@ def test_documents_are_those_whose_mean_lm_eval_reports(llama, tokenizer) -> Non
     kept = evaluate(llama, tokenizer, tasks=["posenc_ppl"], log_samples=True, **{**SMALL, "samples": 5})
     assert document_scores(kept.raw) == kept.documents
     (row,) = (row for row in found.rows if (row.task, row.metric) == ("posenc_ppl", "nll"))
-    assert (row.n, row.units, row.higher_is_better) == (5, 2, False)  # two documents
+    assert (row.n, row.clusters, row.higher_is_better) == (5, 2, False)  # two documents
 
 
 def test_errors_of_independent_windows_are_lm_evals(llama, tokenizer) -> None:
@@ -218,7 +218,7 @@ def test_errors_of_independent_windows_are_lm_evals(llama, tokenizer) -> None:
         reported = found.raw["results"][row.task].get(f"{row.metric}_L{row.length}{depth}_stderr,none")
         if row.metric != "ppl":
             assert row.stderr == pytest.approx(reported, rel=1e-9, abs=1e-12)
-            assert row.units == row.n
+            assert row.clusters == row.n
 
 
 def test_differences_are_those_of_the_exported_documents(run, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_prompts_that_coincide_are_counted(llama, tokenizer) -> None:
     assert (len(short), len(set(short))) == (20, 4)
     (remark,) = found.remarks
     assert remark.startswith(f"posenc_passkey at {shortest:,} tokens: the 20 prompts are 4 different ones")
-    assert {row.units for row in found.rows} == {4}  # keys, whatever the number of prompts
+    assert {row.clusters for row in found.rows} == {4}  # keys, whatever the number of prompts
 
 
 def test_remarks_of_cells_are_reported_once(run, tokenizer, tmp_path: Path) -> None:

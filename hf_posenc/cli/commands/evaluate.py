@@ -26,7 +26,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
-COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n")
+COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
 
 
 def evaluate(
