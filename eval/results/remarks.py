@@ -30,6 +30,6 @@ def few_documents(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         if row.clusters is not None and row.clusters < min(FEWEST, row.n):
             yield (
-                f"{row.task}: the {row.n} windows are of {row.clusters} documents, whose windows are not independent of "
-                f"each other, and too few for an interval. Give {FEWEST} documents or more, or a single one."
+                f"{row.task}: the {row.n} windows are of {row.clusters} documents, whose windows are not independent "
+                f"of each other, and too few for an interval. Give {FEWEST} documents or more, or a single one."
             )
