@@ -24,6 +24,8 @@ FEWEST = 3
 LEVEL = 0.05
 ROUNDING = 1e-5
 """Differences of the mean below this are those of float32 arithmetic in another order, and are never sure."""
+NO_SPREAD = 1e-12
+"""Standard errors below this are those of documents that all differ by the same."""
 
 Verdict = Literal["better", "worse", "different", "undecided"]
 MARKS: dict[Verdict, str] = {"better": "+", "worse": "−", "different": "≠", "undecided": "?"}
@@ -112,11 +114,12 @@ def paired(
     if stderr is None or clusters < FEWEST:
         return found
     centre, error, farthest = mean, stderr, inf
-    if stderr == 0.0 and all(0.0 <= value <= 1.0 for score, d in pairs for value in (score.value, score.value - d)):
+    shares = all(0.0 <= value <= 1.0 for score, _ in pairs for value in (score.value, other[score.document]))
+    if stderr < NO_SPREAD and shares:
         centre, error = unanimous(mean, clusters)
         farthest = 1.0
-    if error == 0.0:
-        return replace(found, p=1.0 if mean == 0.0 else None)
+    if error < NO_SPREAD:
+        return replace(found, p=1.0 if abs(mean) < ROUNDING else None)
     half = student_t(clusters - 1) * error
     p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, clusters - 1)
     return replace(found, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)

@@ -153,6 +153,8 @@ def test_documents_that_all_agree() -> None:
     assert found.low == -1.0
     assert (found.difference, found.verdict) == (-1.0, "worse")
     assert verdict_of(none[:3], every[:3], True, "acc").verdict == "undecided"  # control: three are too few
+    fifth = verdict_of([0.3] * 3, [0.1] * 3, True, "acc")  # 0.3 − 0.1 is not 0.2 exactly, and its mean has a rounding
+    assert fifth.low < 0.0 < 0.2 < fifth.high
     both = verdict_of(every, every, True, "acc")
     assert (both.p, both.low, both.high) == (1.0, -both.high, both.high)
 
