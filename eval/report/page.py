@@ -76,7 +76,7 @@ def tables(comparison: Comparison, task: str, metric: str) -> list[dict[str, Any
     head, lines = table_of(comparison, task, metric)
     found = [{"caption": axis_label(metric), "head": head, "lines": lines}]
     if differences := difference_table(comparison, task, metric):
-        found[0]["caption"] += f". {legend(comparison)}"
+        found[0]["caption"] = f"{axis_label(metric)}. {legend(comparison)}"
         head, lines = differences
         found.append({"caption": difference_caption(comparison, metric), "head": head, "lines": lines})
     return found
