@@ -19,10 +19,10 @@ def warn_of_moved_targets(store: Store, cells: Sequence[Cell], longest: int) -> 
     if others:
         before = ", ".join(f"{one:,}" for one in sorted({s["longest"] for s in others}))
         log.warning(
-            "%d cells of this folder were measured with %s tokens of text before every target, and now there are %s: "
-            "the targets are others, and these cells are measured again. With --longest (longest=), lengths up to that "
+            "%d finished cell%s of this folder had %s tokens of text before every target, and now there are %s: "
+            "the targets are others, and all is measured again. With --longest (longest=), lengths up to that "
             "are added without moving targets.",
-            len(others), before, f"{longest:,}",
+            len(others), "s" * (len(others) > 1), before, f"{longest:,}",
         )  # fmt: skip
 
 

@@ -81,8 +81,9 @@ def demo_method(about: Mapping[str, Any]) -> str:
     text = named if isinstance(named, str) else ", ".join(named)
     return f"""\
 - Cross-entropy loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of
-  held-out text, the same tokens at every length and for every scheme. The standard errors are those over windows; all
-  schemes are measured on the same text, so differences between schemes are more certain than they suggest.
+  held-out text, the same tokens at every length and for every scheme. The standard errors are those over windows, or
+  over texts where there are several; all schemes are measured on the same text, so differences between schemes are more
+  certain than they suggest.
 - Passkey retrieval (`posenc_passkey`): {about["keys"]} five-digit keys, each inserted at depths {depths} of the filler
   text. A key counts as found if greedy decoding generates all five digits.
 - Zero-shot schemes are patched separately for every length, with factor = length / trained length, their best

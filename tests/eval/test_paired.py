@@ -301,7 +301,7 @@ def test_targets_that_move_are_announced(run, caplog: pytest.LogCaptureFixture) 
     run("pi", tasks=["posenc_ppl"], lengths=[TRAINED])
     assert "measured again" not in caplog.text
     run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED])
-    assert f"1 cells of this folder were measured with {TRAINED} tokens" in caplog.text
+    assert f"1 finished cell of this folder had {TRAINED} tokens" in caplog.text
     caplog.clear()
     run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED], seed=1)  # control: cells of another seed are others
     run("pi", tasks=["posenc_ppl"], lengths=[2 * TRAINED])
