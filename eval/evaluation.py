@@ -9,13 +9,15 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval
 from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.results.documents import DocumentScore, document_scores
+from hf_posenc.eval.results.remarks import remarks_on
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
 from hf_posenc.eval.task_folder import TASKS
 
@@ -29,13 +31,17 @@ class Evaluation:
 
     Attributes:
         rows: one row per number; the same in every process.
+        documents: scores of single documents, whose means are rows; the same in every process.
         raw: lm-eval's results; empty in all processes except the first.
+        remarks: what a reader must know of these numbers; the same in every process.
         first: whether this is the process that reports.
     """
 
     rows: list[Row]
     raw: dict[str, Any]
     first: bool = True
+    documents: list[DocumentScore] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write both to one JSON file, atomically.
@@ -44,7 +50,8 @@ class Evaluation:
         """
         if not self.first:
             return
-        write_json(path, {"rows": [row.to_dict() for row in self.rows], "lm_eval": self.raw})
+        rows, documents = ([one.to_dict() for one in some] for some in (self.rows, self.documents))
+        write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks})
 
 
 def evaluate(
@@ -81,16 +88,17 @@ def evaluate(
         tokenizer: of a live model; by default loaded with a named model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         lengths: context lengths in tokens; by default the trained length, doubled up to the target length.
-        samples: windows of text.
+        samples: windows of text, at random places of all its parts.
         scored: tokens scored at the end of each window.
         keys: passkeys, each inserted at every depth.
         depths: relative depths of the key in the filler text, 0 … 1.
-        longest: context in tokens available before every target; use the same value in runs to be compared.
+        longest: context in tokens available before every target, by default the longest length; with the same value,
+            runs with other lengths have the same targets.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
         text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
         document_separator: what separates the documents of plain text files; by default each file is one.
-        seed: random seed of keys and masks.
+        seed: random seed of keys, masks and the places of windows.
         scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         limit: documents per length, for a quick look.
@@ -140,12 +148,15 @@ def evaluate(
     }  # fmt: skip
     limit = metadata.pop("limit")
     chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
-    raw = run_tasks(
-        lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=log_samples, quiet=quiet
-    )
+    raw = run_tasks(lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=True, quiet=quiet)
     first = lm.rank == 0
-    rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm)) if first else []
-    return Evaluation(from_first(lm, rows), raw, first)
+    documents = document_scores(raw)  # of samples, which lm-eval gathers from all processes
+    rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm), documents=documents) if first else []
+    rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
+    if first and not log_samples:
+        del raw["samples"]
+        raw["config"]["log_samples"] = False
+    return Evaluation(rows, raw, first, documents, remarks)
 
 
 def run_tasks(

@@ -63,7 +63,7 @@ def measure_cell(
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started = time.monotonic()
     state: State = "refused"
-    reason, rows = "", []
+    reason, rows, documents, remarks = "", [], [], []
     lm.on_request = on_request
     try:
         with patched(lm, cell, request):
@@ -77,6 +77,8 @@ def measure_cell(
                 **passed_on,
             )
         rows = [row.to_dict() for row in evaluation.rows]
+        documents = [score.to_dict() for score in evaluation.documents]
+        remarks = evaluation.remarks
         reason = invalid_rows_reason(rows)
         state = "failed" if reason else "done"
     except PosEncError as error:
@@ -86,7 +88,7 @@ def measure_cell(
     length = cell.length if len(cell.lengths) == 1 else None
     return Record(
         cell.key, cell.entry.label, cell.task, length, state, reason, rows if state == "done" else [],
-        time.monotonic() - started, cell.settings,
+        time.monotonic() - started, cell.settings, documents if state == "done" else [], remarks,
     )  # fmt: skip
 
 

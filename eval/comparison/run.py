@@ -26,6 +26,9 @@ from hf_posenc.eval.comparison.identity import (
     versions,
 )
 from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
+from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
+from hf_posenc.eval.comparison.reference import compared_with, reference_of
+from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
@@ -33,6 +36,7 @@ from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
+from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
 from hf_posenc.schemes.entry import Entry, Given, entries_of
@@ -41,11 +45,6 @@ STORE = "cells.sqlite"
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MULTIPLES = (1, 2, 4)
 """Default lengths, as multiples of the trained length."""
-
-PAGE, EACH = 1 << 16, 1 << 14
-"""Disk space in bytes needed by the results without cells, and by each cell: its row of the store, and its share of the
-files before and after they are replaced. Measured: 9,000 bytes for passkey retrieval at five depths, less for others.
-"""
 
 
 def compare(
@@ -68,6 +67,8 @@ def compare(
     include_path: str | Path | None = None,
     trust_tasks: bool = False,
     one_factor: bool = False,
+    longest: int | None = None,
+    against: str | None = None,
     name: str | None = None,
     command: str | None = None,
     progress: ProgressCallback | None = None,
@@ -84,13 +85,19 @@ def compare(
         schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. Of a
             model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
             scheme.
-        out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md`` and ``page.html``.
+        out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md``, ``page.html``, and
+            ``documents.jsonl`` with the scores of single documents.
         tokenizer: of a live model.
         lengths: sequence lengths in tokens; by default one, two and four times the trained length.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         text, text_field, document_separator: likewise; read once, for all cells.
-        one_factor: patch once for the longest length, as for deployment, rather than separately for each length.
+        one_factor: patch once for the longest length, or for ``longest``, as for deployment, rather than separately for
+            each length.
+        longest: context in tokens available before every target; by default the longest of the lengths. With the same
+            value, a length that is added later is measured on the same targets, and only it.
+        against: label of a scheme; the others are compared with it, document by document, and tables mark what is
+            surely better or worse.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
@@ -102,10 +109,13 @@ def compare(
     """
     require_matplotlib()
     entries = entries_of(schemes)
+    if against is not None:
+        reference_of([about_entry(entry) for entry in entries], against)
     folder = folder_of_results(out)
     wanted, measure = check_measure(
-        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit
-    )
+        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
+        longest=longest,
+    )  # fmt: skip
     chosen = expanded(check_tasks(tasks, include_path))
     check_trusted(chosen, include_path, trust=trust_tasks)
     check_task_files(chosen, include_path)
@@ -126,9 +136,10 @@ def compare(
         chosen = chosen or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
         entries = [as_saved(entry, lm.report.get("scheme")) for entry in entries]
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
-        request = Request(measure, wanted[-1], one_factor, model_args, identity)
+        request = Request(measure, longest_of(longest, wanted), one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
-        check_disk_space(folder, PAGE + EACH * len(cells), "Results")
+        warn_of_moved_targets(store, cells, request.longest)
+        check_disk_space(folder, space_of(len(cells), measure), "Results")
         passed_on = {
             **measure, "text": None if text is None else own_text, "text_field": text_field,
             "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
@@ -138,10 +149,11 @@ def compare(
             "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
+            "longest": request.longest,
             "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
             "command": command,
         }  # fmt: skip
-        comparison = Comparison(about, records)
+        comparison = compared_with(Comparison(about, records), against)
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison

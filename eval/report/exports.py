@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
@@ -13,8 +14,13 @@ from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison, interval
+from hf_posenc.eval.results.paired import Difference
 
-COLUMNS = ("model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note")
+COMPARED = ("against", "difference", "difference_low", "difference_high", "p_holm", "verdict")
+COLUMNS = (
+    "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "clusters",
+    *COMPARED,
+)  # fmt: skip
 FORMULA = (
     "=",
     "+",
@@ -31,7 +37,7 @@ FORMULA = (
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``, all of them or none.
+    """Write ``results.json``, ``.csv`` and ``.md``, ``documents.jsonl`` and ``page.html``, all of them or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -41,6 +47,7 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "results.json": content,
         "results.csv": csv_text(comparison),
         "results.md": comparison_text(comparison),
+        "documents.jsonl": documents_text(comparison),
         "page.html": page_html(comparison),
     }
     try:
@@ -59,9 +66,11 @@ def csv_text(comparison: Comparison) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
+    differences = {(d.scheme, d.task, d.metric, d.length): d for d in comparison.differences}
     for row in comparison.rows:
         low, high = interval(row) or ("", "")
-        values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "")
+        values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "", row.clusters)
+        difference = differences.get((row.scheme, row.task, row.metric, row.length)) if row.depth is None else None
         writer.writerow(
             [
                 *map(escape_formula, (row.model, row.scheme, row.task)),
@@ -69,13 +78,32 @@ def csv_text(comparison: Comparison) -> str:
                 row.depth,
                 escape_formula(row.metric),
                 *values,
+                *compared(difference),
             ]
         )
     for record in comparison.records:
         if record.state != "done":
+            note = escape_formula(f"{record.state}: {record.reason}")
             names = map(escape_formula, (comparison.about["model"], record.scheme, record.task))
-            writer.writerow([*names, record.length, *[""] * 7, escape_formula(f"{record.state}: {record.reason}")])
+            writer.writerow([*names, record.length, *[""] * 7, note, *[""] * (1 + len(COMPARED))])
     return file.getvalue()
+
+
+def compared(difference: Difference | None) -> list[Any]:
+    """The columns `COMPARED` of one number."""
+    if difference is None:
+        return [""] * len(COMPARED)
+    d = difference
+    return [escape_formula(d.reference), d.difference, d.low, d.high, d.p_holm, d.verdict]
+
+
+def documents_text(comparison: Comparison) -> str:
+    """Format the scores of single documents as JSON, one line each."""
+    return "".join(
+        json.dumps({"scheme": label, **score.to_dict()}, ensure_ascii=False, allow_nan=False) + "\n"
+        for label, scores in comparison.documents.items()
+        for score in scores
+    )
 
 
 def escape_formula(text: str) -> str:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.page_plots import curves, heat_maps
 from hf_posenc.eval.report.phrases import (
     axis_label,
@@ -61,7 +62,7 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
             for label, svg in heat_maps(comparison, task, metric).items()
         ],
         "share": metric_name(shares[0]) if shares else "",
-        "tables": [table(comparison, task, metric) for metric in metrics],
+        "tables": [table for metric in metrics for table in tables(comparison, task, metric)],
     }
 
 
@@ -70,10 +71,15 @@ def caption(metric: str, metrics: list[str]) -> str:
     return f"{metric_name(metric)} of the answer" if metric == "nll" and is_share(metrics[0]) else metric_name(metric)
 
 
-def table(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
-    """Build the table of one metric: entries as rows, lengths as columns."""
+def tables(comparison: Comparison, task: str, metric: str) -> list[dict[str, Any]]:
+    """Build the table of one metric, entries as rows and lengths as columns, and that of its differences."""
     head, lines = table_of(comparison, task, metric)
-    return {"caption": axis_label(metric), "head": head, "lines": lines}
+    found = [{"caption": axis_label(metric), "head": head, "lines": lines}]
+    if differences := difference_table(comparison, task, metric):
+        found[0]["caption"] = f"{axis_label(metric)}. {legend(comparison)}"
+        head, lines = differences
+        found.append({"caption": difference_caption(comparison, metric), "head": head, "lines": lines})
+    return found
 
 
 def svg_markup(svg: str) -> Any:

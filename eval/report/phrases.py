@@ -77,7 +77,7 @@ def task_title(task: str) -> str:
 def table_of(comparison: Comparison, task: str, metric: str) -> tuple[list[str], list[list[str]]]:
     """Build column heads and rows of a table: entries as rows, lengths as columns.
 
-    A cell without a number shows its state, such as ``refused``.
+    A cell without a number shows its state, such as ``refused``; one that is compared with a reference has a mark.
     """
     rows = rows_by_cell(comparison.rows, task, metric)
     lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
@@ -88,7 +88,8 @@ def table_of(comparison: Comparison, task: str, metric: str) -> tuple[list[str],
         for length in lengths:
             row = rows.get((label, length))
             state = states.get((label, task, length)) or states.get((label, task, None), "")
-            cells.append(state if row is None else format_value(metric, row.value, row.stderr))
+            mark = comparison.mark(label, task, metric, length)
+            cells.append(state if row is None else f"{format_value(metric, row.value, row.stderr)} {mark}".rstrip())
         lines.append([label, *cells])
     return ["scheme", *headings(comparison.about, lengths)], lines
 
@@ -116,6 +117,14 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme["needs_training"]
     ]
+    reference = comparison.about.get("against")
+    paired = {difference.task for difference in comparison.differences}
+    found += [
+        f"{task}: nothing is compared with {reference}, which has no number there that is a mean over documents."
+        for task in comparison.tasks()
+        if reference is not None and task not in paired
+    ]
+    found += dict.fromkeys(remark for record in comparison.records for remark in record.remarks)
     own = comparison.about["model_scheme"]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
     return found + ([carried] if own else [])
@@ -124,8 +133,9 @@ def remarks(comparison: Comparison) -> list[str]:
 def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
+    longest = about.get("longest") or about["lengths"][-1]
     patched = (
-        f"Every scheme is patched once, for {about['lengths'][-1]:,} tokens, unless a factor is given for it."
+        f"Every scheme is patched once, for {longest:,} tokens, unless a factor is given for it."
         if about["one_factor"]
         else "Every scheme is patched separately for each length with factor = length / trained length, its best "
         "setting, unless a factor is given for it."
@@ -135,12 +145,13 @@ def method(about: Mapping[str, Any]) -> list[str]:
     sentences = [
         f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all schemes "
         f"use the same weights. {patched}",
-        f"Cross-entropy loss: {about['samples']} windows of text, the last {about['scored']} tokens of each, the same "
-        f"tokens at every length and for every scheme. Text: {text}.",
+        f"Cross-entropy loss: {about['samples']} windows at random places of all parts of the text, the last "
+        f"{about['scored']} tokens of each, the same tokens at every length and for every scheme, with {longest:,} "
+        f"tokens of text before their end. Text: {text}.",
         f"Passkeys and needles: {about['keys']}, each inserted at depths {depths} of the filler text.",
-        "± is one standard error over documents; bands are 95 % confidence intervals (Student's t; Wilson where all "
-        "documents agree). All schemes are measured on the same documents, so differences between schemes are more "
-        "certain than the bands suggest.",
+        "± is one standard error over documents, clustered where several are windows of one; bands are 95 % confidence "
+        "intervals (Student's t; Wilson where all documents agree). All schemes are measured on the same documents, so "
+        "differences between schemes are more certain than the bands suggest: --against LABEL pairs them.",
         f"Seed {about['seed']}. Tasks: {', '.join(about['tasks'])}.",
     ]
     sentences += [

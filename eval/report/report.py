@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
+from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.phrases import (
     axis_label,
     method,
@@ -80,8 +81,9 @@ def demo_method(about: Mapping[str, Any]) -> str:
     text = named if isinstance(named, str) else ", ".join(named)
     return f"""\
 - Cross-entropy loss (`posenc_ppl`): mean over the last {about["scored_tokens"]} tokens of {about["samples"]} windows of
-  held-out text, the same tokens at every length and for every scheme. The standard errors are those over windows; all
-  schemes are measured on the same text, so differences between schemes are more certain than they suggest.
+  held-out text, the same tokens at every length and for every scheme. The standard errors are those over windows, or
+  over texts where there are several; all schemes are measured on the same text, so differences between schemes are more
+  certain than they suggest.
 - Passkey retrieval (`posenc_passkey`): {about["keys"]} five-digit keys, each inserted at depths {depths} of the filler
   text. A key counts as found if greedy decoding generates all five digits.
 - Zero-shot schemes are patched separately for every length, with factor = length / trained length, their best
@@ -123,11 +125,15 @@ def comparison_text(comparison: Comparison) -> str:
     parts = [f"# {escaped(title(about))}"]
     if noted := remarks(comparison):
         parts.append(bullets(noted))
+    if marks := legend(comparison):
+        parts.append(escaped(marks))
     for task in comparison.tasks():
         parts.append(f"## {escaped(task_title(task))}")
         for metric in comparison.metrics(task):
             head, lines = table_of(comparison, task, metric)
             parts.append(f"{escaped(axis_label(metric))}, `{task}`\n\n" + markdown_table(head, lines))
+            if differences := difference_table(comparison, task, metric):
+                parts.append(f"{escaped(difference_caption(comparison, metric))}\n\n" + markdown_table(*differences))
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
     if about["command"]:

@@ -9,11 +9,12 @@ from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.eval.results.paired import FEWEST, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
 FORMAT = 1
-FEWEST = 3  # documents needed for a confidence interval
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
@@ -60,13 +61,39 @@ class Comparison:
         found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
         return sorted(found, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
 
+    @cached_property
+    def documents(self) -> dict[str, list[DocumentScore]]:
+        """Scores of single documents by the labels of the entries."""
+        found: dict[str, list[DocumentScore]] = {label: [] for label in self.labels}
+        for record in self.records:
+            found.setdefault(record.scheme, []).extend(DocumentScore(**score) for score in record.documents)
+        return found
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """Paired differences from the reference; none where no reference was chosen."""
+        reference = self.about.get("against")
+        better = {(row.task, row.metric): row.higher_is_better for row in self.rows}
+        return [] if reference is None else paired_differences(self.documents, reference, better)
+
+    def mark(self, label: str, task: str, metric: str, length: int | None) -> str:
+        """Symbol of the difference of one number from the reference; empty where they are not compared."""
+        wanted = (label, task, metric, length)
+        return next((d.mark for d in self.differences if (d.scheme, d.task, d.metric, d.length) == wanted), "")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``results.json``; it holds no times, so that equal settings give equal files."""
         cells = [
-            {"scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason, "key": r.key}
+            {
+                "scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason,
+                "key": r.key, "remarks": r.remarks,
+            }
             for r in self.records
-        ]
-        return {"format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows]}
+        ]  # fmt: skip
+        return {
+            "format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows],
+            "differences": [difference.to_dict() for difference in self.differences],
+        }  # fmt: skip
 
 
 def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[str, int | None], Row]:
@@ -75,18 +102,19 @@ def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[s
 
 
 def interval(row: Row) -> tuple[float, float] | None:
-    """Compute the 95 % confidence interval of the mean over documents, by Student's t.
+    """Compute the 95 % confidence interval of the mean over documents, by Student's t over their clusters.
 
     Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead; None for
-    fewer than `FEWEST` documents.
+    fewer than `FEWEST` clusters.
     """
-    if row.stderr is None or row.n < FEWEST:
+    n = row.n if row.clusters is None else row.clusters
+    if row.stderr is None or n < FEWEST:
         return None
     share = row.metric in SHARES
     if share and row.stderr == 0.0 and row.value in (0.0, 1.0):
         z = NormalDist().inv_cdf(0.975)
-        far = z * z / (row.n + z * z)
+        far = z * z / (n + z * z)
         return (0.0, far) if row.value == 0.0 else (1.0 - far, 1.0)
-    half = student_t(row.n - 1) * row.stderr
+    half = student_t(n - 1) * row.stderr
     low, high = row.value - half, row.value + half
     return (max(0.0, low), min(1.0, high)) if share else (low, high)

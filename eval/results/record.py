@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 State = Literal["done", "refused", "failed"]
@@ -27,6 +27,8 @@ class Record:
         rows: numbers, as in `Row.to_dict`.
         seconds: duration of the measurement.
         settings: everything that `key` is computed from.
+        documents: scores of single documents, as in `DocumentScore.to_dict`; none in records of earlier versions.
+        remarks: what a reader must know of this cell.
     """
 
     key: str
@@ -38,6 +40,8 @@ class Record:
     rows: list[dict[str, Any]]
     seconds: float
     settings: dict[str, Any]
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def key_of(settings: Mapping[str, Any]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.eval.results.documents import DocumentScore, RowKey, by_row, labelled, number, standard_error
 from hf_posenc.eval.tasks.sweep import parse_metric
 
 
@@ -24,8 +25,10 @@ class Row:
         depth: relative depth of the key in the filler text, 0 … 1; None over all depths, or without a key.
         metric: ``nll`` (nats/token), ``ppl``, ``acc``, ``recall``, …
         value: mean over documents.
-        stderr: standard error over documents; None for one document, or where it is undefined.
+        stderr: standard error over documents, or over clusters of them; None for one, or where it is undefined.
         n: number of documents.
+        clusters: number of clusters, which is that of documents where they are independent; None where it is not known.
+        higher_is_better: None where the task does not say.
     """
 
     model: str
@@ -37,38 +40,67 @@ class Row:
     value: float
     stderr: float | None
     n: int
+    clusters: int | None = None
+    higher_is_better: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
 
 
-def rows_of(results: Mapping[str, Any], *, scheme: str, model: str) -> list[Row]:
-    """Convert lm-eval's ``results`` to rows, in its order."""
+def rows_of(
+    results: Mapping[str, Any], *, scheme: str, model: str, documents: Sequence[DocumentScore] = ()
+) -> list[Row]:
+    """Convert lm-eval's ``results`` to rows, in its order, with standard errors over the clusters of ``documents``."""
+    errors = {
+        row: standard_error([score.value for score in scores], [score.cluster for score in scores])
+        for row, scores in by_row(documents).items()
+    }
     return [
-        row
+        with_error(row, errors)
         for task, metrics in results["results"].items()
-        for row in task_rows(task, metrics, scheme, model, n=results["n-samples"].get(task, {}).get("effective", 0))
-    ]
+        for row in task_rows(
+            task, metrics, scheme, model, n=results["n-samples"].get(task, {}).get("effective", 0),
+            better=results.get("higher_is_better", {}).get(task) or {},
+        )
+    ]  # fmt: skip
 
 
-def task_rows(task: str, metrics: Mapping[str, Any], scheme: str, model: str, n: int) -> Iterable[Row]:
+def task_rows(
+    task: str, metrics: Mapping[str, Any], scheme: str, model: str, n: int, better: Mapping[str, bool]
+) -> Iterable[Row]:
     """Convert the metrics of one task; lm-eval names a metric ``name,filter`` and its error ``name_stderr,filter``."""
+    filters = {chosen for _, _, chosen in (key.partition(",") for key in metrics) if chosen}
     for key, value in metrics.items():
         name, _, chosen = key.partition(",")
         if not chosen or name.endswith("_stderr") or not isinstance(value, (int, float)):
             continue
-        metric, length, depth = parse_metric(name) or (name, None, None)
+        label = labelled(name, chosen, len(filters))
+        metric, length, depth = parse_metric(label) or (label, None, None)
         stderr = number(metrics.get(f"{name}_stderr,{chosen}"))
-        if metric.endswith("ppl") and length is not None:
-            loss = number(metrics.get(f"{metric.removesuffix('ppl')}nll_L{length}_stderr,{chosen}"))
-            stderr = None if loss is None else value * loss  # d exp(x) = exp(x) dx
-        yield Row(model, scheme, task, length, depth, metric, float(value), stderr, n)
+        if loss := loss_of(metric, length):
+            stderr = times(value, number(metrics.get(f"{loss}_L{length}_stderr,{chosen}")))
+        yield Row(model, scheme, task, length, depth, metric, float(value), stderr, n, None, better.get(name))
 
 
-def number(value: Any) -> float | None:
-    """Return a float, or None for lm-eval's ``"N/A"``."""
-    return float(value) if isinstance(value, (int, float)) else None
+def with_error(row: Row, errors: Mapping[RowKey, tuple[float | None, int]]) -> Row:
+    """A row with the standard error over clusters, where the scores of its documents are known."""
+    loss = loss_of(row.metric, row.length)
+    key = (row.task, row.length, row.depth, loss or row.metric)
+    if key not in errors:
+        return row
+    stderr, clusters = errors[key]
+    return replace(row, stderr=times(row.value, stderr) if loss else stderr, clusters=clusters)
+
+
+def loss_of(metric: str, length: int | None) -> str:
+    """The loss that a perplexity of ours is the exponential of: ``nll`` of ``ppl``; empty for other metrics."""
+    return f"{metric.removesuffix('ppl')}nll" if metric.endswith("ppl") and length is not None else ""
+
+
+def times(value: float, error: float | None) -> float | None:
+    """Standard error of an exponential: d exp(x) = exp(x) dx."""
+    return None if error is None else value * error
 
 
 def write_json(path: Path, content: Any) -> None:

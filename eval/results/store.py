@@ -11,19 +11,14 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
-from hf_posenc.eval.results.record import Record, canonical, digest_of, is_intact
+from hf_posenc.eval.results.record import Record, digest_of, is_intact
+from hf_posenc.eval.results.table import FORMAT, INSERT, SELECT, create, decoded, encoded, upgrade
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
-FORMAT = 1
-TABLE = """CREATE TABLE cells (
-    key TEXT PRIMARY KEY, scheme TEXT NOT NULL, task TEXT NOT NULL, length INTEGER, state TEXT NOT NULL,
-    reason TEXT NOT NULL, rows TEXT NOT NULL, seconds REAL NOT NULL, settings TEXT NOT NULL, digest TEXT NOT NULL
-) WITHOUT ROWID"""
 
 
 class Store:
@@ -65,15 +60,16 @@ class Store:
         application, version = run("PRAGMA application_id").fetchone()[0], run("PRAGMA user_version").fetchone()[0]
         if run("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
             run(f"PRAGMA application_id = {APPLICATION}")
-            run(f"PRAGMA user_version = {FORMAT}")
-            run(TABLE)
+            create(self.connection)
         elif application != APPLICATION:
             raise StoreUnusable(f"{self.path} is another program's database. Choose another folder with --out.")
-        elif version != FORMAT:
+        elif not 1 <= version <= FORMAT:
             raise StoreUnusable(
-                f"{self.path} has format {version}, this version of hf-posenc reads {FORMAT}. "
+                f"{self.path} has format {version}, this version of hf-posenc reads 1 to {FORMAT}. "
                 "Use the version that wrote it, or choose another folder with --out."
             )
+        elif version < FORMAT:
+            upgrade(self.connection)
         run("COMMIT")
 
     def get(self, key: str) -> Record | None:
@@ -83,7 +79,7 @@ class Store:
             StoreChanged: another program has changed the row.
         """
         with self.explained_errors():
-            row = self.connection.execute("SELECT * FROM cells WHERE key = ?", (key,)).fetchone()
+            row = self.connection.execute(f"{SELECT} WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
         *values, digest = row
@@ -92,8 +88,13 @@ class Store:
                 f"Cell {values[0][:12]} in {self.path} was changed by another program. "
                 "Restore the file, or delete it to measure everything again."
             )
-        record = dict(zip(Record.__annotations__, self.decoded(values), strict=True))
-        return Record(**record)
+        return decoded(values)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Settings of all cells that were measured."""
+        with self.explained_errors():
+            rows = self.connection.execute("SELECT settings FROM cells WHERE state = 'done'").fetchall()
+        return [json.loads(settings) for (settings,) in rows]
 
     def put(self, record: Record) -> None:
         """Store a record; when this returns, it is on disk.
@@ -107,22 +108,9 @@ class Store:
                 f"{self.path} was deleted or replaced while this comparison was writing to it. "
                 "Run the same command again, and leave the folder alone meanwhile."
             )
-        values = self.encoded(record)
+        values = encoded(record)
         with self.explained_errors():
-            self.connection.execute(
-                f"INSERT OR REPLACE INTO cells VALUES ({', '.join('?' * (len(values) + 1))})",
-                (*values, digest_of(values)),
-            )
-
-    def encoded(self, record: Record) -> list[Any]:
-        """Encode a record as column values."""
-        json_columns = {"rows", "settings"}
-        return [canonical(value) if name in json_columns else value for name, value in asdict(record).items()]
-
-    def decoded(self, values: list[Any]) -> list[Any]:
-        """Decode column values, in the order of the table."""
-        columns = ["key", "scheme", "task", "length", "state", "reason", "rows", "seconds", "settings"]
-        return [json.loads(v) if n in {"rows", "settings"} else v for n, v in zip(columns, values, strict=True)]
+            self.connection.execute(INSERT, (*values, digest_of(values)))
 
     def inode(self) -> tuple[int, int] | None:
         """Return device and inode of the file the path names now, or None without a file."""

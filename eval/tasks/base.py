@@ -24,10 +24,12 @@ from lm_eval.api.task import ConfigurableTask
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.tasks.prompts import REPEATED, repeated_prompts
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.windows import Tokenized, placed, tokenized_documents, windows_at
+from hf_posenc.eval.texts.sampling import placed
+from hf_posenc.eval.texts.windows import Tokenized, tokenized_documents, windows_at
 
 register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
@@ -64,8 +66,15 @@ class LengthSweep(ConfigurableTask):
         text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
         return tokenized_documents(self.tokenizer, text)
 
+    def cells(self) -> Sequence[tuple[int, float | None]]:
+        """Every length, with every depth if the task has one: a document has a request, or several, for each."""
+        return [(length, None) for length in self.sweep.lengths]
+
     def documents(self) -> list[Doc]:
-        """One document per sample, each with ``name`` and the fields its requests need."""
+        """One document per sample, each with ``name`` and the fields its requests need.
+
+        Documents that are not independent of each other, such as windows of one book, have the same ``cluster``.
+        """
         raise NotImplementedError
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
@@ -78,7 +87,10 @@ class LengthSweep(ConfigurableTask):
 
     def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
         """Generate the documents; nothing is downloaded."""
-        self.dataset = {"test": Dataset.from_list(self.documents())}
+        found = [{"cluster": doc["name"], **doc} for doc in self.documents()]
+        self.dataset = {"test": Dataset.from_list(found)}
+        if repeated := repeated_prompts(found, self.cells()):
+            self.config.metadata |= {REPEATED: repeated}
 
     def build_all_requests(
         self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any
@@ -138,8 +150,8 @@ class PerplexityTask(LengthSweep):
         """Windows of held-out text, or of the user's."""
         lengths, scored = self.sweep.lengths, self.sweep.scored
         return [
-            {"name": source.at(w.end), "contexts": list(w.contexts), "target": w.target}
-            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest)
+            {**source.named(w.end), "contexts": list(w.contexts), "target": w.target}
+            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest, self.sweep.seed)
             for w in windows_at(source, self.tokenizer, near, lengths=lengths, scored=scored)
         ]
 

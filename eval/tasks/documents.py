@@ -1,9 +1,11 @@
 """posenc_docs: loss of the same tokens of the user's own documents, with increasing context before them.
 
-    document   … … … … … … … … … context ▏ target          the target ends at token `longest`
+    document   … … … … … … … … … context ▏ target … … …
 
 Every document that is long enough for the longest length is used, so that all lengths are measured on the same ones.
-The numbers of short and of empty documents are in the task's metadata in the results.
+Each has the same number of windows, however long it is, at random places of equal parts of it; `posenc_ppl` shares them
+out by length. With ``from_start`` each document has one, its first ``longest`` tokens, as in papers that cut documents
+to a length. The numbers of windows and of short and empty documents are in the task's metadata in the results.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from hf_posenc.eval.tasks.perplexity import SpanTask
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts.documents import documents
 from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.windows import check_room
+from hf_posenc.eval.texts.sampling import distinct, placed_in_each
+from hf_posenc.eval.texts.windows import Tokenized, check_room
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import Document, rendered
 
@@ -34,28 +37,28 @@ log = logging.getLogger(__name__)
 
 
 class DocsTask(SpanTask):
-    """Loss of the last tokens of each document's first ``longest``, at every length."""
+    """Loss of the last tokens of windows of documents, at every length."""
 
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
-        """The first ``samples`` documents that are long enough.
+        """``samples`` windows of the first documents that are long enough, at least one of each.
 
         Raises:
             TextTooShort: none is.
         """
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
-        found: list[Doc] = []
+        found: list[Tokenized] = []
         empty = short = seen = 0
         longest = 0
         for document in self.own_documents():
             if len(found) == self.sweep.samples:
                 break
-            ids = self.beginning(rendered(document, self.tokenizer))
+            ids = self.tokens(rendered(document, self.tokenizer))
             longest = max(longest, len(ids))
             seen, empty, short = seen + 1, empty + (not ids), short + (0 < len(ids) < self.size())
             if len(ids) >= self.size():
-                found.append({"name": document.name, "ids": ids[: self.size()], "target": ""})
+                found.append(Tokenized("", tuple(ids), (), document.name))
         if not found:
             raise TextTooShort(
                 f"None of {seen} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
@@ -63,7 +66,23 @@ class DocsTask(SpanTask):
             )
         if empty or short:
             log.warning("Of %d documents %d are empty and %d too short; they are left out.", seen, empty, short)
-        self.config.metadata |= {"documents": {"read": seen, "used": len(found), "short": short, "empty": empty}}
+        windows = self.windows(found)
+        counts = {"read": seen, "used": len(found), "short": short, "empty": empty, "windows": len(windows)}
+        self.config.metadata |= {"documents": counts}
+        return windows
+
+    def windows(self, sources: Sequence[Tokenized]) -> list[Doc]:
+        """The windows of all documents; as many of each, or one more of the first ones."""
+        each, more = divmod(self.sweep.samples, len(sources))
+        found: list[Doc] = []
+        for number, (source, name) in enumerate(zip(sources, distinct([s.name for s in sources]), strict=True)):
+            ends = [self.size()]
+            if not self.sweep.from_start:
+                ends = placed_in_each(source, each + (number < more), self.size(), f"{self.sweep.seed}-{number}")
+            for end in ends:
+                ids = list(source.ids[end - self.size() : end])
+                place = name if self.sweep.from_start else f"{name}, token {end - self.size()}"
+                found.append({"name": place, "cluster": name, "ids": ids, "target": ""})
         return found
 
     def own_documents(self) -> Iterable[Document]:
@@ -72,9 +91,9 @@ class DocsTask(SpanTask):
             return documents(self.sweep.docs, self.sweep.field, self.sweep.separator)
         return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator).documents
 
-    def beginning(self, text: str) -> list[int]:
-        """Tokens of the beginning of a text, at least `size` of them if it has as many; long texts are cut first."""
-        for share in (ENOUGH * self.size(), len(text)):
+    def tokens(self, text: str) -> list[int]:
+        """Tokens of a text; of its beginning, at least `size` of them if it has as many, where no more are used."""
+        for share in (ENOUGH * self.size(), len(text)) if self.sweep.from_start else (len(text),):
             start = text[:share]
             ids = self.tokenizer(start, add_special_tokens=False, verbose=False)["input_ids"]
             if len(start) == len(text) or len(ids) >= self.size() + MARGIN:

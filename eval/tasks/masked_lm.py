@@ -24,7 +24,8 @@ from hf_posenc.eval.tasks.base import (
     perplexity,
 )
 from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.windows import Tokenized, check_room, placed
+from hf_posenc.eval.texts.sampling import placed
+from hf_posenc.eval.texts.windows import Tokenized, check_room
 
 
 class MaskedTask(LengthSweep):
@@ -46,7 +47,7 @@ class MaskedTask(LengthSweep):
         check_room(self.sweep.lengths, (1 + self.copies) * self.sweep.scored + 2)
         return [
             self.document(source, end)
-            for source, ends in placed(self.own_text(), self.sweep.samples, self.sweep.longest)
+            for source, ends in placed(self.own_text(), self.sweep.samples, self.sweep.longest, self.sweep.seed)
             for end in ends
         ]
 
@@ -58,7 +59,7 @@ class MaskedTask(LengthSweep):
         rows = [[*front, *ids[end - tokens : end]] for tokens in kept]
         framed = [[self.tokenizer.cls_token_id, *row, self.tokenizer.sep_token_id] for row in rows]
         back = masked_choice(self.sweep.scored, random.Random(f"{self.sweep.seed}-{end}"))
-        return {"name": source.at(end), "rows": framed, "back": back, "target": ""}
+        return {**source.named(end), "rows": framed, "back": back, "target": ""}
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Name, ids and masked positions at every length."""

@@ -24,6 +24,20 @@ def lengths_of(value: Any) -> tuple[int, ...]:
     return lengths
 
 
+def longest_of(value: Any, lengths: Sequence[int]) -> int:
+    """Tokens available before every target; by default the longest of the lengths.
+
+    Raises:
+        TaskOptionOutOfRange: it is no count, or a length is longer.
+    """
+    longest = whole("longest", value or lengths[-1])
+    if longest < lengths[-1]:
+        raise TaskOptionOutOfRange(
+            f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out."
+        )
+    return longest
+
+
 def depths_of(value: Any) -> tuple[float, ...]:
     """Depths, in their order.
 

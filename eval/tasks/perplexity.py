@@ -25,7 +25,7 @@ from hf_posenc.eval.tasks.base import (
     perplexity,
 )
 from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.windows import placed
+from hf_posenc.eval.texts.sampling import placed
 
 
 class SpanTask(LengthSweep):
@@ -34,11 +34,11 @@ class SpanTask(LengthSweep):
     request_type = "span_scores"
 
     def documents(self) -> list[Doc]:
-        """Stretches of tokens, spread evenly over the text."""
+        """Stretches of tokens from all parts of the text."""
         size = self.size()
         return [
-            {"name": source.at(end - size), "ids": list(source.ids[end - size : end]), "target": ""}
-            for source, ends in placed(self.own_text(), self.sweep.samples, size)
+            {**source.named(end - size), "ids": list(source.ids[end - size : end]), "target": ""}
+            for source, ends in placed(self.own_text(), self.sweep.samples, size, self.sweep.seed)
             for end in ends
         ]
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.parse import depths_of, flag, lengths_of, paths, seed_of, whole
+from hf_posenc.eval.tasks.parse import depths_of, flag, lengths_of, longest_of, paths, seed_of, whole
 
 NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
@@ -27,7 +26,7 @@ class Sweep:
         scored: tokens scored at the end of a window.
         depths: shares of the filler before the needle.
         longest: tokens available before every target; with the same value, different lengths score the same targets.
-        seed: of keys and masks.
+        seed: of keys, masks and places of windows.
         text: one or several files, folders and datasets; None is the held-out part of the standard library.
         docs: files, folders, or the name of a dataset; for `posenc_docs`, which reads `text` where there are none.
         field: column of a record that holds its text.
@@ -35,7 +34,8 @@ class Sweep:
         stride: tokens by which a sliding window moves on, so many are scored at a time.
         stretch: tokens of each text that a sliding window scores.
         from_start: whether a sliding window starts with the text, as in papers, or has `length` − `stride` tokens
-            before it at the least.
+            before it at the least; for `posenc_docs`, whether the beginning of each document is used and not windows of
+            all its parts.
         alphabet: distinct tokens of random strings.
     """
 
@@ -64,18 +64,13 @@ class Sweep:
         """
         lengths = lengths_of(metadata.get("lengths"))
         stride = whole("stride", metadata.get("stride") or 256)
-        longest = whole("longest", metadata.get("longest") or lengths[-1])
-        if longest < lengths[-1]:
-            raise TaskOptionOutOfRange(
-                f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out."
-            )
         return cls(
             lengths=lengths,
             samples=whole("samples", metadata.get("samples", 16)),
             keys=whole("keys", metadata.get("keys", 8)),
             scored=whole("scored", metadata.get("scored", 64)),
             depths=depths_of(metadata.get("depths", (0.0, 0.25, 0.5, 0.75, 1.0))),
-            longest=longest,
+            longest=longest_of(metadata.get("longest"), lengths),
             seed=seed_of(metadata.get("seed", 0)),
             text=metadata.get("text"),
             docs=tuple(map(str, paths(metadata.get("docs")))),

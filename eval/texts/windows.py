@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from hf_posenc.eval.errors import CannotCut, LengthTooShort, TextTooShort
+from hf_posenc.eval.errors import CannotCut, LengthTooShort
 from hf_posenc.eval.lm.special_tokens import opened
 from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import rendered
-
-SHIFTS = 64
-"""Tokens a window may move on, and a context may be shortened by, to find a clean cut."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,10 @@ class Tokenized:
         """The name of a place in the document."""
         return f"{self.name}, token {token}" if self.name else f"token {token}"
 
+    def named(self, token: int) -> dict[str, str]:
+        """Name of a window that has this place, and its cluster: the document, or itself where there is only one."""
+        return {"name": self.at(token), "cluster": self.name or self.at(token)}
+
     def piece(self, first: int, last: int) -> str:
         """The text of tokens ``first`` up to, without, ``last``."""
         return self.text[self.spans[first][0] : self.spans[last - 1][1]]
@@ -58,10 +60,10 @@ class Window:
 @lru_cache(maxsize=2)
 def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, ...]:
     """The documents of a text through a fast tokenizer; cached, because a sweep uses the same text many times."""
-    several = len(text.documents) > 1
+    names = distinct([document.name for document in text.documents]) if len(text.documents) > 1 else [""]
     return tuple(
-        replace(tokenized(tokenizer, rendered(document, tokenizer)), name=document.name if several else "")
-        for document in text.documents
+        replace(tokenized(tokenizer, rendered(document, tokenizer)), name=name)
+        for document, name in zip(text.documents, names, strict=True)
     )
 
 
@@ -75,46 +77,6 @@ def tokenized(tokenizer: Any, text: str) -> Tokenized:
     return Tokenized(text, tuple(encoding["input_ids"]), tuple(map(tuple, encoding["offset_mapping"])))
 
 
-def ends(tokens: int, count: int, longest: int) -> list[int]:
-    """Where ``count`` windows end, spread evenly over ``tokens`` tokens; each has ``longest`` tokens before it."""
-    room = tokens - longest - SHIFTS
-    if room < count:
-        raise TextTooShort(
-            f"{count} windows of {longest} tokens need {longest + SHIFTS + count} tokens of text, got {tokens}. "
-            "Give a longer text, shorter lengths or fewer samples."
-        )
-    return [longest + i * room // max(1, count - 1) for i in range(count)]
-
-
-def placed(sources: Sequence[Tokenized], count: int, longest: int) -> list[tuple[Tokenized, list[int]]]:
-    """The documents that are used, and where windows end in each: ``count`` in all, as its length has room for.
-
-    Raises:
-        TextTooShort: the documents have no room for them.
-    """
-    sizes = [len(source.ids) for source in sources]
-    rooms = [max(0, size - longest - SHIFTS) for size in sizes]
-    if len(sources) > 1 and sum(rooms) < count:
-        raise TextTooShort(
-            f"{count} windows of {longest} tokens need documents of more than {longest + SHIFTS} tokens, and "
-            f"{sum(map(bool, rooms))} of {len(sizes)} are as long; the longest has {max(sizes)}. "
-            "Give longer documents, shorter lengths or fewer samples."
-        )
-    counts = shares(rooms, count) if len(sources) > 1 else [count] * len(sources)
-    used = ((source, number) for source, number in zip(sources, counts, strict=True) if number)
-    return [(source, ends(len(source.ids), number, longest)) for source, number in used]
-
-
-def shares(rooms: Sequence[int], count: int) -> list[int]:
-    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
-    total = sum(rooms)
-    found = [count * room // total for room in rooms]
-    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
-    for index in by_remainder[: count - sum(found)]:
-        found[index] += 1
-    return found
-
-
 def check_room(lengths: Sequence[int], scored: int) -> None:
     """Refuse lengths that the scored tokens would fill."""
     if min(lengths) <= scored:
@@ -125,10 +87,11 @@ def check_room(lengths: Sequence[int], scored: int) -> None:
 
 
 def windows(
-    source: Tokenized, tokenizer: Any, *, lengths: Sequence[int], scored: int, count: int, longest: int
+    source: Tokenized, tokenizer: Any, *, lengths: Sequence[int], scored: int, count: int, longest: int, seed: int = 0
 ) -> list[Window]:
     """Return ``count`` windows; targets have ``scored`` tokens and depend on ``longest``, not on ``lengths``."""
-    return windows_at(source, tokenizer, ends(len(source.ids), count, longest), lengths=lengths, scored=scored)
+    ((_, ends),) = placed([source], count, longest, seed)
+    return windows_at(source, tokenizer, ends, lengths=lengths, scored=scored)
 
 
 def windows_at(

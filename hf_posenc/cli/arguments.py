@@ -35,6 +35,14 @@ SchemeOptions = Annotated[
     list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
 ]
 
+Longest = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="Tokens of text before every target; with the same value, lengths added later have the same targets.",
+    ),
+]
+
 TrustTasks = Annotated[
     bool, Option("--trust-tasks", help="Load task files from outside the package, which can run arbitrary code.")
 ]

@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
     words = ("-l", "256,512", "-l", "1024", "--tasks", "posenc_ppl,posenc_passkey", "--depths", "0,1", "--out", "o u t")
-    answer = call(*WORDS, *words, "--one-factor", "--json")
+    answer = call(*WORDS, *words, "--one-factor", "--json", "--longest", "2048", "--against", "self_extend")
     assert answer.code == 0
     assert asked["schemes"] == "unpatched,yarn:beta_fast=16,ramp=dim,self_extend"
     assert asked["lengths"] == [256, 512, 1024]
@@ -56,6 +56,7 @@ def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path
     assert asked["depths"] == [0.0, 1.0]
     assert asked["name"] == "starter:llama"
     assert asked["one_factor"] is True
+    assert (asked["longest"], asked["against"]) == (2048, "self_extend")
     assert asked["dtype"] == "float32"  # of a starter
     assert answer.data["rows"][0]["value"] == 2.5
 

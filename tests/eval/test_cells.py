@@ -120,7 +120,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
     def evaluate(*_: Any, **__: Any) -> Any:
         if isinstance(evaluated, Exception):
             raise evaluated
-        return SimpleNamespace(rows=[SimpleNamespace(to_dict=lambda row=row: row) for row in evaluated])
+        rows, score = [SimpleNamespace(to_dict=lambda row=row: row) for row in evaluated], {"value": 1.0}
+        return SimpleNamespace(rows=rows, documents=[SimpleNamespace(to_dict=lambda: score)], remarks=["a remark"])
 
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
@@ -131,10 +132,11 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
 def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     done = outcome(monkeypatch, ROWS)
     assert (done.state, done.reason, done.rows, done.length, done.scheme) == ("done", "", ROWS, 64, "yarn")
+    assert (done.documents, done.remarks) == ([{"value": 1.0}], ["a remark"])
     bad = [{"metric": "nll", "value": float("nan"), "length": 64}]
     for rows, message in (([], "no number"), (ROWS + bad, "nll is nan at length 64")):
         failed = outcome(monkeypatch, rows)
-        assert (failed.state, failed.rows) == ("failed", [])
+        assert (failed.state, failed.rows, failed.documents) == ("failed", [], [])
         assert message in failed.reason
     assert outcome(monkeypatch, refusal=TextTooShort("No. Do.")).state == "refused"
     assert outcome(monkeypatch, TextTooShort("No. Do.")).state == "failed"

@@ -35,7 +35,7 @@ pytest.importorskip("matplotlib")
 
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "keys": 1, "depths": (0.0, 1.0)}
 LENGTHS = [TRAINED, 2 * TRAINED]
-FILES = ["cells.sqlite", "page.html", "results.csv", "results.json", "results.md"]
+FILES = ["cells.sqlite", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md"]
 
 
 @pytest.fixture

@@ -32,9 +32,10 @@ def records(tmp_path):
 
 def test_numbers_are_those_of_the_documents(llama, tokenizer, records, caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="hf_posenc"):
-        evaluation = evaluate(llama, tokenizer, options={"docs": str(records), "field": "body"}, **SMALL)
+        options = {"docs": str(records), "field": "body", "from_start": True}
+        evaluation = evaluate(llama, tokenizer, options=options, **SMALL)
     counts = evaluation.raw["configs"]["posenc_docs"]["metadata"]["documents"]
-    assert counts == {"read": 6, "used": 3, "short": 1, "empty": 2}
+    assert counts == {"read": 6, "used": 3, "short": 1, "empty": 2, "windows": 3}
     assert "2 are empty and 1 too short" in caplog.text
     rows = {(r.metric, r.length): r for r in evaluation.rows}
     samples = evaluation.raw["samples"]["posenc_docs"]
@@ -47,6 +48,28 @@ def test_numbers_are_those_of_the_documents(llama, tokenizer, records, caplog) -
             found.append(torch.nn.functional.cross_entropy(logits, ids[0, -16:]).item())
         assert rows["nll", length].value == pytest.approx(sum(found) / 3, rel=1e-5)
         assert rows["nll", length].n == 3
+
+
+def test_each_document_has_as_many_windows(llama, tokenizer, records) -> None:
+    """At random places of all its parts, scored like any other tokens; the books differ in length."""
+    options = {"docs": str(records), "field": "body"}
+    evaluation = evaluate(llama, tokenizer, options=options, samples=8, **SMALL)
+    samples = evaluation.raw["samples"]["posenc_docs"]
+    clusters = [sample["doc"]["cluster"] for sample in samples]
+    assert {name: clusters.count(name) for name in clusters} == {
+        "records.jsonl:1": 3, "records.jsonl:3": 3, "records.jsonl:6": 2
+    }  # fmt: skip
+    for sample in samples:
+        name, start = sample["doc"]["name"].split(", token ")
+        text = {"1": SOURCE, "3": SOURCE[500:], "6": SOURCE[900:]}[name[-1]]
+        ids = tokenizer(text)["input_ids"][int(start) : int(start) + LENGTHS[-1]]
+        assert sample["doc"]["ids"] == ids
+        for length in LENGTHS:
+            logits = llama(torch.tensor([ids[-length:]])).logits[0, -17:-1].double()
+            loss = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[-16:])).item()
+            assert sample[f"nll_L{length}"] == pytest.approx(loss, rel=1e-5)
+    other = evaluate(llama, tokenizer, options=options, samples=8, seed=1, **SMALL).raw["samples"]["posenc_docs"]
+    assert [s["doc"]["name"] for s in other] != [s["doc"]["name"] for s in samples]
 
 
 def test_files_folders_and_several_sources(records, tmp_path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -35,7 +34,6 @@ from hf_posenc.eval.tasks.retrieval import opened
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
 from hf_posenc.eval.texts.haystack import insert_needles, listed
 from hf_posenc.eval.texts.needles import Niah
-from hf_posenc.eval.texts.windows import SHIFTS, ends
 
 from .conftest import TRAINED, alert
 from .test_parity import requests
@@ -116,18 +114,6 @@ def test_one_pass_reaches_the_farthest_end_in_whatever_order() -> None:
     for each, (_, begin, end) in zip(passes([], range(10, 20), spans, prefixes=False), spans, strict=True):
         assert each.tokens[-1] == 10 + end - 1
         assert each.keep == end - begin
-
-
-@pytest.mark.parametrize(("tokens", "count", "longest"), [(1000, 4, 200), (1000, 1, 200), (777, 7, 100), (1000, 2, 64)])
-def test_windows_are_spread_over_the_whole_text(tokens: int, count: int, longest: int) -> None:
-    found, room = ends(tokens, count, longest), tokens - longest - SHIFTS
-    assert found[0] == longest
-    assert len(set(found)) == count
-    if count > 1:
-        assert found[-1] == tokens - SHIFTS  # room for a window to move on, and no more
-        steps = [two - one for one, two in pairwise(found)]
-        assert max(steps) - min(steps) <= 1
-        assert steps[0] == pytest.approx(room / (count - 1), abs=1)
 
 
 def test_perplexity_is_of_the_mean_loss() -> None:
@@ -282,7 +268,9 @@ def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
 def test_a_comparison_as_json_has_it() -> None:
     found = comparison(row("nll")).to_dict()
     assert found["format"] == 1
-    assert found["cells"] == [{"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k"}]
+    assert found["cells"] == [
+        {"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k", "remarks": []}
+    ]
     assert [Row(**one) for one in found["rows"]] == [replace(row("nll"), model="name", scheme="pi")]
     assert found["about"] == {"model": "name", "schemes": [{"label": "pi"}]}
 

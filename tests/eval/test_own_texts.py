@@ -19,8 +19,9 @@ from hf_posenc.eval.catalogue import TEXT_TASKS, check_text_used, members, own_t
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.task_folder import TASKS
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed, shares
 from hf_posenc.eval.texts.stdlib_source import module_text
-from hf_posenc.eval.texts.windows import SHIFTS, Tokenized, ends, placed, shares
+from hf_posenc.eval.texts.windows import Tokenized
 from hf_posenc.texts import Document, TextSource
 
 from .conftest import TRAINED
@@ -50,19 +51,19 @@ def test_every_window_lies_in_its_document(sizes: list[int], count: int, longest
     rooms = [max(0, size - longest - SHIFTS) for size in sizes]
     if sum(rooms) < count:
         with pytest.raises(TextTooShort, match=f"the longest has {max(sizes)}"):
-            placed(tokenless(sizes), count, longest)
+            placed(tokenless(sizes), count, longest, 0)
         return
-    found = placed(tokenless(sizes), count, longest)
+    found = placed(tokenless(sizes), count, longest, 0)
     assert sum(len(at) for _, at in found) == count
     assert all(longest <= end <= len(source.ids) - SHIFTS for source, at in found for end in at)
     assert all(sorted(set(at)) == at for _, at in found)
 
 
-def test_one_document_is_measured_as_ever() -> None:
-    (source,) = tokenless([1000])
-    assert placed([source], 7, 200) == [(source, ends(1000, 7, 200))]
-    assert Tokenized("", (), ()).at(5) == "token 5"
-    assert Tokenized("", (), (), "a.txt").at(5) == "a.txt, token 5"
+def test_windows_of_one_document_are_a_cluster() -> None:
+    """And those of a text that is one document are independent of each other."""
+    assert Tokenized("", (), ()).named(5) == {"name": "token 5", "cluster": "token 5"}
+    assert Tokenized("", (), (), "a.txt").named(5) == {"name": "a.txt, token 5", "cluster": "a.txt"}
+    assert distinct(["a.txt", "b.txt", "a.txt"]) == ["a.txt (1)", "b.txt", "a.txt (2)"]
 
 
 def test_the_loss_is_that_of_windows_of_each_document(llama, tokenizer) -> None:

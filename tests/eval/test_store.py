@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
-from hf_posenc.eval.results.record import Record, key_of
+from hf_posenc.eval.results.record import Record, digest_of, key_of
 from hf_posenc.eval.results.store import Store
 
 RECORD = Record(
@@ -77,7 +77,7 @@ def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
 def test_writes_by_others_are_detected(path: Path) -> None:
     with Store(path) as store:
         store.put(RECORD)
-    for change in ("seconds = 2.5", "rows = '[]'", "state = 'refused'", "settings = '{}'"):
+    for change in ("seconds = 2.5", "rows = '[]'", "state = 'refused'", "settings = '{}'", "documents = '[1]'"):
         connection = sqlite3.connect(path)
         before = connection.execute("SELECT * FROM cells").fetchall()
         connection.execute(f"UPDATE cells SET {change}")
@@ -85,7 +85,7 @@ def test_writes_by_others_are_detected(path: Path) -> None:
         with Store(path) as store, pytest.raises(StoreChanged, match="changed by another program"):
             store.get("k")
         connection.execute("DELETE FROM cells")
-        connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", before[0])
+        connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", before[0])
         connection.commit()
         connection.close()
     with Store(path) as store:
@@ -168,3 +168,33 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StoreUnusable, match="writable"):
         Store(tmp_path / "cells.sqlite")
+
+
+FORMAT_1 = """CREATE TABLE cells (
+    key TEXT PRIMARY KEY, scheme TEXT NOT NULL, task TEXT NOT NULL, length INTEGER, state TEXT NOT NULL,
+    reason TEXT NOT NULL, rows TEXT NOT NULL, seconds REAL NOT NULL, settings TEXT NOT NULL, digest TEXT NOT NULL
+) WITHOUT ROWID"""
+
+
+def test_a_store_of_the_first_format_is_read(tmp_path: Path) -> None:
+    """As its version wrote it, digests included; a row that was changed since is still detected."""
+    path = tmp_path / "cells.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA application_id = {0x706F7365}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute(FORMAT_1)
+    for key, seconds in (("k", 1.5), ("changed", 2.5)):
+        values = [key, "yarn", "posenc_ppl", 256, "done", "", '[{"value":0.5}]', seconds, '{"seed":0}']
+        digest = digest_of([*values[:7], 1.5, values[8]])
+        connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", (*values, digest))
+    connection.commit()
+    connection.close()
+    expected = replace(RECORD, rows=[{"value": 0.5}])
+    for _ in range(2):
+        with Store(path) as store:
+            assert store.get("k") == expected
+            with pytest.raises(StoreChanged):
+                store.get("changed")
+            store.put(replace(RECORD, key="new", documents=[{"value": 1.0}], remarks=["a remark"]))
+            assert store.get("new").documents == [{"value": 1.0}]  # type: ignore[union-attr]
+            assert store.get("new").remarks == ["a remark"]  # type: ignore[union-attr]

@@ -43,6 +43,22 @@ def test_targets_do_not_depend_on_the_lengths(tokenizer) -> None:
     assert [w.target for w in moved] != [w.target for w in alone]  # control: without `longest`, they do
 
 
+@SHARED
+@given(
+    lengths=st.lists(st.integers(40, 400), min_size=1, max_size=3, unique=True).map(sorted),
+    added=st.integers(40, 400),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_length_that_is_added_changes_nothing_else(tokenizer, lengths: list[int], added: int, seed: int) -> None:
+    source = tokenized(tokenizer, module_text("bisect") * 4)
+    shared = {"scored": 16, "count": 3, "longest": 400, "seed": seed}
+    before = windows(source, tokenizer, lengths=lengths, **shared)
+    after = windows(source, tokenizer, lengths=sorted({*lengths, added}), **shared)
+    place = [sorted({*lengths, added}).index(length) for length in lengths]
+    assert [(w.end, w.target) for w in before] == [(w.end, w.target) for w in after]
+    assert [list(w.contexts) for w in before] == [[w.contexts[index] for index in place] for w in after]
+
+
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_special_tokens_count(before: int, tokenizer) -> None:
     """A tokenizer that puts tokens in front leaves as many less for the context, and no more than these.

@@ -12,6 +12,7 @@ from hf_posenc.cli.arguments import (
     AsJson,
     Base,
     Dtype,
+    Longest,
     Model,
     TrustTasks,
     command_line,
@@ -27,7 +28,7 @@ from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextFie
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison
 
-FILES = "page.html, results.md, results.csv, results.json"
+FILES = "page.html, results.md, results.csv, results.json, documents.jsonl"
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Write nothing but errors to the screen.")]
 
 
@@ -66,11 +67,16 @@ def compare(
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks, windows and learned schemes.")] = 0,
     limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
     ] = False,
+    longest: Longest = None,
+    against: Annotated[
+        str | None,
+        Option(help="Scheme that the others are compared with, document by document: sure differences are marked."),
+    ] = None,
     base: Base = None,
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
@@ -102,6 +108,7 @@ def compare(
             comparison = run(
                 name, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=own_text, seed=seed, limit=limit, one_factor=one_factor,
+                longest=longest, against=against,
                 include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
                 progress=progress, **loading,
             )  # fmt: skip
@@ -120,12 +127,15 @@ def compare(
 
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
+    from hf_posenc.eval.report.marks import legend
     from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
 
     for task in comparison.tasks():
         for metric in comparison.metrics(task)[:1]:
             head, lines = table_of(comparison, task, metric)
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
+    if marks := legend(comparison):
+        output.show_text(marks)
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")

@@ -14,6 +14,7 @@ from hf_posenc.cli.arguments import (
     Base,
     Dtype,
     Factor,
+    Longest,
     Model,
     SchemeOptions,
     TargetLength,
@@ -25,7 +26,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
-COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n")
+COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
 
 
 def evaluate(
@@ -39,11 +40,12 @@ def evaluate(
         list[int] | None, Option("--length", "-l", help="Sequence length in tokens; may be repeated.")
     ] = None,
     task: Annotated[list[str] | None, Option("--task", "-t", help="lm-eval task; may be repeated.")] = None,
+    longest: Longest = None,
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    seed: Annotated[int, Option(min=0, help="Random seed of passkeys and masks.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and places of windows.")] = 0,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
     base: Base = None,
@@ -67,18 +69,20 @@ def evaluate(
     with output.progress() as progress:
         evaluation = measure(
             named.model, peft=named.adapter, scheme=scheme, lengths=length, tasks=task, samples=samples, text=own_text,
-            seed=seed, trust_tasks=trust_tasks, dtype=dtype_of(named, dtype),
+            longest=longest, seed=seed, trust_tasks=trust_tasks, dtype=dtype_of(named, dtype),
             on_request=lambda: progress(None, f"request {next(requests)}"), **given,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)
     if evaluation.first:  # of several processes, one reports
-        show([row.to_dict() for row in evaluation.rows], as_json)
+        show([row.to_dict() for row in evaluation.rows], evaluation.remarks, as_json)
 
 
-def show(rows: list[dict[str, object]], as_json: bool) -> None:
-    """Show rows as JSON or as a table."""
+def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> None:
+    """Show rows as JSON, or as a table with what a reader must know of it."""
     if as_json:
         output.show_json(rows)
     else:
         output.show_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows])
+        for remark in remarks:
+            output.show_text(remark)

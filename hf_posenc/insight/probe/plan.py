@@ -17,7 +17,8 @@ from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.lm.special_tokens import frame_of
 from hf_posenc.eval.tasks.parse import seed_of, whole
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.windows import shares, tokenized_documents
+from hf_posenc.eval.texts.sampling import shares
+from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import (
