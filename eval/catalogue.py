@@ -10,6 +10,7 @@ from typing import Any
 from hf_posenc.errors import BadComparison, nearest, shown
 from hf_posenc.eval.errors import UntrustedTask
 from hf_posenc.eval.task_folder import TASKS
+from hf_posenc.eval.task_index import every_name, task_folder
 
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)
@@ -74,15 +75,12 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         BadComparison: there is no such task.
     """
     others = set(names) - set(own_tasks())
-    if not others:
-        return
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {task_list()}.")
-    from lm_eval.tasks import TaskManager
-
-    folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
-    known = set(TaskManager(include_path=folders).all_tasks)
+    if not others or (include_path is None and all(map(task_folder, others))):
+        return
+    known = every_name(include_path)
     for name in names:
         if name not in known:
             raise BadComparison(f"There is no task {name!r}.{nearest(name, known)} `lm_eval ls tasks` shows all.")
