@@ -20,9 +20,11 @@ JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
 TEXT_TASKS = (
-    "posenc_docs", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
+    "posenc_copy", "posenc_docs", "posenc_induction", "posenc_mlm", "posenc_mlm_recall", "posenc_niah_multikey",
+    "posenc_niah_multiquery", "posenc_niah_multivalue", "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen",
+    "posenc_ppl", "posenc_qa", "posenc_sliding_ppl", "posenc_token_nll", "posenc_vt",
 )  # fmt: skip
-"""Those of our tasks that measure on a text; the others make their own."""
+"""Those of our tasks that read a text: measure on it, hide needles in it, or copy it."""
 
 
 def check_text_used(names: Sequence[str]) -> None:
@@ -83,7 +85,9 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
     known = every_name(include_path)
     for name in names:
         if name not in known:
-            raise BadComparison(f"There is no task {name!r}.{nearest(name, known)} `lm_eval ls tasks` shows all.")
+            alike = sorted(other for other in known if other.endswith(f"_{name}"))[:3]
+            hint = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else nearest(name, known)
+            raise BadComparison(f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all.")
 
 
 def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:

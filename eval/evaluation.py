@@ -113,7 +113,8 @@ def evaluate(
     """
     from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
     from hf_posenc.eval.lm.launch import from_first
-    from hf_posenc.eval.ruler import ruler_rows, ruler_tasks
+    from hf_posenc.eval.ruler import ruler_tasks
+    from hf_posenc.eval.ruler_results import ruler_rows
     from hf_posenc.eval.task_files import check_task_files
     from hf_posenc.eval.task_run import LmEvalOptions, run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text

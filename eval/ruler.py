@@ -1,8 +1,7 @@
-"""What lm-eval's RULER tasks need before they generate their prompts, and the numbers they give.
+"""What lm-eval's RULER tasks need before they generate their prompts.
 
 They take the name of a tokenizer and not the object, import packages of lm-eval's extra ``ruler``, download essays and
 sentence data, and never end where their shortest prompt is longer than the length. All of that is looked at first.
-Their metrics are called by the length alone, with −1 for 4,096 where that was not requested.
 
 Hsieh et al. 2024, "RULER", arXiv:2404.06654.
 """
@@ -10,8 +9,8 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,15 +18,12 @@ from typing import Any
 
 from hf_posenc.errors import MissingExtra
 from hf_posenc.eval.errors import LengthTooShort, TaskDataMissing
-from hf_posenc.eval.results.rows import Row
 
 ESSAYS = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue", "niah_multiquery")
 QUESTIONS = ("ruler_qa_squad", "ruler_qa_hotpot")
 OTHERS = ("niah_single_1", "niah_multikey_2", "niah_multikey_3", "ruler_vt", "ruler_cwe", "ruler_fwe")
 GROUPS = ("ruler", "longcxt")
 ESSAY_DATA = "baber/paul_graham_essays"
-METRIC = "match"
-"""RULER's string match: the share of the answers that occur in the text."""
 SLACK = 1.05
 """Random names and words cost a few tokens more or less."""
 
@@ -63,8 +59,8 @@ def check_ruler(names: Iterable[str], tokenizer: Any, lengths: Sequence[int]) ->
         ) from error
     if missing := [task for task in tasks if task in QUESTIONS and not online()]:
         raise TaskDataMissing(
-            f"{' and '.join(missing)} download their questions at every run, and the network is switched off "
-            "(HF_HUB_OFFLINE). Ask the same of a local file with posenc_squad and posenc_hotpotqa."
+            f"The questions of {', '.join(missing)} are downloaded at every run, and the network is switched off "
+            "(HF_HUB_OFFLINE). Ask those of a local file with posenc_qa_file."
         )
     if missing := [task for task in tasks if task in ESSAYS]:
         check_essays(missing, nltk, prepare_niah)
@@ -90,14 +86,14 @@ def check_essays(tasks: Sequence[str], nltk: Any, prepare_niah: Any) -> None:
         nltk.data.find("tokenizers/punkt_tab")
     except LookupError as error:
         raise TaskDataMissing(
-            f"{', '.join(tasks)} divide essays into sentences with nltk's punkt_tab, which is not on this machine. "
-            "Fetch it with python -m nltk.downloader punkt_tab, and set NLTK_DATA to its folder."
+            f"The essays of {', '.join(tasks)} are divided by nltk's punkt_tab, which is not on this machine. Fetch it "
+            "with python -m nltk.downloader punkt_tab, and set NLTK_DATA to its folder."
         ) from error
     try:
         prepare_niah.get_haystack(type_haystack="essay")
     except Exception as error:  # of datasets, huggingface_hub and httpx
         raise TaskDataMissing(
-            f"{', '.join(tasks)} read the essays of {ESSAY_DATA}, which are not on this machine. Fetch them once, with "
+            f"The haystack of {', '.join(tasks)} is {ESSAY_DATA}, which is not on this machine. Fetch it once, with "
             f"network: hf download --repo-type dataset {ESSAY_DATA}. posenc_niah_single and its like need no data."
         ) from error
 
@@ -145,6 +141,21 @@ def count(tokenizer: Any, text: str) -> int:
 
 
 @contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators that RULER's prompts are drawn from, as lm-eval does at seed 0, and set them back."""
+    import numpy
+
+    state, numpy_state = random.getstate(), numpy.random.get_state()
+    random.seed(seed)
+    numpy.random.seed((1234 + seed) % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        numpy.random.set_state(numpy_state)
+
+
+@contextmanager
 def tokenizer_folder(tokenizer: Any) -> Iterator[str]:
     """A folder that holds the tokenizer, for tasks that load one by name.
 
@@ -157,44 +168,3 @@ def tokenizer_folder(tokenizer: Any) -> Iterator[str]:
         config.pop("auto_map", None)
         file.write_text(json.dumps(config), encoding="utf-8")
         yield folder
-
-
-def sized(task: Any) -> bool:
-    """Whether a loaded task has documents of several lengths, as RULER's have."""
-    return not hasattr(task, "sweep") and {"max_length", "gen_prefix", "outputs"} <= set(getattr(task, "features", ()))
-
-
-def first_of_each_length(task: Any, limit: int) -> list[int]:
-    """Numbers of the first ``limit`` documents of each length; lm-eval's own limit takes those of the shortest."""
-    seen: dict[int, list[int]] = defaultdict(list)
-    for number, length in enumerate(task.eval_docs["max_length"]):
-        seen[length].append(number)
-    return [number for numbers in seen.values() for number in numbers[:limit]]
-
-
-def room_needed(lm: Any, task: Any, chosen: Sequence[int] | None, **building: Any) -> int:
-    """Tokens of the longest request of a task, with what it may generate.
-
-    RULER's lengths count neither the opening of the answer nor, for frequent words, the answer.
-    """
-    task.build_all_requests(samples=chosen, rank=0, world_size=1, **building)
-    new = int(task.config.generation_kwargs.get("max_gen_toks", lm.max_gen_toks))
-    return new + max(len(lm.tok_encode(instance.args[0])) for instance in task.instances)
-
-
-def ruler_rows(
-    samples: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Iterable[str], scheme: str, model: str
-) -> list[Row]:
-    """Mean and standard error of RULER's string match at every length."""
-    from lm_eval.api.metrics import mean, mean_stderr
-
-    rows = []
-    for task in tasks:
-        by_length: dict[int, list[float]] = defaultdict(list)
-        for sample in samples[task]:
-            length = int(sample["doc"]["max_length"])
-            by_length[length].append(float(sample[str(length)]))
-        for length, scores in sorted(by_length.items()):
-            error = mean_stderr(scores) if len(scores) > 1 else None
-            rows.append(Row(model, scheme, task, length, None, METRIC, mean(scores), error, len(scores)))
-    return rows

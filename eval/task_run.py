@@ -14,7 +14,8 @@ from hf_posenc.errors import UnknownOption
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.quiet import suppress_output
-from hf_posenc.eval.ruler import check_ruler, first_of_each_length, room_needed, sized, tokenizer_folder
+from hf_posenc.eval.ruler import check_ruler, seeded, tokenizer_folder
+from hf_posenc.eval.ruler_results import first_of_each_length, room_needed, sized
 from hf_posenc.eval.task_files import loading
 from hf_posenc.eval.task_index import manager_of
 from hf_posenc.eval.validate import refuse_unread
@@ -123,11 +124,12 @@ def run_tasks(
     options.check(metadata["tokenizer"])
     with suppress_output(quiet):
         loaded = load_tasks(tasks, metadata, include_path)
-        refuse_unread(own_options, loaded["tasks"].values())
+        refuse_unread(own_options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
+        check_answerable(lm, loaded["tasks"])
         options.configure(loaded["tasks"], metadata["seed"])
         by_length = [task for task in loaded["tasks"].values() if sized(task)]
         chosen = chosen_documents(loaded["tasks"], options.limit) if by_length and options.limit else None
-        if by_length and grow:
+        if by_length and grow and not options.num_fewshot:
             chat = {"chat_template": lm.apply_chat_template} if options.apply_chat_template else {}
             some = chosen or {}
             needed = [
@@ -144,6 +146,21 @@ def run_tasks(
     return {**raw, "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **asdict(options), **about}}
 
 
+def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
+    """Refuse tasks of ours with requests of a kind that somebody else's model object cannot answer.
+
+    Raises:
+        NotMeasurable: there is one.
+    """
+    for name, task in tasks.items():
+        kind = getattr(task, "request_type", None)
+        if kind is not None and not hasattr(lm, kind):
+            raise NotMeasurable(
+                f"{name} asks for {kind}, which {type(lm).__name__} does not answer. Pass the model itself, or choose "
+                "other tasks."
+            )
+
+
 def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None) -> dict[str, Any]:
     """Load tasks; those of lm-eval get the tokenizer by name, and the lengths as RULER calls them."""
     from lm_eval.tasks import TaskManager
@@ -157,8 +174,9 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
         with loading(own):
             return dict(ours.load(own))
     tokenizer, lengths = metadata["tokenizer"], metadata.get("max_seq_lengths") or metadata["lengths"]
-    check_ruler(others, tokenizer, lengths)
-    with tokenizer_folder(tokenizer) as folder:
+    with seeded(metadata["seed"]):
+        check_ruler(others, tokenizer, lengths)
+    with tokenizer_folder(tokenizer) as folder, seeded(metadata["seed"]):
         theirs = {**metadata, "text": None, "tokenizer": folder, "max_seq_lengths": list(lengths)}
         with loading(others):
             loaded = dict(manager_of(others, include_path, theirs).load(others))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,21 @@ def check_generation(given: Any) -> dict[str, Any]:
     return check_options(given, "gen_kwargs")
 
 
-def refuse_unread(options: Mapping[str, Any], tasks: Iterable[Any]) -> None:
-    """Refuse options that none of the tasks uses; tasks that are not ours may use any.
+def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
+    """Refuse options, and a text, that none of the tasks uses; tasks that are not ours may use any.
 
     Raises:
-        UnknownOption: there is one.
+        UnknownOption: there is such an option.
+        BadComparison: the text is not read.
     """
     known = {field.name for field in fields(Sweep)}
+    if not all(hasattr(task, "sweep") for task in tasks):
+        return
+    if text and not any(task.reads_text for task in tasks):
+        raise BadComparison(
+            "With these options none of the tasks reads the text. Leave it out, or the option haystack."
+        )
     for task in tasks:
-        if not hasattr(task, "sweep"):
-            return
         known |= set(getattr(getattr(task, "options", None), "used", ()))
     for name in options:
         if name not in known:

@@ -117,8 +117,8 @@ class RetrievalTask(LengthSweep):
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Context and answer of every answer in every cell; or every cell's prompt, and how to generate."""
         if self.generates:
-            greedy = {"until": [], "max_gen_toks": doc["written"], "do_sample": False}
-            return [(prompt, dict(greedy)) for prompt in doc["prompts"]]
+            how = {"max_gen_toks": doc["written"], **self.config.generation_kwargs}
+            return [(prompt, dict(how)) for prompt in doc["prompts"]]
         return [(prompt + before, answer) for prompt in doc["prompts"] for before, answer in opened(doc["answers"])]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:

@@ -137,8 +137,8 @@ def test_the_tasks_that_read_a_text_are_listed(task: str, framed_tokenizer) -> N
 
 def test_a_text_that_no_task_reads_is_refused(llama, tokenizer, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(BOOKS[0])
-    with pytest.raises(BadComparison, match=r"None of the tasks posenc_niah_single, posenc_vt reads a text"):
-        evaluate(llama, tokenizer, tasks=["posenc_niah_single", "posenc_vt"], lengths=[64], text=tmp_path / "a.txt")
+    with pytest.raises(BadComparison, match=r"None of the tasks posenc_cwe, posenc_fwe reads a text"):
+        evaluate(llama, tokenizer, tasks=["posenc_cwe", "posenc_fwe"], lengths=[64], text=tmp_path / "a.txt")
     check_text_used([])
     check_text_used(["posenc_passkey", "posenc_ppl"])
     check_text_used(["posenc_longctx"])
