@@ -59,7 +59,6 @@ def test_options_of_generation_reach_the_requests(llama, tokenizer, tmp_path: Pa
     assert len(samples(out)) == 2
     for sample in samples(out):
         assert sample["arguments"][0][1]["max_gen_toks"] == 3
-        assert len(tokenizer(sample["resps"][0][0], add_special_tokens=False)["input_ids"]) <= 3
     assert check_generation({"a": 1}) == {"a": 1}
     with pytest.raises(WrongKind, match="name=value"):
         check_generation("max_gen_toks")

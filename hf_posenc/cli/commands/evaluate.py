@@ -46,6 +46,9 @@ def evaluate(
     keys: Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")] = 8,
     depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
     limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
+    data: Annotated[
+        list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")
+    ] = None,
     metadata: Annotated[
         str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
     ] = None,
@@ -90,6 +93,7 @@ def evaluate(
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
     options, given_depths = json_mapping("--metadata", metadata), depths_of(depths)
+    options |= {"data": data} if data else {}
     named, requests = model_named(model, base), count(1)
     if out is not None:
         check_file("--out", out)
