@@ -81,7 +81,8 @@ def test_a_model_that_sees_the_length_is_never_padded(llama, tokenizer, padding)
     assert not lm.prefixes
     assert not lm.pads
     lm._device = torch.device("cpu")
-    short = [Instance("loglikelihood", {}, (text, " green."), 0) for text in ("grass " * 70, "sky " * 110)]
+    short = [Instance("loglikelihood", {}, (text, " green."), 0) for text in ("grass " * 180, "grass " * 200)]
+    lm.max_length = 2048
     alone = [score for score, _ in lm.loglikelihood(short, disable_tqdm=True)]
     padding(True)  # control: what padding would do to it
     padded = [score for score, _ in lm.loglikelihood(short, disable_tqdm=True)]
