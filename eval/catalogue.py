@@ -27,6 +27,9 @@ TEXT_TASKS = (
 )  # fmt: skip
 """Those of our tasks that read a text: measure on it, hide needles in it, or copy it."""
 
+FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
+"""Those that read records of local files, named by the option ``data``."""
+
 
 def check_text_used(names: Sequence[str]) -> None:
     """Refuse a text of the user's that none of our tasks reads; other tasks may read any.

@@ -103,7 +103,7 @@ def run_tasks(
     grow: bool = False,
     quiet: bool = True,
 ) -> dict[str, Any]:
-    """Run lm-eval; its results, with the samples of tasks that have several lengths.
+    """Run lm-eval; its results, with all samples.
 
     Args:
         lm: lm-eval's model object.
@@ -138,7 +138,7 @@ def run_tasks(
             lm.max_length = max(lm.max_length, *needed)
         raw = lm_eval_evaluate(
             lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=None if chosen else options.limit, samples=chosen,
-            log_samples=options.log_samples or bool(by_length), **options.prompting,
+            log_samples=True, **options.prompting,
         )  # fmt: skip
     if raw is None:  # not the first of several processes
         return {}
