@@ -39,8 +39,10 @@ HOTPOT = [
         ],
     } for n in range(4)
 ]  # fmt: skip
-PLAIN = [{"context": f"Ship {n} sank in {1800 + n}.", "question": f"When did ship {n} sink?", "answers": [str(1800 + n)]}
-         for n in range(6)]  # fmt: skip
+PLAIN = [
+    {"context": f"Ship {n} sank in {1800 + n}.", "question": f"When did ship {n} sink?", "answers": [str(1800 + n)]}
+    for n in range(6)
+]
 
 
 def written(folder: Path, name: str, content: Any) -> str:
