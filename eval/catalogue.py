@@ -10,6 +10,7 @@ from typing import Any
 from hf_posenc.errors import BadComparison, nearest, shown
 from hf_posenc.eval.errors import UntrustedTask
 from hf_posenc.eval.task_folder import TASKS
+from hf_posenc.eval.task_index import every_name, task_folder
 
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)
@@ -19,9 +20,15 @@ JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
 TEXT_TASKS = (
-    "posenc_docs", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
+    "posenc_association", "posenc_copy", "posenc_docs", "posenc_induction", "posenc_mlm", "posenc_mlm_recall",
+    "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue", "posenc_niah_single",
+    "posenc_passkey", "posenc_passkey_gen", "posenc_ppl", "posenc_qa", "posenc_sliding_ppl", "posenc_token_nll",
+    "posenc_vt",
 )  # fmt: skip
-"""Those of our tasks that measure on a text; the others make their own."""
+"""Those of our tasks that read a text: measure on it, hide needles in it, or copy it."""
+
+FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
+"""Those that read records of local files, named by the option ``data``."""
 
 
 def check_text_used(names: Sequence[str]) -> None:
@@ -74,18 +81,17 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
         BadComparison: there is no such task.
     """
     others = set(names) - set(own_tasks())
-    if not others:
-        return
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
             raise BadComparison(f"There is no task {name!r}.{nearest(name, own_tasks())} All of ours: {task_list()}.")
-    from lm_eval.tasks import TaskManager
-
-    folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
-    known = set(TaskManager(include_path=folders).all_tasks)
+    if not others or (include_path is None and all(map(task_folder, others))):
+        return
+    known = every_name(include_path)
     for name in names:
         if name not in known:
-            raise BadComparison(f"There is no task {name!r}.{nearest(name, known)} `lm_eval ls tasks` shows all.")
+            alike = sorted(other for other in known if other.endswith(f"_{name}"))[:3]
+            hint = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else nearest(name, known)
+            raise BadComparison(f"There is no task {name!r}.{hint} `lm_eval ls tasks` shows all.")
 
 
 def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:

@@ -104,7 +104,7 @@ def run_demo(
         progress: called with the completed fraction and a description of the current step.
         text: that the loss is measured on; by default held-out modules of the standard library.
     """
-    from hf_posenc.eval.evaluation import suppress_output
+    from hf_posenc.eval.quiet import suppress_output
     from hf_posenc.starters import load_starter
 
     plan = QUICK if quick else FULL
@@ -163,8 +163,9 @@ class Steps:
 def measure_entry(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
     """Measure one entry, zero-shot; the model is unpatched before and after."""
     from hf_posenc.eval.comparison.refit_per_length import RefittedLM
-    from hf_posenc.eval.evaluation import evaluate, suppress_output
+    from hf_posenc.eval.evaluation import evaluate
     from hf_posenc.eval.lm.models import PosEncLM
+    from hf_posenc.eval.quiet import suppress_output
 
     steps.begin(entry.label)
     shared = {"tokenizer": tokenizer, "on_request": lambda: steps.advance(1 / plan.requests)}

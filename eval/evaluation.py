@@ -5,21 +5,16 @@ A few lines over the limit, most of them the documentation of `evaluate`.
 
 from __future__ import annotations
 
-import io
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval
-from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
+from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.documents import DocumentScore, document_scores
 from hf_posenc.eval.results.remarks import remarks_on
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
-from hf_posenc.eval.task_folder import TASKS
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
@@ -75,6 +70,12 @@ def evaluate(
     include_path: str | Path | None = None,
     trust_tasks: bool = False,
     log_samples: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    num_fewshot: int | None = None,
+    apply_chat_template: bool = False,
+    fewshot_as_multiturn: bool = False,
+    system_instruction: str | None = None,
+    gen_kwargs: str | Mapping[str, Any] | None = None,
     quiet: bool = True,
     on_request: Callable[[], None] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -84,7 +85,7 @@ def evaluate(
 
     Args:
         model: a live model, patched or not; the name of a model, a PEFT adapter or a bundled model
-            (``starter:llama``); or an lm-eval model object.
+            (``starter:llama``); or an lm-eval model object, such as an `HFLM`.
         tokenizer: of a live model; by default loaded with a named model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         lengths: context lengths in tokens; by default the trained length, doubled up to the target length.
@@ -105,6 +106,10 @@ def evaluate(
         include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
         log_samples: keep every request and response in ``raw``.
+        metadata: of the tasks, as lm-eval's ``--metadata``; settings of a sweep among them count as arguments here.
+        num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
+            prompts lm-eval writes; our own tasks refuse them.
+        gen_kwargs: how to generate, ``"max_gen_toks=20,temperature=0"`` or a dictionary, for tasks that do.
         quiet: hide lm-eval's progress bars.
         on_request: called after each scored request.
         options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see
@@ -114,20 +119,25 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
-    from hf_posenc.core.memory import check_text_memory
     from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
     from hf_posenc.eval.lm.launch import from_first
     from hf_posenc.eval.task_files import check_task_files
+    from hf_posenc.eval.task_run import LmEvalOptions, run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-    from hf_posenc.eval.validate import check_measure, check_options, check_tasks
+    from hf_posenc.eval.validate import check_generation, check_measure, check_options, check_shots, check_tasks
 
     require_lm_eval()
     names = check_tasks(tasks, include_path)
-    wanted, measure = check_measure(
-        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
-        longest=longest,
+    options = check_options(options) | check_options(metadata, "metadata")
+    settings = {"lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
+                "longest": longest}  # fmt: skip
+    settings |= {name: options.pop(name) for name in settings if name in options}
+    wanted, measure = check_measure(limit=limit, **settings)
+    lm_eval_options = LmEvalOptions(
+        limit=measure.pop("limit"), num_fewshot=check_shots(num_fewshot), apply_chat_template=apply_chat_template,
+        fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction,
+        gen_kwargs=check_generation(gen_kwargs), log_samples=log_samples,
     )  # fmt: skip
-    options = check_options(options)
     own_text = measured_text(text, field=text_field, separator=document_separator)
     check_trusted(names, include_path, trust=trust_tasks)
     check_task_files(names, include_path)
@@ -138,89 +148,61 @@ def evaluate(
     with suppress_output(quiet):
         lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
     lengths = sorted(wanted or default_lengths(lm))
-    if hasattr(lm, "rows_at_once"):  # else somebody else's model object
-        check_text_memory(lm.model, lengths[-1], lm.rows_at_once(lengths[-1]))
-    if lm.max_length < lengths[-1] or "max_length" not in model_args:
-        lm.max_length = lengths[-1]
-    metadata = {
-        **measure, "lengths": lengths, "longest": longest, "text": None if text is None else own_text,
-        "field": text_field, "separator": document_separator, "tokenizer": lm.tokenizer, **options,
+    fit_length(lm, lengths[-1], given="max_length" in model_args)
+    own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
+    described = {
+        **measure, "lengths": lengths, "longest": settings["longest"], "text": None if text is None else own_text,
+        "field": text_field, "separator": document_separator, "tokenizer": own, **options,
     }  # fmt: skip
-    limit = metadata.pop("limit")
     chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
-    raw = run_tasks(lm, chosen, metadata, include_path, extra=options, limit=limit, log_samples=True, quiet=quiet)
+    raw = run_tasks(
+        lm, chosen, described, include_path, lm_eval_options, own_options=options, quiet=quiet,
+        grow="max_length" not in model_args,
+    )  # fmt: skip
     first = lm.rank == 0
-    documents = document_scores(raw)  # of samples, which lm-eval gathers from all processes
-    rows = rows_of(raw, scheme=label or lm.scheme_name, model=model_name(lm), documents=documents) if first else []
+    rows, documents = rows_and_documents(raw, label or scheme_name(lm), model_name(lm)) if first else ([], [])
     rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
-    if first and not log_samples:
-        del raw["samples"]
-        raw["config"]["log_samples"] = False
+    if not log_samples:
+        raw.pop("samples", None)
     return Evaluation(rows, raw, first, documents, remarks)
 
 
-def run_tasks(
-    lm: Any,
-    tasks: Sequence[str],
-    metadata: dict[str, Any],
-    include_path: str | Path | None,
-    *,
-    quiet: bool,
-    extra: Mapping[str, Any] = MappingProxyType({}),
-    **options: Any,
-) -> dict[str, Any]:
-    """Run lm-eval on our task folder.
+def rows_and_documents(raw: dict[str, Any], scheme: str, model: str) -> tuple[list[Row], list[DocumentScore]]:
+    """The numbers in lm-eval's results, and the scores of documents they are means of."""
+    from hf_posenc.eval.ruler import ruler_tasks
+    from hf_posenc.eval.ruler_results import ruler_documents, ruler_rows
 
-    This is `lm_eval.simple_evaluate` without its survey of the machine, a second and a half at every call. lm-eval's
-    own tasks, more than ten thousand, are only scanned for when one of them is requested.
+    ruler = ruler_tasks(raw["results"])
+    documents = [score for score in document_scores(raw) if score.task not in ruler]
+    rows = [row for row in rows_of(raw, scheme=scheme, model=model, documents=documents) if row.task not in ruler]
+    of_ruler = ruler_documents(raw["samples"], ruler)
+    return [*rows, *ruler_rows(of_ruler, scheme, model)], [*documents, *of_ruler]
+
+
+def fit_length(lm: Any, longest: int, *, given: bool) -> None:
+    """Make room for requests of ``longest`` tokens.
+
+    Raises:
+        RequestTooLong: somebody else's model object has less room; it would cut what is longer without a word.
+        NotMeasurable: a text of that length takes more memory than there is.
     """
-    from lm_eval import evaluate as lm_eval_evaluate
-    from lm_eval.tasks import TaskManager
+    from hf_posenc.core.memory import check_text_memory
+    from hf_posenc.errors import RequestTooLong
 
-    from hf_posenc.eval.task_files import loading
-    from hf_posenc.eval.validate import refuse_unread
-
-    register_models()
-    folders = [str(TASKS)] + ([] if include_path is None else [str(include_path)])
-    with suppress_output(quiet):
-        with loading(tasks):
-            manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-            if not set(tasks) <= set(manager.all_tasks):
-                manager = TaskManager(include_path=folders, metadata=metadata)
-            loaded = manager.load(list(tasks))
-        refuse_unread(extra, loaded["tasks"].values())
-        for task in loaded["tasks"].values():
-            task.set_fewshot_seed(seed=metadata["seed"])
-            if task.get_config("num_fewshot") is None:
-                task.set_config(key="num_fewshot", value=0)
-        raw = lm_eval_evaluate(lm=lm, task_dict=loaded, bootstrap_iters=1000, **options)
-    if raw is None:  # not the first of several processes
-        return {}
-    return {
-        **raw,
-        "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **options, **lm.get_model_info()},
-    }
-
-
-@contextmanager
-def suppress_output(quiet: bool) -> Iterator[None]:
-    """Hide the progress bars of lm-eval, which have no switch, and its advice about live models."""
-    if not quiet:
-        yield
-        return
-    logger = logging.getLogger("lm_eval")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
+    if hasattr(lm, "rows_at_once"):
+        check_text_memory(lm.model, longest, lm.rows_at_once(longest))
+        if lm.max_length < longest or not given:
+            lm.max_length = longest
+    elif getattr(lm, "max_length", longest) < longest:
+        raise RequestTooLong(
+            f"This {type(lm).__name__} cuts requests to its max_length of {lm.max_length} tokens, and {longest} are "
+            f"asked for. Make it with max_length={longest}, or pass its model."
+        )
 
 
 def default_lengths(lm: Any) -> list[int]:
     """The trained length and its doublings up to the model's target; its own length where nothing is patched."""
-    report = lm.report
+    report = getattr(lm, "report", {})
     trained, target = report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length
     lengths = [trained]
     while 2 * lengths[-1] <= target:

@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import BadComparison, PosEncError, shown
+from hf_posenc.errors import BadComparison, MissingExtra, PosEncError, shown
+from hf_posenc.eval.errors import TaskDataMissing
+from hf_posenc.texts.document import first_line
 
 LARGEST = 1 << 20  # bytes
 LONGEST_NAME = 200  # characters; file names are made of it
 ENDINGS = (".yaml", ".yml")
+NETWORK_ERRORS = ("Connect", "Offline", "Timeout", "DatasetNotFound", "LocalEntryNotFound", "URLError")
+"""Parts of the names of errors of datasets, huggingface_hub, httpx, requests and urllib."""
 
 
 def check_task_files(names: Sequence[str], include_path: str | Path | None) -> None:
@@ -90,15 +94,46 @@ def loading(names: Sequence[str]) -> Iterator[None]:
     """Convert errors of lm-eval about a task that it cannot load.
 
     Raises:
-        BadComparison: lm-eval raised any error.
+        MissingExtra: a package is missing.
+        TaskDataMissing: data would have to be downloaded, and cannot be.
+        BadComparison: lm-eval raised any other error.
     """
     try:
         yield
     except (PosEncError, MemoryError):
         raise
     except Exception as error:  # of lm-eval, datasets, jinja, and of what the file names
-        first = str(error).strip().partition("\n")[0].strip("'\" .")[:200]
+        named, first = shown(", ".join(map(str, names))), first_line(error)[:200]
+        if package := missing_package(error):
+            raise MissingExtra(
+                f"The task {named} needs the package {package}, which is not installed. pip install {package}"
+            ) from error
+        if needs_network(error):
+            raise TaskDataMissing(
+                f"The task {named} needs data that is not on this machine and cannot be fetched now: {first}. Fetch "
+                "it where there is a network, with hf download --repo-type dataset NAME, and keep HF_HOME."
+            ) from error
         raise BadComparison(
-            f"The task {shown(', '.join(map(str, names)))} cannot be loaded: {type(error).__name__}: {first}. "
-            "Correct its file and its data."
+            f"The task {named} cannot be loaded: {type(error).__name__}: {first}. Correct its file and its data."
         ) from error
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def missing_package(error: BaseException) -> str:
+    """The package without which a task cannot be imported; empty where it fails for another reason."""
+    names = (cause.name for cause in causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name)
+    return next((name.partition(".")[0] for name in names if not name.startswith("transformers.")), "")
+
+
+def needs_network(error: BaseException) -> bool:
+    """Whether an error is that of data that cannot be fetched; libraries raise a dozen types, some of their own."""
+    return any(
+        isinstance(cause, ConnectionError) or any(word in type(cause).__name__ for word in NETWORK_ERRORS)
+        for cause in causes(error)
+    )

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 TASKS = Path(__file__).parent / "tasks"
 """The folder of our task files, for lm-eval's ``include_path``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, seed_of, whole
 from hf_posenc.eval.tasks.sweep import Sweep
+from hf_posenc.schemes.entry import json_or_text
 
 
 def check_measure(
@@ -54,27 +55,55 @@ def check_tasks(tasks: Any, include_path: Any) -> list[str]:
     return list(tasks)
 
 
-def check_options(options: Any) -> dict[str, Any]:
+def check_options(options: Any, what: str = "options") -> dict[str, Any]:
     """Further options of tasks.
 
     Raises:
         WrongKind: they are no mapping.
     """
     if options is not None and not isinstance(options, Mapping):
-        raise WrongKind(f"options is a mapping from names to values, got {shown(options)}. Pass a dictionary.")
+        raise WrongKind(f"{what} is a mapping from names to values, got {shown(options)}. Pass a dictionary.")
     return dict(options or {})
 
 
-def refuse_unread(options: Mapping[str, Any], tasks: Iterable[Any]) -> None:
-    """Refuse options that none of the tasks uses; tasks that are not ours may use any.
+def check_shots(given: Any) -> int | None:
+    """A number of few-shot examples.
 
     Raises:
-        UnknownOption: there is one.
+        TaskOptionOutOfRange: it is none.
+    """
+    return 0 if given == 0 and not isinstance(given, bool) else None if given is None else whole("num_fewshot", given)
+
+
+def check_generation(given: Any) -> dict[str, Any]:
+    """Options of generation, from a mapping or from lm-eval's ``name=value,name=value``.
+
+    Raises:
+        WrongKind: they are neither.
+    """
+    if isinstance(given, str):
+        parts = [part.partition("=") for part in given.split(",") if part.strip()]
+        if not all(name.strip() and sign for name, sign, _ in parts):
+            raise WrongKind(f"gen_kwargs are name=value,name=value, got {shown(given)}. Pass max_gen_toks=20.")
+        given = {name.strip(): json_or_text(value.strip()) for name, _, value in parts}
+    return check_options(given, "gen_kwargs")
+
+
+def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
+    """Refuse options, and a text, that none of the tasks uses; tasks that are not ours may use any.
+
+    Raises:
+        UnknownOption: there is such an option.
+        BadComparison: the text is not read.
     """
     known = {field.name for field in fields(Sweep)}
+    if not all(hasattr(task, "sweep") for task in tasks):
+        return
+    if text and not any(task.reads_text for task in tasks):
+        raise BadComparison(
+            "With these options none of the tasks reads the text. Leave it out, or the option haystack."
+        )
     for task in tasks:
-        if not hasattr(task, "sweep"):
-            return
         known |= set(getattr(getattr(task, "options", None), "used", ()))
     for name in options:
         if name not in known:

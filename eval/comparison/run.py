@@ -29,9 +29,10 @@ from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
 from hf_posenc.eval.comparison.reference import compared_with, reference_of
 from hf_posenc.eval.comparison.space import space_of
-from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
+from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store

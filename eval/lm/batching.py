@@ -1,8 +1,11 @@
-"""Batch sequences of equal length, without padding, longest first.
+"""Batches of sequences, longest first, such that the score of a sequence never depends on the others.
 
-Padding would move the positions of a scheme that depends on the sequence length, and lm-eval's own batches have no
-mask for it. So the score of a sequence never depends on the others in its batch, and a batch of any size gives the
-numbers of a batch of one.
+    on CPU           sequences of one length, without padding: there, padding costs as much as text
+    on a device      sequences of like length, padded on the right
+
+Padding moves the positions of a scheme that depends on the sequence length: under such a scheme lengths are never
+mixed. Under the others nothing that follows a token reaches it, so that a batch of any size gives the numbers of a
+batch of one.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from hf_posenc.eval.lm.strip_end_token import OpenEnded
 
 Row = tuple[int, ...]
 
+LIKE = 0.75
+"""Shortest sequence of a padded batch, as a share of the longest: at most a quarter of what is computed is padding."""
 AUTO_TOKENS = 8192
 """Tokens of a batch where ``batch_size=auto``: lm-eval would find it by five forward passes of 64 long sequences."""
 
@@ -51,6 +56,11 @@ class Batched(OpenEnded):
         """Whether one forward pass may score every prefix of its text, see `prefix_consistent`."""
         return prefix_consistent(self.model)
 
+    @property
+    def pads(self) -> bool:
+        """Whether sequences of unlike length share a batch: where it is exact, and faster."""
+        return self.device.type != "cpu" and self.prefixes
+
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
         with closing(self.batches(keep)) as batches:
@@ -59,14 +69,17 @@ class Batched(OpenEnded):
                     check_row(self, row)
                 forget_longest(self.model)
                 with torch.no_grad(), self.precision(), self.seeded(batch):
-                    ids = torch.tensor(batch, device=self.device)
-                    states, head = suffix_states(self.model, ids, max(keep[row] for row in batch))
+                    width = len(batch[0])
+                    ids = torch.tensor([row + (0,) * (width - len(row)) for row in batch], device=self.device)
+                    kept = max(keep[row] + width - len(row) for row in batch)
+                    states, head = suffix_states(self.model, ids, kept)
                     for row, own in zip(batch, states, strict=True):
-                        yield row, own[-keep[row] :], head
+                        end = kept - (width - len(row))
+                        yield row, own[end - keep[row] : end], head
 
     def batches(self, rows: dict[Row, Any]) -> Generator[list[Row], None, None]:
-        """Yield batches of one length, with the model set to it."""
-        found = equal_lengths(rows, self.rows_at_once)
+        """Yield batches, longest sequence first, with the model set to its length."""
+        found = (like_lengths if self.pads else equal_lengths)(rows, self.rows_at_once)
         for setting, some in groupby(found, key=lambda batch: self.setting(len(batch[0]) + 1)):
             with self.under(setting):
                 yield from some
@@ -126,3 +139,15 @@ def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[
     for length in sorted(by_length, reverse=True):
         same, step = by_length[length], size(length)
         yield from (same[i : i + step] for i in range(0, len(same), step))
+
+
+def like_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:
+    """Yield batches of sequences that are not much shorter than their first, longest first."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=len, reverse=True):
+        if batch and (len(batch) == size(len(batch[0])) or len(row) < LIKE * len(batch[0])):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

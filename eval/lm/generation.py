@@ -1,6 +1,7 @@
 """Generation for lm-eval: prompts of equal length together, none truncated.
 
 lm-eval pads prompts to the longest of a batch and cuts the front of those that leave no room, their begin token first.
+On a device prompts of any length go together, padded on the left, where `Batched.pads` says that this is exact.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ class Generating(Batched):
         if self.tokenizer.eos_token_id is None:
             raise NotMeasurable("This tokenizer has no end token, so generation would not stop. Set its eos_token.")
         by_length: dict[tuple[int, int], dict[int, Instance]] = defaultdict(dict)
+        mixed, longest = self.pads, 0
         for request in requests:
             prompt, options = request.args
             tokens = len(self.tok_encode(prompt))
             new = options.get("max_gen_toks", options.get("max_new_tokens", self.max_gen_toks))
             self.check_length(tokens + new, "generate_until")
-            by_length[tokens, new][id(request)] = request
+            longest = max(longest, tokens)
+            by_length[0 if mixed else tokens, new][id(request)] = request
         answers: dict[int, str] = {}
         with self.bar(sum(map(len, by_length.values())), "Generating", disable_tqdm) as bar:
             for tokens, new in sorted(by_length, reverse=True):
-                unique, size = by_length[tokens, new], self.rows_at_once(tokens + new)
+                unique, size = by_length[tokens, new], self.rows_at_once((longest if mixed else tokens) + new)
                 forget_longest(self.model)
                 with self.under(self.setting(tokens + new)), self.batch_of(size):
                     some = super().generate_until(list(unique.values()), disable_tqdm=True)

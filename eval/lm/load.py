@@ -27,6 +27,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     check_tokenizer(tokenizer)
     check_batch(model_args.get("batch_size", 1))
     if isinstance(model, LM):
+        refuse_loading(model, model_args)
         return model
     if isinstance(model, (str, os.PathLike)):
         loading = {name: value for name, value in model_args.items() if name != "peft"}
@@ -62,8 +63,40 @@ def model_name(lm: Any) -> str:
     """The name or path the model came from, else its class."""
     from hf_posenc.eval.lm.log_probs import unwrapped
 
+    if not hasattr(lm, "model"):  # of an interface to a server
+        return type(lm).__name__
     inner = unwrapped(lm.model)
-    return getattr(inner.config, "_name_or_path", "") or type(inner).__name__
+    return getattr(getattr(inner, "config", None), "_name_or_path", "") or type(inner).__name__
+
+
+def scheme_name(lm: Any) -> str:
+    """Name of the scheme in tables, of any lm-eval model object."""
+    from hf_posenc.errors import NotPatched, UnsupportedModel
+    from hf_posenc.patching.state import describe
+
+    if hasattr(lm, "scheme_name"):
+        return str(lm.scheme_name)
+    try:
+        return str(describe(lm.model).to_dict()["scheme"])
+    except (AttributeError, NotPatched, UnsupportedModel):
+        return "unpatched"
+
+
+def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
+    """Refuse arguments that would have to be known when a model object was made.
+
+    Raises:
+        UnknownOption: there is one.
+    """
+    from hf_posenc.errors import UnknownOption
+
+    for name, value in given.items():
+        if name == "on_request" or value is None:  # who reports progress may be anyone
+            continue
+        raise UnknownOption(
+            f"{name}={shown(value)} has no effect on this {type(lm).__name__}, which is made already. Pass it when the "
+            "object is made, or pass the model itself."
+        )
 
 
 def require_lm_eval() -> None:

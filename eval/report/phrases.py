@@ -31,6 +31,13 @@ TASKS = {
     "posenc_cwe": "Common words extraction",
     "posenc_fwe": "Frequent words extraction",
     "posenc_qa": "Question answering over many paragraphs",
+    "posenc_qa_file": "Question answering over your documents",
+    "posenc_association": "Needle without word overlap",
+    "posenc_icl": "Many-shot classification",
+    "posenc_rerank": "Re-ranking of documents",
+    "posenc_ruler_file": "RULER",
+    "posenc_babilong": "BABILong",
+    "posenc_longbench2": "LongBench v2",
     "posenc_copy": "Copying random strings",
     "posenc_induction": "Induction",
 }

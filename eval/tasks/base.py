@@ -15,6 +15,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, ClassVar
 
 from datasets import Dataset
@@ -22,14 +23,16 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
-from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.prompts import REPEATED, repeated_prompts
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.sampling import placed
+from hf_posenc.eval.texts.text_filler import rotated, sentences_of
 from hf_posenc.eval.texts.windows import Tokenized, tokenized_documents, windows_at
+from hf_posenc.texts import rendered
 
 register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
@@ -48,6 +51,8 @@ class LengthSweep(ConfigurableTask):
     request_type = "loglikelihood"
     metrics: ClassVar[dict[str, Metric]] = {}
     """Metric to its aggregation and whether higher is better."""
+    generation: ClassVar[dict[str, Any]] = {"until": [], "do_sample": False}
+    """How text is generated, where it is; lm-eval's ``gen_kwargs`` are put over it."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         metadata = dict(config["metadata"])
@@ -59,7 +64,9 @@ class LengthSweep(ConfigurableTask):
         metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object itself is no JSON
         metadata.pop("pretrained", None)
         kept = {name: value for name, value in config.items() if name != "class"}
-        super().__init__(config=kept | {"metadata": metadata, "metric_list": [], "output_type": "loglikelihood"})
+        generates = self.request_type == "generate_until"  # else lm-eval knows of no such type, and asks for none
+        kind = {"output_type": "generate_until", "generation_kwargs": dict(self.generation)} if generates else {}
+        super().__init__(config=kept | {"output_type": "loglikelihood", "metadata": metadata, "metric_list": []} | kind)
 
     def own_text(self) -> tuple[Tokenized, ...]:
         """The documents of the text that is measured on, as tokens."""
@@ -69,6 +76,24 @@ class LengthSweep(ConfigurableTask):
     def cells(self) -> Sequence[tuple[int, float | None]]:
         """Every length, with every depth if the task has one: a document has a request, or several, for each."""
         return [(length, None) for length in self.sweep.lengths]
+
+    reads_text = True
+    """Whether a text that is given is read."""
+
+    @cached_property
+    def own_sentences(self) -> tuple[str, ...]:
+        """The sentences of the user's text; none without one.
+
+        Raises:
+            TextTooShort: there is none in it.
+        """
+        if self.sweep.text is None:
+            return ()
+        text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
+        found = sentences_of(rendered(document, self.tokenizer) for document in text.documents)
+        if not found:
+            raise TextTooShort("The text holds no sentence to hide anything among. Give one with words.")
+        return found
 
     def documents(self) -> list[Doc]:
         """One document per sample, each with ``name`` and the fields its requests need.
@@ -102,7 +127,15 @@ class LengthSweep(ConfigurableTask):
 
         Raises:
             TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
+            NotMeasurable: examples, a conversation or a system instruction are asked for, and prompts have none.
         """
+        asked = {"num_fewshot": self.config.num_fewshot} | options
+        for name in ("num_fewshot", "apply_chat_template", "system_instruction"):
+            if asked.get(name):
+                raise NotMeasurable(
+                    f"{self.config.task} writes prompts of its own, of exactly the length asked for, and {name} has no "
+                    "effect on them. Leave it out; lm-eval's own tasks take it."
+                )
         documents = min(len(self.eval_docs), int(limit) if limit else len(self.eval_docs))
         if documents < world_size:
             raise TaskOptionOutOfRange(
@@ -175,9 +208,11 @@ class PasskeyTask(LengthSweep):
         return [self.document(sample) for sample in range(self.sweep.keys)]
 
     def document(self, sample: int) -> Doc:
-        """One key and its prompts, by length, then depth."""
-        key = passkey.draw_key(random.Random(f"{self.sweep.seed}-{sample}"))
-        cells = [passkey.passkey(length, depth, key, self.count) for length, depth in self.cells()]
+        """One key and its prompts, by length, then depth; hidden in the user's text, where one is given."""
+        rng = random.Random(f"{self.sweep.seed}-{sample}")
+        key = passkey.draw_key(rng)
+        filler = rotated(self.own_sentences, rng) if self.own_sentences else passkey.FILLER
+        cells = [passkey.passkey(length, depth, key, self.count, filler) for length, depth in self.cells()]
         tokens = self.count(cells[0].prompt + cells[0].answer) - self.count(cells[0].prompt)
         return {"name": key, "prompts": [c.prompt for c in cells], "target": cells[0].answer, "tokens": tokens}
 

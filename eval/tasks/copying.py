@@ -18,6 +18,7 @@ from hf_posenc.eval.texts.random_strings import (
     ordinary_tokens,
     random_string,
 )
+from hf_posenc.eval.texts.text_filler import passage
 from hf_posenc.eval.texts.windows import check_room
 
 
@@ -38,6 +39,12 @@ class StringTask(LengthSweep):
         """The document of one sample, with a string for every cell."""
         raise NotImplementedError
 
+    def string(self, tokens: Sequence[int], rng: random.Random, without: int | None = None) -> list[int]:
+        """A random string for the longest length; a passage of the user's text, where one is given."""
+        if self.sweep.text is None:
+            return random_string([token for token in tokens if token != without], self.sweep.longest, rng)
+        return passage(self.own_text(), self.sweep.longest, rng, without)
+
     def room(self, length: int) -> int:
         """Tokens of a string, without the special tokens before it."""
         return length - len(front_of(self.tokenizer))
@@ -57,7 +64,7 @@ class CopyTask(StringTask):
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
         """A string for the longest length; shorter lengths use its end."""
         check_room([self.room(length) // 2 + 1 for length in self.sweep.lengths], self.sweep.scored)
-        string = random_string(tokens, self.sweep.longest, rng)
+        string = self.string(tokens, rng)
         rows = [copied(string, self.room(length)) for length in self.sweep.lengths]
         return {"name": f"string {sample}", "rows": rows, "scored": self.sweep.scored, "target": ""}
 
@@ -83,7 +90,7 @@ class InductionTask(StringTask):
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
         """A pair, and filler in which its first token does not occur."""
         first, second = rng.sample(list(tokens), 2)
-        filler = random_string([token for token in tokens if token != first], self.sweep.longest, rng)
+        filler = self.string(tokens, rng, without=first)
         rows = [induced(filler, (first, second), depth, self.room(length)) for length, depth in self.cells()]
         return {"name": f"pair {sample}", "rows": rows, "scored": 1, "target": ""}
 

@@ -59,7 +59,7 @@ def listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) and not isinstance(value, bytes) else (value,)
 
 
-def paths(value: Any) -> Sequence[Any]:
+def paths(value: Any, name: str = "docs") -> Sequence[Any]:
     """A path or several; a path may hold blanks and commas.
 
     Raises:
@@ -67,7 +67,7 @@ def paths(value: Any) -> Sequence[Any]:
     """
     found = (() if value is None else (value,)) if isinstance(value, (str, Path, type(None))) else value
     if not isinstance(found, (list, tuple)) or not all(isinstance(one, (str, Path)) and str(one) for one in found):
-        raise TaskOptionOutOfRange(f"docs must be paths or the name of a dataset, got {shown(value)}. Pass one.")
+        raise TaskOptionOutOfRange(f"{name} must be paths or the name of a dataset, got {shown(value)}. Pass one.")
     return found
 
 

@@ -20,11 +20,12 @@ class PasskeyGenTask(PasskeyTask):
 
     request_type = "generate_until"
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True)}
+    generation: ClassVar[dict[str, Any]] = {"until": ["\n"], "do_sample": False}
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """The prompt of every cell, and as many new tokens as the key has."""
-        greedy = {"until": ["\n"], "max_gen_toks": doc["tokens"], "do_sample": False}
-        return [(prompt, dict(greedy)) for prompt in doc["prompts"]]
+        how = {"max_gen_toks": doc["tokens"], **self.config.generation_kwargs}
+        return [(prompt, dict(how)) for prompt in doc["prompts"]]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
         """Accuracy in every cell, and at every length over the depths."""

@@ -26,7 +26,14 @@ from hf_posenc.eval.texts.fit_length import Exercise, most_units
 from hf_posenc.eval.texts.string_match import found
 
 Marks = dict[str, list[float]]
-SUMMARIES: dict[str, Callable[[Sequence[float]], float]] = {"acc": mean, "nll": mean, "match": mean, "part": max}
+SUMMARIES: dict[str, Callable[[Sequence[float]], float]] = {
+    "acc": mean,
+    "nll": mean,
+    "match": mean,
+    "part": max,
+    "f1": mean,
+    "ndcg": mean,
+}
 FORCED: dict[str, Metric] = {"acc": (mean, True), "nll": (mean, False)}
 GENERATED: dict[str, Metric] = {"match": (mean, True), "part": (mean, True)}
 
@@ -42,6 +49,8 @@ class RetrievalTask(LengthSweep):
     deep = True
     """Whether the task has a depth."""
     metrics: ClassVar[dict[str, Metric]] = FORCED | GENERATED
+    generated: ClassVar[dict[str, Metric]] = GENERATED
+    """Those of the metrics that are of a generated text."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.options, self.name = TaskOptions(config["metadata"]), config["task"]
@@ -117,8 +126,8 @@ class RetrievalTask(LengthSweep):
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Context and answer of every answer in every cell; or every cell's prompt, and how to generate."""
         if self.generates:
-            greedy = {"until": [], "max_gen_toks": doc["written"], "do_sample": False}
-            return [(prompt, dict(greedy)) for prompt in doc["prompts"]]
+            how = {"max_gen_toks": doc["written"], **self.config.generation_kwargs}
+            return [(prompt, dict(how)) for prompt in doc["prompts"]]
         return [(prompt + before, answer) for prompt in doc["prompts"] for before, answer in opened(doc["answers"])]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
@@ -144,6 +153,6 @@ class RetrievalTask(LengthSweep):
 
     def names(self) -> list[tuple[str, str]]:
         """Each metric in use at every length, and at every depth of it."""
-        used = GENERATED if self.generates else FORCED
+        used = self.generated if self.generates else FORCED
         deep = [(m, metric_name(m, *cell)) for m in used if m != "part" for cell in self.cells() if self.deep]
         return [(metric, name) for metric, name in super().names() if metric in used] + deep

@@ -10,13 +10,27 @@ from typing import Any, ClassVar
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.retrieval import RetrievalTask
 from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
-from hf_posenc.eval.texts.haystack import HAYSTACKS
+from hf_posenc.eval.texts.haystack import HAYSTACKS, OWN_TEXT
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.questions import Questions
 from hf_posenc.eval.texts.variable_tracking import VariableTracking
 
 
-class NiahTask(RetrievalTask):
+class HaystackTask(RetrievalTask):
+    """A task whose needles are hidden in filler: by default in the user's text, where one is given."""
+
+    def haystack(self) -> dict[str, Any]:
+        """The option ``haystack``, and the sentences it is made of."""
+        kinds = (OWN_TEXT, *HAYSTACKS) if self.own_sentences else HAYSTACKS
+        return {"haystack": self.options.one_of("haystack", kinds), "sentences": self.own_sentences}
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the haystack is the user's text."""
+        return bool(self.options.used.get("haystack") == OWN_TEXT)
+
+
+class NiahTask(HaystackTask):
     """One needle. Options: ``haystack``, ``code_kind``."""
 
     shape: ClassVar[dict[str, tuple[int, int]]] = {}
@@ -25,8 +39,8 @@ class NiahTask(RetrievalTask):
     def exercise(self, seed: str, depth: float) -> Niah:
         """A set of needles, one of them at ``depth``."""
         counts: dict[str, Any] = {name: self.options.whole(name, *bounds) for name, bounds in self.shape.items()}
-        haystack, kind = self.options.one_of("haystack", HAYSTACKS), self.options.one_of("code_kind", tuple(CODE_KINDS))
-        return Niah(seed, depth, haystack=haystack, code_kind=kind, **counts)
+        kind = self.options.one_of("code_kind", tuple(CODE_KINDS))
+        return Niah(seed, depth, **self.haystack(), code_kind=kind, **counts)
 
 
 class MultiKeyTask(NiahTask):
@@ -47,7 +61,7 @@ class MultiQueryTask(NiahTask):
     shape: ClassVar[dict[str, tuple[int, int]]] = {"queries": (4, 2)}
 
 
-class TracingTask(RetrievalTask):
+class TracingTask(HaystackTask):
     """All names of a number. Options: ``hops``, ``chains``, ``haystack``."""
 
     deep = False
@@ -55,7 +69,7 @@ class TracingTask(RetrievalTask):
     def exercise(self, seed: str, depth: float) -> VariableTracking:
         """Chains of names."""
         hops, chains = self.options.whole("hops", 4), self.options.whole("chains", 2)
-        return VariableTracking(seed, hops=hops, chains=chains, haystack=self.options.one_of("haystack", HAYSTACKS))
+        return VariableTracking(seed, hops=hops, chains=chains, **self.haystack())
 
 
 class CommonWordsTask(RetrievalTask):
@@ -88,4 +102,4 @@ class QuestionsTask(RetrievalTask):
 
     def exercise(self, seed: str, depth: float) -> Questions:
         """A question, its document at ``depth``."""
-        return Questions(seed, depth, hops=self.options.whole("qa_hops", 1, most=2))
+        return Questions(seed, depth, hops=self.options.whole("qa_hops", 1, most=2), sentences=self.own_sentences)

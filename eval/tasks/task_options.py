@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.parse import whole
+from hf_posenc.eval.tasks.parse import paths, whole
 
 
 class TaskOptions:
@@ -51,6 +51,16 @@ class TaskOptions:
                 f"{name} must lie between {least} and {most}, got {value!r}. The default is {default}."
             )
         self.used[name] = given
+        return given
+
+    def paths(self, name: str) -> tuple[str, ...]:
+        """Parse an option that names files and folders, one or several; none where it is left out.
+
+        Raises:
+            TaskOptionOutOfRange: it is neither.
+        """
+        given = tuple(map(str, paths(self.given.get(name), name)))
+        self.used[name] = list(given)
         return given
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:

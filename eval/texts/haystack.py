@@ -13,9 +13,12 @@ from collections.abc import Iterable, Sequence
 from itertools import cycle
 
 from hf_posenc.eval.texts import passkey
+from hf_posenc.eval.texts.text_filler import text_filler
 from hf_posenc.eval.texts.vocabulary import Supply, sentence
 
 HAYSTACKS = ("prose", "repeat", "needles")
+OWN_TEXT = "text"
+"""The haystack of a text that is given."""
 
 
 def insert_needles(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[str]:
@@ -29,8 +32,10 @@ def insert_needles(needles: Iterable[tuple[float, str]], filler: Sequence[str]) 
     return [*mixed, *filler[passed:]]
 
 
-def filler(kind: str, rng: random.Random, needles: Supply) -> Supply:
-    """Filler sentences of a kind: random ones, the same five repeated, or needles that are not requested."""
+def filler(kind: str, rng: random.Random, needles: Supply, sentences: Sequence[str] = ()) -> Supply:
+    """Filler sentences of a kind: random ones, the same five repeated, needles that are not requested, or a text's."""
+    if kind == OWN_TEXT:
+        return text_filler(sentences, rng)
     if kind == "needles":
         return Supply(needles.__next__, distinct=False)
     if kind == "prose":

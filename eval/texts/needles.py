@@ -11,6 +11,7 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3. The shapes are RULER's;
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from hf_posenc.eval.texts.haystack import (
     depths,
@@ -43,8 +44,9 @@ class Niah:
         queries: requested keys.
         codes: codes of each of these keys; more than one only for a single key.
         distractors: keys with a code that are not requested.
-        haystack: filler around the needles, one of `HAYSTACKS`.
+        haystack: filler around the needles, one of `HAYSTACKS`, or ``text``.
         code_kind: form of the codes, one of `CODE_KINDS`.
+        sentences: of the user's text, for the haystack ``text``.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Niah:
         distractors: int = 0,
         haystack: str = "prose",
         code_kind: str = "numbers",
+        sentences: Sequence[str] = (),
     ) -> None:
         rng = random.Random(seed)
         keys = Supply(lambda: coined(rng))
@@ -70,7 +73,7 @@ class Niah:
         needles = (NEEDLE.format(key=key, value=code) for key, code in zip(owners, self.answers, strict=True))
         noise = [next(others) for _ in range(distractors)]
         self.needles = [*zip(positions, needles, strict=True), *zip(depths(rng, distractors), noise, strict=True)]
-        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
+        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
 
     def prompt(self, units: int) -> str:
         """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""

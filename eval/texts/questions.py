@@ -11,9 +11,11 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, question answering; the
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_posenc.eval.texts.haystack import depths, insert_needles
+from hf_posenc.eval.texts.text_filler import text_filler
 from hf_posenc.eval.texts.vocabulary import Supply, coined
 
 INTRO = "Answer a question from these documents.\n"
@@ -52,11 +54,12 @@ class Questions:
         seed: of people, towns and depths.
         depth: of the person's document among the others.
         hops: documents needed for the answer, 1 or 2.
+        sentences: of the user's text, each of them one of the other documents; none for documents about other people.
     """
 
     pinned = 0
 
-    def __init__(self, seed: str, depth: float, *, hops: int = 1) -> None:
+    def __init__(self, seed: str, depth: float, *, hops: int = 1, sentences: Sequence[str] = ()) -> None:
         rng = random.Random(seed)
         self.rng, self.words = random.Random(f"{seed}-others"), Supply(lambda: coined(rng).capitalize())
         self.target, self.hops = self.life(), hops
@@ -69,7 +72,7 @@ class Questions:
                 waiting.extend(self.life().documents)
             return waiting.pop(self.rng.randrange(len(waiting)))
 
-        self.others = Supply(other)
+        self.others = text_filler(sentences, self.rng) if sentences else Supply(other)
 
     def life(self) -> Life:
         """The next person."""

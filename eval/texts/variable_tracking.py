@@ -11,6 +11,7 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654, section 3, variable tracking.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hf_posenc.eval.texts.haystack import depths, filler, insert_needles
@@ -31,12 +32,16 @@ class VariableTracking:
         seed: of names, numbers, filler and depths.
         hops: steps from the first name of a chain to its last.
         chains: number of chains; one of them is requested.
-        haystack: filler around the statements, one of `HAYSTACKS`; needles are statements about other names.
+        haystack: filler around the statements, one of `HAYSTACKS` or ``text``; needles are statements about other
+            names.
+        sentences: of the user's text, for the haystack ``text``.
     """
 
     pinned = 0
 
-    def __init__(self, seed: str, *, hops: int = 4, chains: int = 2, haystack: str = "prose") -> None:
+    def __init__(
+        self, seed: str, *, hops: int = 4, chains: int = 2, haystack: str = "prose", sentences: Sequence[str] = ()
+    ) -> None:
         rng = random.Random(seed)
         names, numbers = Supply(lambda: coined(rng)), Supply(lambda: number(rng))
         self.statements: list[tuple[float, str]] = []
@@ -47,7 +52,7 @@ class VariableTracking:
             statements = (STATEMENT.format(name=name, value=value) for value, name in pairwise(links))
             self.statements += zip(sorted(depths(rng, hops + 1)), statements, strict=True)
         others = Supply(lambda: STATEMENT.format(name=next(names), value=next(numbers)))
-        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others)
+        self.filler = filler(haystack, random.Random(f"{seed}-filler"), others, sentences)
 
     def prompt(self, units: int) -> str:
         """The notes with ``units`` sentences of filler, the question, and the opening of its answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -20,10 +20,13 @@ from hf_posenc.cli.arguments import (
     TargetLength,
     TrustTasks,
     check_file,
+    depths_of,
     dtype_of,
     model_named,
     scheme_options,
 )
+from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.task_arguments import json_mapping
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
@@ -42,34 +45,70 @@ def evaluate(
     task: Annotated[list[str] | None, Option("--task", "-t", help="lm-eval task; may be repeated.")] = None,
     longest: Longest = None,
     samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
+    keys: Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")] = 8,
+    depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
+    limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
+    data: Annotated[
+        list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")
+    ] = None,
+    metadata: Annotated[
+        str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
+    ] = None,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and places of windows.")] = 0,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
+    num_fewshot: Annotated[int | None, Option(min=0, help="Examples before each question of lm-eval's tasks.")] = None,
+    apply_chat_template: Annotated[
+        bool, Option("--apply-chat-template", help="Write the prompts of lm-eval's tasks as a conversation.")
+    ] = False,
+    fewshot_as_multiturn: Annotated[
+        bool, Option("--fewshot-as-multiturn", help="Make each example a turn of the conversation.")
+    ] = False,
+    system_instruction: Annotated[str | None, Option(help="Text before every prompt of lm-eval's tasks.")] = None,
+    gen_kwargs: Annotated[
+        str | None, Option(metavar="NAME=VALUE,…", help="How to generate, as max_gen_toks=20,temperature=0.")
+    ] = None,
+    log_samples: Annotated[
+        bool, Option("--log-samples", help="Keep every request and response in the file of --out.")
+    ] = False,
+    include_path: Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")] = None,
     trust_tasks: TrustTasks = False,
     base: Base = None,
     dtype: Dtype = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    batch_size: Annotated[str, Option(help="Requests per forward pass, or auto.")] = "1",
     option: SchemeOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a model at several sequence lengths, through lm-eval.
 
-    By default the cross-entropy loss of the same last tokens at every length, and passkey retrieval.
+    By default the cross-entropy loss of the same last tokens at every length, and passkey retrieval. Any task of
+    lm-eval can be named, RULER's among them, whose lengths are those of --length.
     """
     from hf_posenc.eval import evaluate as measure
 
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
-    given = {name: value for name, value in patch.items() if value is not None}
+    loading = {"device": device, "batch_size": int(batch_size) if batch_size.isdigit() else batch_size}
+    given: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
+    options, given_depths = json_mapping("--metadata", metadata), depths_of(depths)
+    options |= {"data": data} if data else {}
     named, requests = model_named(model, base), count(1)
     if out is not None:
         check_file("--out", out)
+    elif log_samples:
+        raise BadArgument("--log-samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:
         evaluation = measure(
             named.model, peft=named.adapter, scheme=scheme, lengths=length, tasks=task, samples=samples, text=own_text,
-            longest=longest, seed=seed, trust_tasks=trust_tasks, dtype=dtype_of(named, dtype),
+            keys=keys, depths=given_depths, longest=longest, seed=seed, limit=limit, metadata=options,
+            num_fewshot=num_fewshot, apply_chat_template=apply_chat_template,
+            fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction, gen_kwargs=gen_kwargs,
+            log_samples=log_samples, include_path=include_path, trust_tasks=trust_tasks,
+            dtype=dtype_of(named, dtype),
             on_request=lambda: progress(None, f"request {next(requests)}"), **given,
         )  # fmt: skip
     if out is not None:

@@ -1,0 +1,230 @@
+"""Tasks on records of local files: what their prompts hold, and what their scores mean."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from hf_posenc.errors import UnreadableDocuments
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
+from hf_posenc.eval.tasks.question_files import word_overlap
+from hf_posenc.eval.texts.local_records import local_records, texts_of
+from hf_posenc.eval.texts.prompt_files import LongBenchQuestion, babilong_prompt, ruler_prompt
+from hf_posenc.eval.texts.question_files import DocumentQuestion, questions_of
+from hf_posenc.eval.texts.ranking import ndcg
+
+SQUAD = {
+    "data": [
+        {"paragraphs": [
+            {"context": f"Town {n} was founded by king number {n}.", "qas": [
+                {"question": f"Who founded it, {n}?", "answers": [{"text": f"king number {n}"}, {"text": f"king {n}"}]},
+                {"question": "Why?", "answers": [], "is_impossible": True},
+            ]}
+        ]} for n in range(6)
+    ]
+}  # fmt: skip
+HOTPOT = [
+    {
+        "question": f"Where was the maker of clock {n} born?", "answer": f"village {n}",
+        "supporting_facts": [[f"Clock {n}", 0], [f"Maker {n}", 0]],
+        "context": [
+            [f"Clock {n}", [f"Clock {n} was made by maker {n}."]], [f"Other {n}", ["Nothing here."]],
+            [f"Maker {n}", [f"Maker {n} was born", f" in village {n}."]],
+        ],
+    } for n in range(4)
+]  # fmt: skip
+PLAIN = [
+    {"context": f"Ship {n} sank in {1800 + n}.", "question": f"When did ship {n} sink?", "answers": [str(1800 + n)]}
+    for n in range(6)
+]
+
+
+def written(folder: Path, name: str, content: Any) -> str:
+    text = "\n".join(map(json.dumps, content)) if name.endswith("jsonl") else json.dumps(content)
+    (folder / name).write_text(text, encoding="utf-8")
+    return str(folder / name)
+
+
+def run(llama, tokenizer, task: str, length: int = 400, **metadata: Any):
+    return evaluate(
+        llama, tokenizer, tasks=[task], lengths=[length // 2, length], keys=3, depths=[0.0, 1.0], log_samples=True,
+        metadata=metadata,
+    )  # fmt: skip
+
+
+def check_room(samples: list[dict], tokenizer, lengths: tuple[int, ...]) -> None:
+    """No request is longer than the longest length, and one is nearly as long."""
+    sizes = [len(tokenizer(a + b)["input_ids"]) for sample in samples for a, b in sample["arguments"]]
+    assert lengths[-1] - 120 < max(sizes) <= lengths[-1]
+
+
+@pytest.mark.parametrize(("name", "content"), [("s.json", SQUAD), ("h.json", HOTPOT), ("p.jsonl", PLAIN)])
+def test_questions_of_every_format(llama, tokenizer, tmp_path: Path, name: str, content: Any) -> None:
+    out = run(llama, tokenizer, "posenc_qa_file", data=written(tmp_path, name, content))
+    samples = out.raw["samples"]["posenc_qa_file"]
+    assert {row.n for row in out.rows} == {3}
+    check_room(samples, tokenizer, (200, 400))
+    asked = [question for _, record in local_records([tmp_path], "t", "") for question in questions_of(record, "here")]
+    for sample in samples:
+        question = asked[sample["doc"]["question"]]
+        first, last = sample["doc"]["prompts"][-2:]
+        for prompt in (first, last):
+            assert all(needed in prompt for needed in question.needed)
+            assert prompt.endswith(f"Question: {question.question}\nAnswer:")
+        assert sample["arguments"][0][1] == f" {question.answers[0]}"
+        assert f"Document 1:\n{question.needed[0]}" in first
+        assert f"Document 1:\n{question.needed[0]}" not in last  # the depth is that of the first needed document
+
+
+def test_own_distractors_come_first_and_all_come_again() -> None:
+    asked = next(questions_of(HOTPOT[0], "here"))
+    exercise = DocumentQuestion("seed", 0.0, asked, ["pool a", "pool b", *asked.needed])
+    assert exercise.others.first(5)[0] == asked.beside[0] == "Other 0\nNothing here."
+    assert sorted(exercise.others.first(6)[1:3]) == ["pool a", "pool b"]
+    assert exercise.others.first(6)[3:] == exercise.others.first(3)
+
+
+def test_an_accepted_answer_counts_in_a_generated_text(llama, tokenizer, tmp_path: Path) -> None:
+    out = run(llama, tokenizer, "posenc_qa_file", data=written(tmp_path, "s.json", SQUAD), scoring="generate")
+    assert {row.metric for row in out.rows} == {"match", "f1"}
+    assert word_overlap("The king, number 3.", "king number 3") == 1.0
+    assert word_overlap("king number 4", "king number 3") == pytest.approx(2 / 3)
+    assert word_overlap("nobody", "king number 3") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "told"),
+    [
+        ([{"question": "q", "answers": ["a"]}], UnreadableDocuments, "no field 'context' in line 1"),
+        ([{"context": "c", "question": "q", "answers": []}], UnreadableDocuments, "'answers' in line 1"),
+        (PLAIN[:1], UnreadableDocuments, "no document besides"),
+        ([["not a record"]], UnreadableDocuments, "no record in line 1"),
+        ([record | {"context": "word " * 900} for record in PLAIN], LengthTooShort, "None of 6 questions fits"),
+    ],
+)
+def test_records_that_cannot_be_asked(llama, tokenizer, tmp_path: Path, content: Any, error: type, told: str) -> None:
+    with pytest.raises(error, match=told):
+        run(llama, tokenizer, "posenc_qa_file", data=written(tmp_path, "p.jsonl", content))
+
+
+@pytest.mark.parametrize("task", ["posenc_qa_file", "posenc_ruler_file", "posenc_babilong", "posenc_longbench2"])
+def test_a_task_without_its_file_names_the_option(llama, tokenizer, task: str) -> None:
+    with pytest.raises(UnreadableDocuments, match=f"The task {task} .* Pass --data FILE"):
+        run(llama, tokenizer, task)
+
+
+def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
+    Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
+    written(tmp_path, "a.json", PLAIN)
+    written(tmp_path, "b.jsonl", PLAIN)
+    found = [record for _, record in local_records([tmp_path], "t", "")]
+    assert found == [*PLAIN] * 3
+    (tmp_path / "d.json").write_text("{")
+    with pytest.raises(UnreadableDocuments, match="no JSON"):
+        list(local_records([tmp_path], "t", ""))
+    with pytest.raises(UnreadableDocuments, match="none of records"):
+        list(local_records([tmp_path / "x.csv"], "t", ""))
+    assert texts_of({"answers": {"text": ["a"], "answer_start": [1]}}, ("answers",), "here") == ("a",)
+
+
+def test_published_prompts_count_at_the_length_they_have(llama, tokenizer, tmp_path: Path) -> None:
+    rows = [
+        {"input": "The grass is green. " * (8 * 2 ** (n % 2)) + f"Code {n}.", "outputs": [f"{n}1", f"{n}2"]}
+        for n in range(6)
+    ]
+    size = 2 * (len(tokenizer(rows[0]["input"])["input_ids"]) + 20)
+    out = run(llama, tokenizer, "posenc_ruler_file", length=size, data=written(tmp_path, "validation.jsonl", rows))
+    assert {(row.length, row.n) for row in out.rows} == {(size // 2, 3), (size, 3)}
+    for sample in out.raw["samples"]["posenc_ruler_file"]:
+        short, long = sample["doc"]["prompts"]
+        assert len(tokenizer(short)["input_ids"]) <= size // 2 < len(tokenizer(long)["input_ids"]) <= size
+        assert len(sample["arguments"]) == 4  # two answers of each prompt, the second after the first
+        assert sample["arguments"][1][0] == f"{short}{sample['arguments'][0][1]},"
+    with pytest.raises(LengthTooShort, match="None of the 6 prompts"):
+        run(llama, tokenizer, "posenc_ruler_file", length=100 * size, data=str(tmp_path / "validation.jsonl"))
+
+
+def test_prompts_are_those_of_the_files() -> None:
+    for text in ("Text. Answer:", "Text."):
+        record = {"input": text, "outputs": ["a"], "answer_prefix": " Answer:"}
+        assert ruler_prompt(record, "").text == "Text. Answer:"
+    prompt = babilong_prompt({"input": "Mary is here.", "question": "Where is Mary? ", "target": "here"}, "")
+    assert prompt.text == "Mary is here.\n\nQuestion: Where is Mary?\nAnswer:"
+    assert prompt.answers == ("here",)
+
+
+def longbench(words: int) -> dict[str, str]:
+    choices = {f"choice_{letter}": f"choice {letter}" for letter in "ABCD"}
+    text = "first " + "middle " * words + "last"
+    return {"context": text, "question": "Which one?", "answer": "C", **choices}
+
+
+def test_long_texts_lose_their_middle(llama, tokenizer, tmp_path: Path) -> None:
+    data = written(tmp_path, "data.json", [longbench(5), longbench(900)])
+    out = run(llama, tokenizer, "posenc_longbench2", length=600, data=data)
+    samples = out.raw["samples"]["posenc_longbench2"]
+    check_room(samples, tokenizer, (300, 600))
+    assert [len(sample["arguments"]) for sample in samples] == [8, 8]  # four choices at two lengths
+    for sample in samples:
+        assert all("first " in prompt and "last\n</text>" in prompt for prompt in sample["doc"]["prompts"])
+    assert out.raw["configs"]["posenc_longbench2"]["metadata"]["cut"] == {"300": 1, "600": 1}
+    whole = LongBenchQuestion(longbench(5), "").prompt(2**31)
+    assert longbench(5)["context"] in whole
+    with pytest.raises(UnreadableDocuments, match="not A, B, C or D"):
+        LongBenchQuestion(longbench(5) | {"answer": "E"}, "here")
+
+
+def test_a_choice_is_right_where_it_is_the_likeliest(llama, tokenizer, tmp_path: Path) -> None:
+    data = written(tmp_path, "data.json", [longbench(5)])
+    (sample,) = run(llama, tokenizer, "posenc_longbench2", length=600, data=data).raw["samples"]["posenc_longbench2"]
+    scores = [float(response[0][0]) for response in sample["resps"]][:4]
+    assert sample["acc_L300"] == float(scores[2] == max(scores))
+    assert sample["nll_L300"] == pytest.approx(-scores[2] / sample["doc"]["tokens"][0])
+
+
+def test_rankings_of_a_file(llama, tokenizer, tmp_path: Path) -> None:
+    queries = [
+        {"query": f"colour {n}", "documents": [{"text": f"Colour {n}, grade {g}.", "relevance": g} for g in (0, 2, 1)]}
+        for n in range(4)
+    ]
+    data = written(tmp_path, "q.jsonl", queries)
+    out = run(llama, tokenizer, "posenc_rerank", data=data)
+    for sample in out.raw["samples"]["posenc_rerank"]:
+        (prompt, *_), answers = sample["doc"]["prompts"], sample["doc"]["answers"]
+        number = prompt.partition("colour ")[2][0]
+        for answer, grade in zip(answers, (2, 1), strict=True):
+            assert f"Document {answer}: Colour {number}, grade {grade}." in prompt
+    generated = run(llama, tokenizer, "posenc_rerank", data=data, scoring="generate")
+    assert {row.metric for row in generated.rows} == {"ndcg"}
+    with pytest.raises(UnreadableDocuments, match="relevance above 0"):
+        run(llama, tokenizer, "posenc_rerank", data=written(tmp_path, "n.jsonl", [{"query": "q", "documents": []}]))
+
+
+def test_ndcg_is_that_of_the_formula() -> None:
+    grades = {"1": 3.0, "2": 2.0, "3": 1.0}
+    best = 3 + 2 / math.log2(3) + 1 / 2
+    assert ndcg(["1", "2", "3"], grades) == pytest.approx(1.0)
+    assert ndcg(["9", "3", "1"], grades) == pytest.approx((1 / math.log2(3) + 3 / 2) / best)
+    assert ndcg([], grades) == 0.0
+    assert ndcg([str(n) for n in range(100, 110)] + ["1"], grades) == 0.0  # the eleventh does not count
+
+
+def test_labels_of_a_file(llama, tokenizer, tmp_path: Path) -> None:
+    rows = [{"text": f"text {n} of kind {n % 3}", "label": f"kind {n % 3}"} for n in range(12)]
+    out = run(llama, tokenizer, "posenc_icl", length=300, data=written(tmp_path, "l.jsonl", rows))
+    for sample in out.raw["samples"]["posenc_icl"]:
+        prompt = sample["doc"]["prompts"][-1]
+        pairs = [shot.rpartition("\nlabel: ") for shot in prompt.split("\n\n")[1:-1]]
+        labels = {text[-1]: label for text, _, label in pairs}
+        assert len(set(labels.values())) == len(labels) == 3  # one number a kind
+        asked = prompt.split("\n\n")[-1].removesuffix("\nlabel:")
+        assert sample["doc"]["answers"] == [labels[asked[-1]]]
+        assert asked not in [text for text, _, _ in pairs]
+    with pytest.raises(TaskOptionOutOfRange, match="labels must be at most 3"):
+        run(llama, tokenizer, "posenc_icl", data=str(tmp_path / "l.jsonl"), labels=4)

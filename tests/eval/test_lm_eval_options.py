@@ -1,0 +1,160 @@
+"""lm-eval's own options reach its tasks, or are refused in words; any of its model objects can be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lm_eval import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from hf_posenc import patch_model
+from hf_posenc.errors import BadComparison, MissingExtra, RequestTooLong, UnknownOption, WrongKind
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
+from hf_posenc.eval.task_files import loading
+from hf_posenc.eval.validate import check_generation
+
+CHAT = (
+    "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+GENERATED = """
+task: made_up
+dataset_path: json
+dataset_kwargs: {data_files: DATA}
+output_type: OUTPUT
+test_split: train
+fewshot_split: train
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+EXTRA
+"""
+
+
+def task_folder(tmp_path: Path, output: str = "generate_until") -> Path:
+    """A folder with a task that generates, or scores its answers."""
+    rows = "".join(f'{{"question": "What is {n}?", "answer": "number {n}"}}\n' for n in range(6))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    metric = "metric_list: [{metric: exact_match}]" if output == "generate_until" else "metric_list: [{metric: acc}]"
+    text = GENERATED.replace("DATA", str(tmp_path / "rows.jsonl")).replace("OUTPUT", output).replace("EXTRA", metric)
+    (tmp_path / "made_up.yaml").write_text(text)
+    return tmp_path
+
+
+def samples(evaluation) -> list[dict]:
+    return evaluation.raw["samples"]["made_up"]
+
+
+def run(llama, tokenizer, folder: Path, **options):
+    return evaluate(
+        llama, tokenizer, tasks=["made_up"], lengths=[512], include_path=folder, trust_tasks=True, log_samples=True,
+        **options,
+    )  # fmt: skip
+
+
+def test_options_of_generation_reach_the_requests(llama, tokenizer, tmp_path: Path) -> None:
+    out = run(llama, tokenizer, task_folder(tmp_path), gen_kwargs="max_gen_toks=3,until=?", limit=2)
+    assert len(samples(out)) == 2
+    for sample in samples(out):
+        assert sample["arguments"][0][1]["max_gen_toks"] == 3
+    assert check_generation({"a": 1}) == {"a": 1}
+    with pytest.raises(WrongKind, match="name=value"):
+        check_generation("max_gen_toks")
+
+
+def test_examples_system_instruction_and_chat_template_are_in_the_prompt(llama, tokenizer, tmp_path: Path) -> None:
+    folder = task_folder(tmp_path)
+    (prompt, _) = samples(run(llama, tokenizer, folder, num_fewshot=2, system_instruction="Count."))[0]["arguments"][0]
+    assert prompt.startswith("Count.")
+    assert prompt.count("number") == 2
+    tokenizer.chat_template = CHAT
+    try:
+        chat = {"apply_chat_template": True, "fewshot_as_multiturn": True}
+        (prompt, _) = samples(run(llama, tokenizer, folder, num_fewshot=1, **chat))[0]["arguments"][0]
+    finally:
+        tokenizer.chat_template = None
+    assert prompt.count("[user]") == 2
+    assert prompt.endswith("[assistant]")
+
+
+def test_numbers_are_those_of_stock_lm_eval(llama, tokenizer, tmp_path: Path) -> None:
+    folder = task_folder(tmp_path, "loglikelihood")
+    ours = run(llama, tokenizer, folder, num_fewshot=1)
+    theirs = HFLM(pretrained=llama, tokenizer=tokenizer, max_length=512, softmax_dtype="float32")
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    stock = simple_evaluate(theirs, tasks=["made_up"], num_fewshot=1, fewshot_random_seed=0, task_manager=manager)
+    expected = [sample["resps"][0][0][0] for sample in stock["samples"]["made_up"]]
+    assert [sample["resps"][0][0][0] for sample in samples(ours)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"num_fewshot": 2}, NotMeasurable, "num_fewshot has no effect"),
+        ({"system_instruction": "Be brief."}, NotMeasurable, "system_instruction has no effect"),
+        ({"apply_chat_template": True}, NotMeasurable, "no chat template"),
+        ({"fewshot_as_multiturn": True}, TaskOptionOutOfRange, "Pass apply_chat_template"),
+        ({"gen_kwargs": "max_gen_toks=2"}, UnknownOption, "None of the tasks posenc_passkey generates"),
+        ({"metadata": {"lenghts": [64]}}, UnknownOption, "Did you mean 'lengths'"),
+        ({"metadata": "{}"}, WrongKind, "metadata is a mapping"),
+        ({"num_fewshot": -1}, TaskOptionOutOfRange, "num_fewshot"),
+    ],
+)
+def test_what_cannot_take_effect_is_refused(llama, tokenizer, options, error, told: str) -> None:
+    with pytest.raises(error, match=told):
+        evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, **options)
+
+
+def test_our_prompts_refuse_a_chat_template_that_there_is(llama, tokenizer) -> None:
+    tokenizer.chat_template = CHAT
+    try:
+        with pytest.raises(NotMeasurable, match="apply_chat_template has no effect"):
+            evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, apply_chat_template=True)
+    finally:
+        tokenizer.chat_template = None
+
+
+def test_generation_options_reach_our_generating_tasks(llama, tokenizer) -> None:
+    out = evaluate(
+        llama, tokenizer, tasks=["posenc_passkey_gen"], lengths=[128], keys=1, depths=[0.5], log_samples=True,
+        gen_kwargs={"max_gen_toks": 2},
+    )  # fmt: skip
+    (sample,) = out.raw["samples"]["posenc_passkey_gen"]
+    assert sample["arguments"][0][1] == {"until": ["\n"], "do_sample": False, "max_gen_toks": 2}
+
+
+def test_settings_of_the_sweep_may_be_metadata(llama, tokenizer) -> None:
+    out = evaluate(llama, tokenizer, tasks=["posenc_passkey"], metadata={"lengths": [96, 128], "keys": 3})
+    assert {(row.length, row.n) for row in out.rows} == {(96, 3), (128, 3)}
+
+
+def test_a_model_object_of_lm_eval_gives_the_same_numbers(llama, tokenizer) -> None:
+    asked = {"tasks": ["posenc_ppl", "posenc_passkey"], "lengths": [96, 128], "samples": 3, "keys": 1}
+    theirs = evaluate(HFLM(pretrained=llama, tokenizer=tokenizer, softmax_dtype="float32"), **asked)
+    ours = evaluate(llama, tokenizer, **asked)
+    assert [row.value for row in theirs.rows] == pytest.approx([row.value for row in ours.rows], abs=1e-4)
+    assert {row.scheme for row in theirs.rows} == {"unpatched"}
+
+
+def test_a_model_object_is_not_cut_or_changed_in_silence(llama, tokenizer) -> None:
+    theirs = HFLM(pretrained=llama, tokenizer=tokenizer)
+    with pytest.raises(RequestTooLong, match="cuts requests to its max_length of 128"):
+        evaluate(theirs, tasks=["posenc_ppl"], lengths=[256])
+    with pytest.raises(UnknownOption, match="scheme='yarn' has no effect on this HFLM"):
+        evaluate(theirs, tasks=["posenc_ppl"], scheme="yarn", factor=2)
+    with pytest.raises(NotMeasurable, match="span_scores, which HFLM does not answer"):
+        evaluate(theirs, tasks=["posenc_copy"], lengths=[128])
+    patch_model(llama, "yarn", factor=2)
+    rows = evaluate(theirs, tasks=["posenc_passkey"], lengths=[128], keys=1).rows
+    assert {row.scheme for row in rows} == {"yarn"}
+
+
+def test_a_missing_package_and_missing_data_are_named() -> None:
+    with pytest.raises(MissingExtra, match="needs the package no_such_package"), loading(["theirs"]):
+        import no_such_package  # noqa: F401
+    with pytest.raises(TaskDataMissing, match="hf download --repo-type dataset"), loading(["theirs"]):
+        raise ConnectionError("Couldn't reach 'a/b' on the Hub")
+    with pytest.raises(BadComparison, match="Correct its file"), loading(["theirs"]):
+        raise KeyError("dataset_path")
