@@ -11,8 +11,8 @@ from hf_posenc.eval.texts.vocabulary import Supply
 from hf_posenc.eval.texts.windows import Tokenized
 
 SENTENCE_ENDS = re.compile(r"(?<=[.!?…][\"'”’)])\s+|(?<=[.!?…])\s+|(?<=[。！？])|\n\s*\n")
-MOST_WORDS, MOST_CHARACTERS = 40, 400
-"""Longest sentence; longer runs, such as verse and code, are divided, since filler comes in whole sentences."""
+MOST_WORDS, MOST_CHARACTERS = 20, 200
+"""Longest sentence; longer ones are divided, since filler comes in whole sentences, and so do lengths and depths."""
 
 
 def sentences_of(texts: Iterable[str]) -> tuple[str, ...]:

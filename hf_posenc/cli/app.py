@@ -26,6 +26,7 @@ from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.properties import properties
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
+from hf_posenc.cli.one_value import OneValueCommand
 
 # Plain help: importing rich would double the response time, and its output holds escape codes.
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -98,6 +99,7 @@ app.command(
     epilog=examples(
         "hf-posenc eval --model starter:llama --length 256 --length 512",
         "hf-posenc eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
+        "hf-posenc eval -m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --limit 4",
     ),
 )(evaluate)
 app.command(
@@ -165,3 +167,6 @@ app.command(
     ),
 )(properties)
 app.command("env", epilog=examples("hf-posenc env", "hf-posenc env --json"))(env)
+
+for registered in app.registered_commands:
+    registered.cls = OneValueCommand
