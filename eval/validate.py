@@ -17,7 +17,7 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
-from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, seed_of, whole
+from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, longest_of, seed_of, whole
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.schemes.entry import json_or_text
 
@@ -35,7 +35,7 @@ def check_measure(
     measure |= {"depths": list(depths_of(depths)), "seed": seed_of(seed)}
     measure["limit"] = None if limit is None else whole("limit", limit)
     if longest is not None:
-        whole("longest", longest)
+        longest_of(longest, wanted or [1])
     return wanted, measure
 
 

@@ -13,7 +13,7 @@ def legend(comparison: Comparison) -> str:
     if reference is None:
         return ""
     return (
-        f"+ surely better than {reference}, − surely worse, ? undecided: paired over the same documents, "
+        f"Marks: + surely better than {reference}, − surely worse, ? undecided; paired over the same documents, "
         "p below 0.05 after Holm's correction over the table."
     )
 

@@ -30,7 +30,7 @@ def longest_of(value: Any, lengths: Sequence[int]) -> int:
     Raises:
         TaskOptionOutOfRange: it is no count, or a length is longer.
     """
-    longest = whole("longest", value or lengths[-1])
+    longest = lengths[-1] if value is None else whole("longest", value)
     if longest < lengths[-1]:
         raise TaskOptionOutOfRange(
             f"longest is {longest}, shorter than length {lengths[-1]}. Raise it, or leave it out."

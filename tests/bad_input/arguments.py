@@ -230,7 +230,7 @@ def measurements() -> list[Row]:
     found = []
     for what, act in (("probe", looked_into), ("evaluate", measured), ("compare", compared)):
         plain, length = what == "probe", "length" if what == "probe" else "lengths"
-        counts = ("samples", "scored", "rows", "sinks") if plain else ("samples", "scored", "keys", "limit")
+        counts = ("samples", "scored", "rows", "sinks") if plain else ("samples", "scored", "keys", "limit", "longest")
         for name in (length, *counts):
             for value in NO_COUNTS:
                 listed = isinstance(value, list) or (name == "lengths" and value == "x")
@@ -294,6 +294,11 @@ def alone() -> list[Row]:
     options = {"stride": 8, "strid": 3}
     return [
         *found,
+        *(
+            Row(2, f"compare against {value!r}", errors.BadComparison, "the schemes are yarn, pi",
+                partial(compared, schemes="yarn,pi", against=value))
+            for value in ("ntk", "", 3, ["yarn"])
+        ),
         Row(39, "compare into None", KIND, "None", partial(compared, out=None)),
         Row(39, "compare into no name", KIND, "''", partial(compared, out="")),
         Row(39, "compare into NUL", errors.FolderUnusable, r"x00", partial(compared, out="a\0b")),

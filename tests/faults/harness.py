@@ -124,7 +124,7 @@ def files(folder):
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*")) if folder.exists() else []
 
 
-def same(one, other, names=("results.json", "results.csv", "results.md", "page.html")):
+def same(one, other, names=("results.json", "results.csv", "results.md", "documents.jsonl", "page.html")):
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
 
 

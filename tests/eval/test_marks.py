@@ -1,0 +1,92 @@
+"""Marks in tables: where a reference is compared, what they say, and that foreign labels stay harmless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hf_posenc.eval.report.marks import difference_caption, difference_table, format_difference, legend
+from hf_posenc.eval.report.page import page_html
+from hf_posenc.eval.report.phrases import remarks, table_of
+from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.eval.results.paired import Difference
+from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.rows import Row
+
+pytest.importorskip("matplotlib")
+
+DIFFERENCE = Difference("pi", "yarn", "t", "nll", 256, 0.3764, 0.064, 0.2412, 0.5116, 16, 16, 1e-4, 2e-4, "worse")
+
+
+def compared(losses: dict[str, list[float]], against: str | None = "yarn", metric: str = "nll") -> Comparison:
+    records = []
+    for label, values in losses.items():
+        value = sum(values) / len(values)
+        row = Row("m", label, "posenc_ppl", 256, None, metric, value, 0.1, len(values), len(values), metric == "acc")
+        scores = [
+            DocumentScore("posenc_ppl", f"d{number}", f"d{number}", 256, None, metric, one).to_dict()
+            for number, one in enumerate(values)
+        ]
+        records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row.to_dict()], 1.0, {}, scores))
+    about = {
+        "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
+        "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],
+        "one_factor": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
+        "text": None, "versions": {"python": "3.11"}, "digests": {}, "command": None, "against": against,
+    }  # fmt: skip
+    return Comparison(about, records)
+
+
+LOSSES = {
+    "yarn": [3.0, 2.0, 4.0, 1.0, 5.0], "lower": [2.5, 1.4, 3.5, 0.6, 4.5], "higher": [3.5, 2.6, 4.5, 1.4, 5.5],
+    "either": [3.4, 1.6, 4.3, 0.7, 5.1],
+}  # fmt: skip
+
+
+def test_each_number_has_its_mark_and_the_reference_none() -> None:
+    _, lines = table_of(compared(LOSSES), "posenc_ppl", "nll")
+    assert {label: cell.split()[-1] for label, cell in lines} == {
+        "yarn": "0.100", "lower": "+", "higher": "−", "either": "?"
+    }  # fmt: skip
+    _, plain = table_of(compared(LOSSES, against=None), "posenc_ppl", "nll")
+    assert all(cell.endswith("0.100") for _, cell in plain)
+
+
+def test_differences_have_a_table_of_their_own() -> None:
+    comparison = compared(LOSSES)
+    head, lines = difference_table(comparison, "posenc_ppl", "nll") or ([], [])
+    assert head == ["scheme", "256 (1×)"]
+    assert [label for label, _ in lines] == ["lower", "higher", "either"]
+    assert difference_caption(comparison, "nll").startswith("cross-entropy loss minus that of yarn (nats/token)")
+    text = comparison_text(comparison)
+    for _, cell in lines:
+        assert f"| {cell} |" in text
+        assert cell in page_html(comparison)
+    assert "\n+ " not in text  # which Markdown would take for a list
+
+
+def test_a_difference_in_words() -> None:
+    assert format_difference(DIFFERENCE) == "+0.376 (+0.241 … +0.512) −"
+    share = replace(DIFFERENCE, metric="acc", difference=-0.125, low=None, high=None, verdict="undecided")
+    assert format_difference(share) == "−12.5 ?"
+    assert format_difference(None) == ""
+
+
+def test_a_task_without_comparison_says_so() -> None:
+    comparison = compared(LOSSES)
+    assert remarks(comparison) == []
+    bare = Comparison(comparison.about, [replace(record, documents=[]) for record in comparison.records])
+    assert remarks(bare) == [
+        "posenc_ppl: nothing is compared with yarn, which has no number there that is a mean over documents."
+    ]
+
+
+def test_a_label_is_no_markup() -> None:
+    hostile = "<b>|yarn"
+    comparison = compared({hostile: LOSSES["yarn"], "lower": LOSSES["lower"]}, against=hostile)
+    assert "<b>" not in comparison_text(comparison)
+    assert "<b>" not in page_html(comparison)
+    assert hostile in legend(comparison)
