@@ -13,6 +13,7 @@ import torch
 
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
+from hf_posenc.eval.comparison.fitting import fixed
 from hf_posenc.eval.comparison.progress import RemainingTime
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
@@ -113,7 +114,7 @@ def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
     reach = request.longest if request.one_factor else cell.length
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
-        if not lengths.keys() & {"factor", "target_length"}:
+        if not fixed(entry):
             lengths["target_length"] = max(reach, trained_length_under(lm, entry))
         with torch.random.fork_rng():
             torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly

@@ -17,10 +17,12 @@ from typing import Any
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
-from hf_posenc.eval.comparison.cell import Request, cells_of
+from hf_posenc.eval.comparison.cell import Cell, Request, cells_of
+from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import (
     files_digest,
     model_digest,
+    package_digest,
     to_json,
     tokenizer_digest,
     versions,
@@ -35,9 +37,12 @@ from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
+from hf_posenc.patching.set_aside import scheme_set_aside
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 STORE = "cells.sqlite"
+TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet")
+"""Endings of the files in a folder of tasks that numbers may depend on: tasks, their code and their data."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MULTIPLES = (1, 2, 4)
 """Default lengths, as multiples of the trained length."""
@@ -113,9 +118,9 @@ def compare(
     if text is not None:
         check_text_used(chosen)
     own_text = measured_text(text, field=text_field, separator=document_separator)
-    identity = {"versions": versions(), "text": own_text.digest}
+    identity = {"versions": versions(), "package": package_digest(), "text": own_text.digest}
     if include_path is not None:
-        identity["tasks"] = files_digest(Path(include_path), (".yaml", ".py"))
+        identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
     report_progress = progress or (lambda done, doing: None)
     with Store(folder / STORE) as store:
         report_progress(0.0, "loading the model")
@@ -126,8 +131,12 @@ def compare(
         chosen = chosen or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
         entries = [as_saved(entry, lm.report.get("scheme")) for entry in entries]
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
-        request = Request(measure, wanted[-1], one_factor, model_args, identity)
-        cells = list(cells_of(request, entries, wanted, chosen))
+        fitting = Fitting.on(lm, measure["seed"])
+        request = Request(
+            measure, wanted[-1], one_factor, model_args, identity, fit=fitting.fit, computes=fitting.computes
+        )
+        with scheme_set_aside(lm.model):
+            cells = list(cells_of(request, entries, wanted, chosen))
         check_disk_space(folder, PAGE + EACH * len(cells), "Results")
         passed_on = {
             **measure, "text": None if text is None else own_text, "text_field": text_field,
@@ -137,7 +146,7 @@ def compare(
         about = {
             "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
-            "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
+            "schemes": [about_entry(entry, cells) for entry in entries], "one_factor": one_factor, **measure,
             "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
             "command": command,
         }  # fmt: skip
@@ -158,9 +167,14 @@ def shown_name(model: Any) -> str:
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
-def about_entry(entry: Entry) -> dict[str, Any]:
-    """Describe an entry for reports."""
+def about_entry(entry: Entry, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Describe an entry for reports, with the options that the comparison chose for it at each length."""
+    used = {cell.length: cell.entry.options for cell in cells if cell.entry.label == entry.label}
+    chosen = {
+        str(length): to_json({name: value for name, value in options.items() if name not in entry.options})
+        for length, options in sorted(used.items())
+    }
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "needs_training": entry.needs_training(),
+        "chosen": chosen if any(chosen.values()) else {}, "needs_training": entry.needs_training(),
     }  # fmt: skip

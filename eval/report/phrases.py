@@ -116,9 +116,30 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme["needs_training"]
     ]
+    found += [
+        f"{scheme['label']}: options chosen by the comparison, {chosen_options(scheme['chosen'])}."
+        for scheme in comparison.about["schemes"]
+        if scheme.get("chosen")
+    ]
     own = comparison.about["model_scheme"]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
     return found + ([carried] if own else [])
+
+
+def chosen_options(chosen: Mapping[str, Mapping[str, Any]]) -> str:
+    """Format options by length: ``granularity 64; multiplier 1 at 256, 2 at 512``."""
+    parts = []
+    for name in dict.fromkeys(name for options in chosen.values() for name in options):
+        values = {length: option_text(options[name]) for length, options in chosen.items() if name in options}
+        same = len(values) == len(chosen) and len(set(values.values())) == 1
+        at = [f"{value} at {int(length):,}" for length, value in values.items()]
+        parts.append(f"{name} {next(iter(values.values())) if same else ', '.join(at)}")
+    return "; ".join(parts)
+
+
+def option_text(value: Any) -> str:
+    """Format the value of an option: ``2`` for 2.0."""
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
 def method(about: Mapping[str, Any]) -> list[str]:
