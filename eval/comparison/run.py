@@ -8,49 +8,32 @@ score the same target tokens, because each leaves room for the longest context b
 
 from __future__ import annotations
 
-import os
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
-from hf_posenc.eval.comparison.cell import Cell, Request, cells_of
-from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.comparison.identity import (
-    files_digest,
-    model_digest,
-    package_digest,
-    to_json,
-    tokenizer_digest,
-    versions,
-)
-from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
-from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
-from hf_posenc.eval.lm.load import is_masked, language_model
-from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.comparison.combine import check_names, combined
+from hf_posenc.eval.comparison.identity import files_digest, package_digest, versions
+from hf_posenc.eval.comparison.measure import ProgressCallback
+from hf_posenc.eval.comparison.one_model import MeasuredModel, Settings, compare_on
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
-from hf_posenc.patching.set_aside import scheme_set_aside
-from hf_posenc.schemes.entry import Entry, Given, entries_of
+from hf_posenc.schemes.entry import Given, entries_of
 
 STORE = "cells.sqlite"
 TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet")
 """Endings of the files in a folder of tasks that numbers may depend on: tasks, their code and their data."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-MULTIPLES = (1, 2, 4)
-"""Default lengths, as multiples of the trained length."""
-
-PAGE, EACH = 1 << 16, 1 << 14
-"""Disk space in bytes needed by the results without cells, and by each cell: its row of the store, and its share of the
-files before and after they are replaced. Measured: 9,000 bytes for passkey retrieval at five depths, less for others.
-"""
 
 
 def compare(
@@ -85,13 +68,14 @@ def compare(
     that fails with its error, and the other cells are measured.
 
     Args:
-        model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``).
+        model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``); or a list of
+            these and of `MeasuredModel`, to be compared with each other.
         schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. Of a
             model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
             scheme.
         out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md`` and ``page.html``.
-        tokenizer: of a live model.
-        lengths: sequence lengths in tokens; by default one, two and four times the trained length.
+        tokenizer: of live models.
+        lengths: sequence lengths in tokens; by default one, two and four times the trained length of the first model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         text, text_field, document_separator: likewise; read once, for all cells.
@@ -107,6 +91,7 @@ def compare(
     """
     require_matplotlib()
     entries = entries_of(schemes)
+    models = models_of(model, tokenizer, name, model_args)
     folder = folder_of_results(out)
     wanted, measure = check_measure(
         lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit
@@ -121,60 +106,58 @@ def compare(
     identity = {"versions": versions(), "package": package_digest(), "text": own_text.digest}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
+    settings = Settings(
+        entries=entries, lengths=wanted, tasks=chosen, measure=measure, one_factor=one_factor, identity=identity,
+        passed_on={
+            "text": None if text is None else own_text, "text_field": text_field,
+            "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
+        },
+        about={
+            "one_factor": one_factor, **measure, "text": own_text.label, "versions": identity["versions"],
+            "command": command,
+        },
+    )  # fmt: skip
     report_progress = progress or (lambda done, doing: None)
     with Store(folder / STORE) as store:
-        report_progress(0.0, "loading the model")
-        with suppress_output(True):
-            lm = language_model(model, tokenizer, **model_args)
-        trained = trained_length_of(lm)
-        wanted = wanted or [trained * multiple for multiple in MULTIPLES]
-        chosen = chosen or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
-        entries = [as_saved(entry, lm.report.get("scheme")) for entry in entries]
-        identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
-        fitting = Fitting.on(lm, measure["seed"])
-        request = Request(
-            measure, wanted[-1], one_factor, model_args, identity, fit=fitting.fit, computes=fitting.computes
-        )
-        with scheme_set_aside(lm.model):
-            cells = list(cells_of(request, entries, wanted, chosen))
-        check_disk_space(folder, PAGE + EACH * len(cells), "Results")
-        passed_on = {
-            **measure, "text": None if text is None else own_text, "text_field": text_field,
-            "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
-        }  # fmt: skip
-        records = measure_cells(lm, cells, store, request, passed_on, report_progress)
-        about = {
-            "model": str(name or "") or shown_name(model),
-            "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
-            "schemes": [about_entry(entry, cells) for entry in entries], "one_factor": one_factor, **measure,
-            "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
-            "command": command,
-        }  # fmt: skip
-        comparison = Comparison(about, records)
+        comparison = combined(compare_each(models, settings, folder, store, report_progress), command)
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
 
 
-def as_saved(entry: Entry, scheme: str | None) -> Entry:
-    """The baseline of a model that carries a scheme: that scheme, as the checkpoint has it."""
-    named = entry.scheme is None and scheme is not None
-    return replace(entry, label=f"{scheme} (as saved)") if named else entry
+def compare_each(
+    models: Sequence[MeasuredModel], settings: Settings, folder: Path, store: Store, progress: ProgressCallback
+) -> list[Comparison]:
+    """Compare the schemes on each model, with the lengths and tasks of the first where none are given."""
+    parts: list[Comparison] = []
+    for number, model in enumerate(models):
+        share = partial(part_of_progress, progress, number, len(models))
+        parts.append(compare_on(model, settings, folder, store, share, parts))
+        settings = replace(settings, lengths=parts[0].about["lengths"], tasks=parts[0].about["tasks"])
+        gc.collect()  # its memory is for the next one
+    return parts
 
 
-def shown_name(model: Any) -> str:
-    """A model's name as it was given; of a live model, its class."""
-    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+def part_of_progress(progress: ProgressCallback, number: int, count: int, done: float, doing: str) -> None:
+    """Report the progress of one of several models."""
+    progress((number + done) / count, doing if count == 1 else f"model {number + 1} of {count}: {doing}")
 
 
-def about_entry(entry: Entry, cells: Sequence[Cell]) -> dict[str, Any]:
-    """Describe an entry for reports, with the options that the comparison chose for it at each length."""
-    used = {cell.length: cell.entry.options for cell in cells if cell.entry.label == entry.label}
-    chosen = {
-        str(length): to_json({name: value for name, value in options.items() if name not in entry.options})
-        for length, options in sorted(used.items())
-    }
-    return {
-        "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": entry.needs_training(),
-    }  # fmt: skip
+def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str, Any]) -> list[MeasuredModel]:
+    """The models to measure.
+
+    Raises:
+        BadComparison: there is none, or two have one name.
+    """
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not several or (name is not None and len(several) > 1):
+        raise BadComparison(
+            f"There are {len(several)} models to compare and the name {name!r}. Pass at least one model; names of "
+            "several belong in MeasuredModel."
+        )
+    models = [
+        one if isinstance(one, MeasuredModel) else MeasuredModel(one, name or "", tokenizer, model_args)
+        for one in several
+    ]
+    check_names([model.shown_name for model in models])
+    return models

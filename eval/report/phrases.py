@@ -66,6 +66,8 @@ def title(about: Mapping[str, Any]) -> str:
     """Title of a comparison, one line."""
     count, times = len(about["schemes"]), about["lengths"][-1] / about["trained_length"]
     schemes = "one positional scheme" if count == 1 else f"{count} positional schemes"
+    if len(about.get("models", ())) > 1:
+        schemes = f"{len(about['models'])} models, {count} lines"
     return f"{about['model']}: {schemes}, up to {times:g}× the trained length"
 
 
@@ -122,6 +124,11 @@ def remarks(comparison: Comparison) -> list[str]:
         if scheme.get("chosen")
     ]
     own = comparison.about["model_scheme"]
+    found += [
+        f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
+        for model in comparison.about.get("models", ())
+        if model["scheme"] and not own
+    ]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
     return found + ([carried] if own else [])
 
@@ -142,6 +149,19 @@ def option_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
+def trained_lengths(about: Mapping[str, Any]) -> str:
+    """Describe the trained lengths of the models."""
+    lengths = {model["name"]: model["trained_length"] for model in about.get("models", ())}
+    if len(lengths) < 2:
+        return (
+            f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all "
+            "schemes use the same weights."
+        )
+    named = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+    shortest = "" if len(set(lengths.values())) == 1 else " Multiples are of the shortest."
+    return f"Trained lengths (pre-training context lengths) in tokens: {named}.{shortest}"
+
+
 def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
@@ -154,8 +174,7 @@ def method(about: Mapping[str, Any]) -> list[str]:
     named = about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
     text = ", ".join([named] if isinstance(named, str) else named)
     sentences = [
-        f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all schemes "
-        f"use the same weights. {patched}",
+        f"{trained_lengths(about)} {patched}",
         f"Cross-entropy loss: {about['samples']} windows of text, the last {about['scored']} tokens of each, the same "
         f"tokens at every length and for every scheme. Text: {text}.",
         f"Passkeys and needles: {about['keys']}, each inserted at depths {depths} of the filler text.",

@@ -30,10 +30,15 @@ class Comparison:
     def rows(self) -> list[Row]:
         """All numbers, with the model's name in reports and the labels of the entries."""
         return [
-            Row(**{**row, "model": self.about["model"], "scheme": record.scheme})
+            Row(**{**row, "model": self.model_of(record.scheme), "scheme": record.scheme})
             for record in self.records
             for row in record.rows
         ]
+
+    def model_of(self, label: str) -> str:
+        """Return the name of the model of an entry."""
+        named = {scheme["label"]: scheme.get("model") for scheme in self.about["schemes"]}
+        return named.get(label) or self.about["model"]
 
     @property
     def labels(self) -> list[str]:

@@ -12,7 +12,6 @@ from hf_posenc.cli.arguments import (
     AsJson,
     Base,
     Dtype,
-    Model,
     TrustTasks,
     command_line,
     depths_of,
@@ -21,28 +20,40 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.errors import FAILED, PARTLY
+from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
-    from hf_posenc.eval import Comparison
+    from hf_posenc.eval import Comparison, MeasuredModel
 
 FILES = "page.html, results.md, results.csv, results.json"
+Models = Annotated[
+    list[str] | None,
+    Option(
+        "--model",
+        "-m",
+        help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama; may be repeated.",
+    ),
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Write nothing but errors to the screen.")]
 
 
 def compare(
     context: Context,
-    model: Model,
+    model: Models = None,
     schemes: Annotated[
-        list[str],
+        list[str] | None,
         Option(
             "--schemes",
             "--scheme",
             "-s",
             help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
         ),
-    ],
+    ] = None,
+    merged: Annotated[
+        list[Path] | None,
+        Option("--merge", metavar="FOLDER", help="Folder of an earlier run; repeat it, to merge runs into --out."),
+    ] = None,
     lengths: Annotated[
         list[str] | None,
         Option(
@@ -80,34 +91,73 @@ def compare(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare schemes on your own model.
+    """Compare schemes on your own models.
 
     Each scheme on each task at each length is a cell, stored as soon as it is measured: after an interruption, the same
     command resumes. The exit code is 3 where a scheme was refused, 1 where a cell failed.
     """
     from hf_posenc.eval import compare as run
 
+    if merged:
+        check_alone("--merge", context, {"merged", "out", "quiet", "as_json"})
+        finish(merge(merged, out, command_line(context)), out, quiet, as_json)
+        return
+    if not (model and schemes):
+        raise BadArgument("A comparison needs --model and --schemes, or --merge with the folders of earlier runs.")
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
-    named = model_named(model, base)
-    loading: dict[str, Any] = {"dtype": dtype_of(named, dtype), "batch_size": batch_size}
-    name = named.adapter or named.model  # with the base that the adapter names
-    if base is not None:
-        name, loading["peft"] = named.model, named.adapter
-    if device is not None:
-        loading["device"] = device
+    loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
+    models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
     try:
         with output.progress(quiet) as progress:
             comparison = run(
-                name, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
+                models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=own_text, seed=seed, limit=limit, one_factor=one_factor,
-                include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
-                progress=progress, **loading,
+                include_path=include_path, trust_tasks=trust_tasks, command=command_line(context), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
         raise
+    finish(comparison, out, quiet, as_json)
+
+
+def measured_model(given: str, base: str | None, dtype: str | None, loading: dict[str, Any]) -> MeasuredModel:
+    """Resolve one ``--model`` with what it is loaded with."""
+    from hf_posenc.eval import MeasuredModel
+
+    named = model_named(given, base)
+    arguments = {"dtype": dtype_of(named, dtype), **loading}
+    if base is None:
+        return MeasuredModel(named.adapter or named.model, given, arguments=arguments)  # an adapter names its base
+    return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
+
+
+def merge(runs: list[Path], out: Path, command: str) -> Comparison:
+    """Merge earlier runs."""
+    from hf_posenc.eval import merge_comparisons
+
+    return merge_comparisons(runs, out=out, command=command)
+
+
+def check_alone(option: str, context: Context, allowed: set[str]) -> None:
+    """Refuse options that have no effect beside another one.
+
+    Raises:
+        BadArgument: there is one.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
+            raise BadArgument(f"{option} measures nothing, so {parameter.opts[0]} has no effect. Leave it out.")
+
+
+def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> None:
+    """Show a comparison, and exit with the code that says whether all cells were measured.
+
+    Raises:
+        Exit: a cell failed, or a scheme was refused.
+    """
     if as_json:
         output.show_json(comparison.to_dict())
     elif not quiet:
