@@ -6,6 +6,7 @@ model, lines keep their labels.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -62,7 +63,23 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
         "lengths": sorted({length for part in parts for length in part.about["lengths"]}),
         "tasks": list(dict.fromkeys(task for part in parts for task in part.about["tasks"])), "command": command,
     }  # fmt: skip
-    return Comparison(about, records)
+    return Comparison(without_tuning(about) | tuning_of(parts), records)
+
+
+def without_tuning(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a comparison, less what was tried for one of its models."""
+    return {name: value for name, value in about.items() if name != "tuned"}
+
+
+def tuning_of(parts: Sequence[Comparison]) -> dict[str, Any]:
+    """What was tried and chosen for the models of all parts, and on which texts."""
+    found = [(part.about["model"], part.about["tuned"]) for part in parts if "tuned" in part.about]
+    if not found:
+        return {}
+    texts = {json.dumps(tuned["text"]): tuned["text"] for _, tuned in found}
+    named = [name for text in texts.values() for name in ([text] if isinstance(text, str) else text)]
+    tried = [{"model": model, **choice} for model, tuned in found for choice in tuned["options"]]
+    return {"tuned": {"text": named, "options": tried}}
 
 
 def lines_of(part: Comparison) -> Iterable[Line]:

@@ -14,7 +14,7 @@ import torch
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
 from hf_posenc.eval.comparison.fitting import fixed
-from hf_posenc.eval.comparison.progress import RemainingTime
+from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
 from hf_posenc.eval.results.record import Record, State
@@ -24,9 +24,6 @@ from hf_posenc.patching.set_aside import scheme_set_aside
 
 NO_MEMORY = "can't allocate memory"
 """Message of the `RuntimeError` that torch raises when it runs out of CPU memory."""
-
-ProgressCallback = Callable[[float, str], None]
-"""Called with the completed fraction of the work and a description of the current step."""
 
 
 def measure_cells(

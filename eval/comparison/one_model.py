@@ -14,11 +14,14 @@ from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import model_digest, to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
+from hf_posenc.eval.comparison.progress import part_of
+from hf_posenc.eval.comparison.tune import TUNING, tuned
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.set_aside import scheme_set_aside
 from hf_posenc.schemes.entry import Entry
 
@@ -67,6 +70,7 @@ class Settings:
         one_factor: whether every scheme is patched once, for the longest length.
         identity: digests of text, tasks and package, and the versions.
         about: what reports say of them.
+        development: text to choose options on; None for no choice.
     """
 
     entries: Sequence[Entry]
@@ -77,6 +81,7 @@ class Settings:
     one_factor: bool
     identity: dict[str, Any]
     about: dict[str, Any]
+    development: MeasuredText | None = None
 
 
 def compare_on(
@@ -114,18 +119,29 @@ def compare_on(
         settings.measure, lengths[-1], settings.one_factor, dict(given.arguments), settings.identity | digests,
         fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
+    arguments, tuning = settings.measure | settings.passed_on, None
+    if settings.development is not None:
+        on_development = replace(request, identity=request.identity | {"text": settings.development.digest})
+        first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
+        tuning = tuned(
+            lm, on_development, fitting, entries, lengths, arguments | {"text": settings.development}, store, first
+        )
+        request = replace(request, fit=tuning.fit)
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))
     measured = [(record.task, record.settings) for part in before for record in part.records]
     check_same_targets([*measured, *((cell.task, cell.settings) for cell in cells)])
     check_disk_space(folder, PAGE + EACH * len(cells), "Results")
-    records = measure_cells(lm, cells, store, request, settings.measure | settings.passed_on, progress)
+    records = measure_cells(lm, cells, store, request, arguments, progress)
     name = given.shown_name
     about = {
         "model": name, "model_scheme": carried, "trained_length": trained, "lengths": lengths, "tasks": tasks,
         "schemes": [about_entry(entry, cells) for entry in entries], **settings.about,
         "digests": {key: value for key, value in settings.identity.items() if key != "versions"} | digests,
     }  # fmt: skip
+    if tuning is not None and settings.development is not None:
+        about["tuned"] = {"text": settings.development.label, "options": tuning.to_dict()}
+        about["digests"]["development text"] = settings.development.digest
     return Comparison(about, records)
 
 

@@ -12,6 +12,14 @@ from statistics import median
 Slot = tuple[str, int]
 """Task and length of a cell."""
 
+ProgressCallback = Callable[[float, str], None]
+"""Called with the completed fraction of the work and a description of the current step."""
+
+
+def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:
+    """The progress of a part of the work, which begins at the fraction ``start`` of all and is ``share`` of it."""
+    return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")
+
 
 class RemainingTime:
     """Completed fraction of the work.
@@ -22,9 +30,7 @@ class RemainingTime:
         report: called with the completed fraction and a description of the current step.
     """
 
-    def __init__(
-        self, todo: Sequence[Slot], known: Sequence[tuple[Slot, float]], report: Callable[[float, str], None]
-    ) -> None:
+    def __init__(self, todo: Sequence[Slot], known: Sequence[tuple[Slot, float]], report: ProgressCallback) -> None:
         self.todo, self.known, self.report = list(todo), list(known), report
         self.spent, self.shown, self.doing = 0.0, 0.0, ""
         self.requests = 0

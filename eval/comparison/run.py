@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, versions
-from hf_posenc.eval.comparison.measure import ProgressCallback
 from hf_posenc.eval.comparison.one_model import MeasuredModel, Settings, compare_on
+from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
+from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
@@ -56,6 +56,7 @@ def compare(
     include_path: str | Path | None = None,
     trust_tasks: bool = False,
     one_factor: bool = False,
+    dev_text: Any = None,
     name: str | None = None,
     command: str | None = None,
     progress: ProgressCallback | None = None,
@@ -80,6 +81,9 @@ def compare(
         samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         text, text_field, document_separator: likewise; read once, for all cells.
         one_factor: patch once for the longest length, as for deployment, rather than separately for each length.
+        dev_text: a text to choose options on, read as ``text`` is: for each scheme and length, those of a small grid
+            with the lowest loss, and never on the measured text. By default no options are chosen but those of
+            `Scheme.comparison_options`.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
@@ -103,6 +107,9 @@ def compare(
     if text is not None:
         check_text_used(chosen)
     own_text = measured_text(text, field=text_field, separator=document_separator)
+    development = None if dev_text is None else measured_text(dev_text, field=text_field, separator=document_separator)
+    if development is not None:
+        check_apart(own_text, development)
     identity = {"versions": versions(), "package": package_digest(), "text": own_text.digest}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
@@ -116,6 +123,7 @@ def compare(
             "one_factor": one_factor, **measure, "text": own_text.label, "versions": identity["versions"],
             "command": command,
         },
+        development=development,
     )  # fmt: skip
     report_progress = progress or (lambda done, doing: None)
     with Store(folder / STORE) as store:
@@ -131,16 +139,13 @@ def compare_each(
     """Compare the schemes on each model, with the lengths and tasks of the first where none are given."""
     parts: list[Comparison] = []
     for number, model in enumerate(models):
-        share = partial(part_of_progress, progress, number, len(models))
+        share = progress
+        if len(models) > 1:
+            share = part_of(progress, number / len(models), 1 / len(models), f"{model.shown_name}: ")
         parts.append(compare_on(model, settings, folder, store, share, parts))
         settings = replace(settings, lengths=parts[0].about["lengths"], tasks=parts[0].about["tasks"])
         gc.collect()  # its memory is for the next one
     return parts
-
-
-def part_of_progress(progress: ProgressCallback, number: int, count: int, done: float, doing: str) -> None:
-    """Report the progress of one of several models."""
-    progress((number + done) / count, doing if count == 1 else f"model {number + 1} of {count}: {doing}")
 
 
 def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str, Any]) -> list[MeasuredModel]:

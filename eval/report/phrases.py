@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT
+from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import SHARES, Comparison, rows_by_cell
 
 NAMES = {
@@ -118,8 +119,10 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme["needs_training"]
     ]
+    tuned = comparison.about.get("tuned")
+    how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
     found += [
-        f"{scheme['label']}: options chosen by the comparison, {chosen_options(scheme['chosen'])}."
+        f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
         for scheme in comparison.about["schemes"]
         if scheme.get("chosen")
     ]
@@ -133,35 +136,6 @@ def remarks(comparison: Comparison) -> list[str]:
     return found + ([carried] if own else [])
 
 
-def chosen_options(chosen: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format options by length: ``granularity 64; multiplier 1 at 256, 2 at 512``."""
-    parts = []
-    for name in dict.fromkeys(name for options in chosen.values() for name in options):
-        values = {length: option_text(options[name]) for length, options in chosen.items() if name in options}
-        same = len(values) == len(chosen) and len(set(values.values())) == 1
-        at = [f"{value} at {int(length):,}" for length, value in values.items()]
-        parts.append(f"{name} {next(iter(values.values())) if same else ', '.join(at)}")
-    return "; ".join(parts)
-
-
-def option_text(value: Any) -> str:
-    """Format the value of an option: ``2`` for 2.0."""
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
-
-
-def trained_lengths(about: Mapping[str, Any]) -> str:
-    """Describe the trained lengths of the models."""
-    lengths = {model["name"]: model["trained_length"] for model in about.get("models", ())}
-    if len(lengths) < 2:
-        return (
-            f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all "
-            "schemes use the same weights."
-        )
-    named = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-    shortest = "" if len(set(lengths.values())) == 1 else " Multiples are of the shortest."
-    return f"Trained lengths (pre-training context lengths) in tokens: {named}.{shortest}"
-
-
 def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
@@ -171,8 +145,9 @@ def method(about: Mapping[str, Any]) -> list[str]:
         else "Every scheme is patched separately for each length with factor = length / trained length, its best "
         "setting, unless a factor is given for it."
     )
-    named = about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
-    text = ", ".join([named] if isinstance(named, str) else named)
+    text = names_of(
+        about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
+    )
     sentences = [
         f"{trained_lengths(about)} {patched}",
         f"Cross-entropy loss: {about['samples']} windows of text, the last {about['scored']} tokens of each, the same "

@@ -29,16 +29,12 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Row]:
         """All numbers, with the model's name in reports and the labels of the entries."""
+        models = {scheme["label"]: scheme["model"] for scheme in self.about["schemes"] if "model" in scheme}
         return [
-            Row(**{**row, "model": self.model_of(record.scheme), "scheme": record.scheme})
+            Row(**{**row, "model": models.get(record.scheme, self.about["model"]), "scheme": record.scheme})
             for record in self.records
             for row in record.rows
         ]
-
-    def model_of(self, label: str) -> str:
-        """Return the name of the model of an entry."""
-        named = {scheme["label"]: scheme.get("model") for scheme in self.about["schemes"]}
-        return named.get(label) or self.about["model"]
 
     @property
     def labels(self) -> list[str]:

@@ -21,7 +21,15 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.text_arguments import (
+    FIELD,
+    SOURCES,
+    DocumentSeparator,
+    Text,
+    TextField,
+    check_reading,
+    two_sources,
+)
 
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison, MeasuredModel
@@ -82,6 +90,12 @@ def compare(
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
     ] = False,
+    tune: Annotated[
+        bool, Option("--tune", help="Choose the options of schemes on --dev-text, which is never the measured text.")
+    ] = False,
+    dev_text: Annotated[
+        list[str] | None, Option("--dev-text", help=f"Development text, to choose options on: {SOURCES}.")
+    ] = None,
     base: Base = None,
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
@@ -104,8 +118,10 @@ def compare(
         return
     if not (model and schemes):
         raise BadArgument("A comparison needs --model and --schemes, or --merge with the folders of earlier runs.")
-    check_reading(text, text_field, document_separator)
-    own_text = text_source(text, text_field, document_separator)
+    if tune != bool(dev_text):
+        raise BadArgument("--tune and --dev-text belong together: options are chosen on that text. Pass both, or none.")
+    check_reading(text or dev_text, text_field, document_separator)
+    own_text, development = two_sources(text, dev_text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
     models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
@@ -113,8 +129,9 @@ def compare(
         with output.progress(quiet) as progress:
             comparison = run(
                 models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
-                scored=scored, keys=keys, depths=given, text=own_text, seed=seed, limit=limit, one_factor=one_factor,
-                include_path=include_path, trust_tasks=trust_tasks, command=command_line(context), progress=progress,
+                scored=scored, keys=keys, depths=given, text=own_text, dev_text=development, seed=seed, limit=limit,
+                one_factor=one_factor, include_path=include_path, trust_tasks=trust_tasks,
+                command=command_line(context), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
