@@ -187,12 +187,15 @@ def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> Non
 
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
+    from hf_posenc.eval.report.effective import TITLE, effective_table
     from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
 
     for task in comparison.tasks():
         for metric in comparison.metrics(task)[:1]:
             head, lines = table_of(comparison, task, metric)
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
+    if (effective := effective_table(comparison)) is not None:
+        output.show_table(*effective, title=TITLE)
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")
