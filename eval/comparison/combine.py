@@ -63,7 +63,8 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
         "lengths": sorted({length for part in parts for length in part.about["lengths"]}),
         "tasks": list(dict.fromkeys(task for part in parts for task in part.about["tasks"])), "command": command,
     }  # fmt: skip
-    return Comparison(without_tuning(about) | tuning_of(parts), records)
+    costs = {key: found for part in parts for key, found in part.costs.items()}
+    return Comparison(without_tuning(about) | tuning_of(parts), records, costs)
 
 
 def without_tuning(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,11 @@ import torch
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
 from hf_posenc.eval.comparison.fitting import fixed
+from hf_posenc.eval.comparison.measure_costs import CostMeter
 from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
+from hf_posenc.eval.results.costs import save_costs
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -43,8 +45,11 @@ def measure_cells(
     remaining = RemainingTime([(cell.task, cell.length) for cell in todo], known, progress)
     for number, cell in enumerate(todo):
         remaining.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
-        record = measure_cell(lm, cell, request, passed_on, remaining.on_request)
+        meter = CostMeter(lm.model)
+        record = measure_cell(lm, cell, request, passed_on, remaining.on_request, meter)
         store.put(record)
+        if record.state == "done":
+            save_costs(store, record.key, meter.costs())
         kept[cell.key] = record
         remaining.end(record.seconds, record.state == "done")
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
@@ -56,7 +61,12 @@ def is_final(record: Record | None) -> TypeGuard[Record]:
 
 
 def measure_cell(
-    lm: Any, cell: Cell, request: Request, passed_on: dict[str, Any], on_request: Callable[[], None]
+    lm: Any,
+    cell: Cell,
+    request: Request,
+    passed_on: dict[str, Any],
+    on_request: Callable[[], None],
+    meter: CostMeter | None = None,
 ) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started = time.monotonic()
@@ -74,6 +84,8 @@ def measure_cell(
                 label=cell.entry.label,
                 **passed_on,
             )
+            if meter is not None:
+                meter.read_cache(lm.model)
         rows = [row.to_dict() for row in evaluation.rows]
         reason = invalid_rows_reason(rows)
         state = "failed" if reason else "done"

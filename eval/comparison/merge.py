@@ -15,6 +15,7 @@ from hf_posenc.eval.comparison.combine import combined
 from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import FORMAT, Comparison
+from hf_posenc.eval.results.costs import load_costs, save_costs
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.validate import folder_of_results
 
@@ -51,6 +52,8 @@ def merge_comparisons(
     with Store(folder / STORE) as store:
         for record in comparison.records:
             store.put(record)
+            if record.key in comparison.costs:
+                save_costs(store, record.key, comparison.costs[record.key])
         write_exports(folder, comparison)
     return comparison
 
@@ -68,14 +71,14 @@ def read_run(folder: Path) -> Comparison:
             "comparison again."
         )
     with Store(folder / STORE) as store:
-        found = [(store.get(key), label) for key, label in keys]
+        found, costs = [(store.get(key), label) for key, label in keys], load_costs(store)
     records = [(record, label) for record, label in found if record is not None]
     if len(records) < len(found):
         raise BadComparison(
             f"{len(found) - len(records)} cells of {str(folder / RESULTS)!r} are not in its {STORE}. Run the "
             "comparison again."
         )
-    return Comparison(about, [replace(record, scheme=label) for record, label in records])
+    return Comparison(about, [replace(record, scheme=label) for record, label in records], costs)
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[tuple[str, str]]]:

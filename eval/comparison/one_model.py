@@ -20,6 +20,7 @@ from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_outpu
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.costs import load_costs
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.set_aside import scheme_set_aside
@@ -142,7 +143,7 @@ def compare_on(
     if tuning is not None and settings.development is not None:
         about["tuned"] = {"text": settings.development.label, "options": tuning.to_dict()}
         about["digests"]["development text"] = settings.development.digest
-    return Comparison(about, records)
+    return Comparison(about, records, load_costs(store))
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:

@@ -10,28 +10,17 @@ from pathlib import Path
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.report.cost_table import costs_csv
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.eval.results.comparison import Comparison, interval
 
 COLUMNS = ("model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note")
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-    "\n",
-    "＝",
-    "＋",
-    "－",
-    "＠",
-)  # a spreadsheet runs cells that begin with these
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``, all of them or none.
+    """Write ``results.json``, ``.csv`` and ``.md``, ``page.html`` and ``costs.csv``, all of them or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -42,6 +31,7 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "results.csv": csv_text(comparison),
         "results.md": comparison_text(comparison),
         "page.html": page_html(comparison),
+        "costs.csv": costs_csv(comparison),
     }
     try:
         with staged(folder) as staging:
@@ -76,9 +66,3 @@ def csv_text(comparison: Comparison) -> str:
             names = map(escape_formula, (comparison.about["model"], record.scheme, record.task))
             writer.writerow([*names, record.length, *[""] * 7, escape_formula(f"{record.state}: {record.reason}")])
     return file.getvalue()
-
-
-def escape_formula(text: str) -> str:
-    """Escape a name so that no spreadsheet takes it for a formula, on one line."""
-    text = f"'{text}" if text.startswith(FORMULA) else text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.costs import Costs
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
@@ -21,10 +22,12 @@ PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of all cells in order of measurement, and the settings they were measured with (``about``)."""
+    """Records of all cells in order of measurement, the settings they were measured with (``about``), and the costs of
+    cells by key, where they are known."""
 
     about: dict[str, Any]
     records: list[Record]
+    costs: Mapping[str, Costs] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -34,7 +34,7 @@ from hf_posenc.cli.text_arguments import (
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison, MeasuredModel
 
-FILES = "page.html, results.md, results.csv, results.json"
+FILES = "page.html, results.md, results.csv, results.json, costs.csv"
 Models = Annotated[
     list[str] | None,
     Option(
@@ -187,6 +187,8 @@ def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> Non
 
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
+    from hf_posenc.eval.report.cost_table import TITLE as COSTS
+    from hf_posenc.eval.report.cost_table import cost_table
     from hf_posenc.eval.report.effective import TITLE, effective_table
     from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
 
@@ -196,6 +198,8 @@ def show(comparison: Comparison, out: Path) -> None:
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
     if (effective := effective_table(comparison)) is not None:
         output.show_table(*effective, title=TITLE)
+    if comparison.costs:
+        output.show_table(*cost_table(comparison), title=COSTS)
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")
