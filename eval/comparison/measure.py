@@ -15,7 +15,7 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
 from hf_posenc.eval.comparison.fitting import fixed
 from hf_posenc.eval.comparison.measure_costs import CostMeter
-from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime
+from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime, Slot
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
 from hf_posenc.eval.results.costs import save_costs
@@ -41,8 +41,9 @@ def measure_cells(
     todo = list(
         {cell.key: cell for cell in cells if cell.key not in kept}.values()
     )  # two labels may name the same settings
-    known = [((c.task, c.length), kept[c.key].seconds) for c in cells if c.key in kept and kept[c.key].state == "done"]
-    remaining = RemainingTime([(cell.task, cell.length) for cell in todo], known, progress)
+    done = {cell.key: cell for cell in cells if cell.key in kept and kept[cell.key].state == "done"}
+    known = [(slot_of(cell), kept[key].seconds) for key, cell in done.items()]
+    remaining = RemainingTime([slot_of(cell) for cell in todo], known, progress)
     for number, cell in enumerate(todo):
         remaining.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
         meter = CostMeter(lm.model)
@@ -53,6 +54,11 @@ def measure_cells(
         kept[cell.key] = record
         remaining.end(record.seconds, record.state == "done")
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
+
+
+def slot_of(cell: Cell) -> Slot:
+    """What the time of a cell depends on."""
+    return Slot(cell.task, cell.length, cell.entry.scheme or "")
 
 
 def is_final(record: Record | None) -> TypeGuard[Record]:
