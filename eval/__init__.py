@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from hf_posenc.eval.comparison.merge import merge_comparisons as merge_comparisons
+    from hf_posenc.eval.comparison.one_model import MeasuredModel as MeasuredModel
     from hf_posenc.eval.comparison.run import compare as compare
     from hf_posenc.eval.evaluation import Evaluation as Evaluation
     from hf_posenc.eval.evaluation import evaluate as evaluate
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "hf_posenc.eval.comparison.merge": ("merge_comparisons",),
+        "hf_posenc.eval.comparison.one_model": ("MeasuredModel",),
         "hf_posenc.eval.comparison.run": ("compare",),
         "hf_posenc.eval.evaluation": (
             "Evaluation",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_posenc.eval.catalogue import sweeps
+from hf_posenc.eval.comparison.fitting import Computes, Fit
 from hf_posenc.eval.comparison.identity import to_json
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.schemes.entry import Entry
@@ -43,22 +44,37 @@ class Cell:
 
 @dataclass(frozen=True)
 class Request:
-    """Settings common to all schemes; every field goes into the keys of the cells."""
+    """Settings common to all schemes; everything that changes a number goes into the keys of the cells.
+
+    Attributes:
+        measure: settings of the tasks.
+        longest: context in tokens before every target.
+        one_factor: whether every scheme is patched once, for the longest length.
+        model_args: of the model's object.
+        identity: digests of model, tokenizer, text, tasks, package and versions.
+        fit: an entry and the tokens it has to reach to the entry with all the options that are chosen for them.
+        computes: those to digests of what the scheme computes.
+    """
 
     measure: dict[str, Any]
     longest: int
     one_factor: bool
     model_args: dict[str, Any]
     identity: dict[str, Any]
+    fit: Fit = lambda entry, reach: entry
+    computes: Computes = lambda entry, reach: {}
 
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
-        reach = self.longest if self.one_factor and entry.scheme is not None else None
+        reach = self.longest if self.one_factor else lengths[-1]
+        fitted = self.fit(entry, reach)
         settings = {
-            **entry.settings(), **self.identity, "task": task, "measured": list(lengths), "longest": self.longest,
-            "patched_for": reach, "measure": to_json(self.measure), "model_args": to_json(self.model_args),
+            **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
+            "measured": list(lengths), "longest": self.longest,
+            "patched_for": self.longest if self.one_factor and entry.scheme is not None else None,
+            "measure": to_json(self.measure), "model_args": to_json(self.model_args),
         }  # fmt: skip
-        return Cell(entry, task, tuple(lengths), key_of(settings), settings)
+        return Cell(fitted, task, tuple(lengths), key_of(settings), settings)
 
 
 def cells_of(request: Request, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]) -> Iterator[Cell]:

@@ -9,7 +9,9 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,11 @@ import torch
 from hf_posenc.eval.lm.log_probs import unwrapped
 
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
+COMPUTING = (
+    "hf_posenc.attention", "hf_posenc.checkpoints", "hf_posenc.core", "hf_posenc.eval.lm", "hf_posenc.eval.tasks",
+    "hf_posenc.eval.texts", "hf_posenc.patches", "hf_posenc.patching", "hf_posenc.texts",
+)  # fmt: skip
+"""The packages of this project that compute numbers, besides the schemes, which the key of a cell holds one by one."""
 IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # configuration keys that change no number
 
 
@@ -41,11 +48,22 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return digest_of(json.dumps([content, special, type(tokenizer).__name__], sort_keys=True))
 
 
-def files_digest(path: Path, suffixes: tuple[str, ...] = ()) -> str:
-    """Digest of a file, or of all files below a folder."""
+@lru_cache(maxsize=1)
+def package_digest() -> str:
+    """Digest of the source files of this package that compute numbers: an installation for development changes without
+    a new version."""
+    found = [spec for spec in map(find_spec, COMPUTING) if spec is not None]
+    folders = [folder for spec in found for folder in spec.submodule_search_locations or ()]
+    return digest_of("\n".join(files_digest(Path(folder), (".py", ".yaml")) for folder in folders))
+
+
+def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | None = None) -> str:
+    """Digest of a file, or of all files below a folder, less those below the folder ``without``."""
     files = (
         sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
     )
+    if without is not None:
+        files = [file for file in files if without.resolve() not in file.resolve().parents]
     chosen = [file for file in files if not suffixes or file.suffix in suffixes]
     return digest_of("\n".join(f"{f.relative_to(path)} {digest_of(f.read_bytes())}" for f in chosen))
 

@@ -13,9 +13,12 @@ import torch
 
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
-from hf_posenc.eval.comparison.progress import RemainingTime
+from hf_posenc.eval.comparison.fitting import fixed
+from hf_posenc.eval.comparison.measure_costs import CostMeter
+from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime, Slot
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
+from hf_posenc.eval.results.costs import save_costs
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -23,9 +26,6 @@ from hf_posenc.patching.set_aside import scheme_set_aside
 
 NO_MEMORY = "can't allocate memory"
 """Message of the `RuntimeError` that torch raises when it runs out of CPU memory."""
-
-ProgressCallback = Callable[[float, str], None]
-"""Called with the completed fraction of the work and a description of the current step."""
 
 
 def measure_cells(
@@ -41,15 +41,24 @@ def measure_cells(
     todo = list(
         {cell.key: cell for cell in cells if cell.key not in kept}.values()
     )  # two labels may name the same settings
-    known = [((c.task, c.length), kept[c.key].seconds) for c in cells if c.key in kept and kept[c.key].state == "done"]
-    remaining = RemainingTime([(cell.task, cell.length) for cell in todo], known, progress)
+    done = {cell.key: cell for cell in cells if cell.key in kept and kept[cell.key].state == "done"}
+    known = [(slot_of(cell), kept[key].seconds) for key, cell in done.items()]
+    remaining = RemainingTime([slot_of(cell) for cell in todo], known, progress)
     for number, cell in enumerate(todo):
         remaining.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
-        record = measure_cell(lm, cell, request, passed_on, remaining.on_request)
+        meter = CostMeter(lm.model)
+        record = measure_cell(lm, cell, request, passed_on, remaining.on_request, meter)
         store.put(record)
+        if record.state == "done":
+            save_costs(store, record.key, meter.costs())
         kept[cell.key] = record
         remaining.end(record.seconds, record.state == "done")
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
+
+
+def slot_of(cell: Cell) -> Slot:
+    """What the time of a cell depends on."""
+    return Slot(cell.task, cell.length, cell.entry.scheme or "")
 
 
 def is_final(record: Record | None) -> TypeGuard[Record]:
@@ -58,7 +67,12 @@ def is_final(record: Record | None) -> TypeGuard[Record]:
 
 
 def measure_cell(
-    lm: Any, cell: Cell, request: Request, passed_on: dict[str, Any], on_request: Callable[[], None]
+    lm: Any,
+    cell: Cell,
+    request: Request,
+    passed_on: dict[str, Any],
+    on_request: Callable[[], None],
+    meter: CostMeter | None = None,
 ) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started = time.monotonic()
@@ -76,6 +90,8 @@ def measure_cell(
                 label=cell.entry.label,
                 **passed_on,
             )
+            if meter is not None:
+                meter.read_cache(lm.model)
         rows = [row.to_dict() for row in evaluation.rows]
         documents = [score.to_dict() for score in evaluation.documents]
         remarks = evaluation.remarks
@@ -115,7 +131,7 @@ def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
     reach = request.longest if request.one_factor else cell.length
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
-        if not lengths.keys() & {"factor", "target_length"}:
+        if not fixed(entry):
             lengths["target_length"] = max(reach, trained_length_under(lm, entry))
         with torch.random.fork_rng():
             torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly

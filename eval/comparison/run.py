@@ -8,44 +8,33 @@ score the same target tokens, because each leaves room for the longest context b
 
 from __future__ import annotations
 
-import os
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
-from hf_posenc.eval.comparison.cell import Request, cells_of
-from hf_posenc.eval.comparison.identity import (
-    files_digest,
-    model_digest,
-    to_json,
-    tokenizer_digest,
-    versions,
-)
-from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
-from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
+from hf_posenc.eval.comparison.combine import check_names, combined
+from hf_posenc.eval.comparison.identity import files_digest, package_digest, versions
+from hf_posenc.eval.comparison.one_model import MeasuredModel, Settings, compare_on
+from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
 from hf_posenc.eval.comparison.reference import compared_with, reference_of
-from hf_posenc.eval.comparison.space import space_of
-from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
-from hf_posenc.eval.lm.load import is_masked, language_model
-from hf_posenc.eval.lm.native_length import trained_length_of
-from hf_posenc.eval.quiet import suppress_output
+from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
-from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
-from hf_posenc.schemes.entry import Entry, Given, entries_of
+from hf_posenc.schemes.entry import Given, entries_of
 
 STORE = "cells.sqlite"
+TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet")
+"""Endings of the files in a folder of tasks that numbers may depend on: tasks, their code and their data."""
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-MULTIPLES = (1, 2, 4)
-"""Default lengths, as multiples of the trained length."""
 
 
 def compare(
@@ -70,6 +59,7 @@ def compare(
     one_factor: bool = False,
     longest: int | None = None,
     against: str | None = None,
+    dev_text: Any = None,
     name: str | None = None,
     command: str | None = None,
     progress: ProgressCallback | None = None,
@@ -82,14 +72,15 @@ def compare(
     that fails with its error, and the other cells are measured.
 
     Args:
-        model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``).
+        model: a live model; or the name of a model, a PEFT adapter or a bundled model (``starter:llama``); or a list of
+            these and of `MeasuredModel`, to be compared with each other.
         schemes: ``"yarn,self_extend:group=8,unpatched"``, or a list of names, ``(name, options)`` and entries. Of a
             model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
             scheme.
-        out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md``, ``page.html``, and
-            ``documents.jsonl`` with the scores of single documents.
-        tokenizer: of a live model.
-        lengths: sequence lengths in tokens; by default one, two and four times the trained length.
+        out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md``, ``page.html``,
+            ``costs.csv``, and ``documents.jsonl`` with the scores of single documents.
+        tokenizer: of live models.
+        lengths: sequence lengths in tokens; by default one, two and four times the trained length of the first model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
         samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         text, text_field, document_separator: likewise; read once, for all cells.
@@ -97,8 +88,11 @@ def compare(
             each length.
         longest: context in tokens available before every target; by default the longest of the lengths. With the same
             value, a length that is added later is measured on the same targets, and only it.
-        against: label of a scheme; the others are compared with it, document by document, and tables mark what is
-            surely better or worse.
+        against: label of a line; the others are compared with it, document by document, and tables mark what is surely
+            better or worse. Where only one line has a scheme, the name of the scheme will do.
+        dev_text: a text to choose options on, read as ``text`` is: for each scheme and length, those of a small grid
+            with the lowest loss, and never on the measured text. By default no options are chosen but those of
+            `Scheme.comparison_options`.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
@@ -110,8 +104,9 @@ def compare(
     """
     require_matplotlib()
     entries = entries_of(schemes)
-    if against is not None:
-        reference_of([about_entry(entry) for entry in entries], against)
+    models = models_of(model, tokenizer, name, model_args)
+    if against is not None and len(models) == 1:  # of several, the labels are known when all are loaded
+        reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
     folder = folder_of_results(out)
     wanted, measure = check_measure(
         lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
@@ -124,56 +119,64 @@ def compare(
     if text is not None:
         check_text_used(chosen)
     own_text = measured_text(text, field=text_field, separator=document_separator)
-    identity = {"versions": versions(), "text": own_text.digest}
+    development = None if dev_text is None else measured_text(dev_text, field=text_field, separator=document_separator)
+    if development is not None:
+        check_apart(own_text, development)
+    identity = {"versions": versions(), "package": package_digest(), "text": own_text.digest}
     if include_path is not None:
-        identity["tasks"] = files_digest(Path(include_path), (".yaml", ".py"))
+        identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
+    settings = Settings(
+        entries=entries, lengths=wanted, tasks=chosen, measure=measure, one_factor=one_factor, longest=longest,
+        identity=identity,
+        passed_on={
+            "text": None if text is None else own_text, "text_field": text_field,
+            "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
+        },
+        about={
+            "one_factor": one_factor, **measure, "text": own_text.label, "versions": identity["versions"],
+            "command": command,
+        },
+        development=development,
+    )  # fmt: skip
     report_progress = progress or (lambda done, doing: None)
     with Store(folder / STORE) as store:
-        report_progress(0.0, "loading the model")
-        with suppress_output(True):
-            lm = language_model(model, tokenizer, **model_args)
-        trained = trained_length_of(lm)
-        wanted = wanted or [trained * multiple for multiple in MULTIPLES]
-        chosen = chosen or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
-        entries = [as_saved(entry, lm.report.get("scheme")) for entry in entries]
-        identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
-        request = Request(measure, longest_of(longest, wanted), one_factor, model_args, identity)
-        cells = list(cells_of(request, entries, wanted, chosen))
-        warn_of_moved_targets(store, cells, request.longest)
-        check_disk_space(folder, space_of(len(cells), measure), "Results")
-        passed_on = {
-            **measure, "text": None if text is None else own_text, "text_field": text_field,
-            "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
-        }  # fmt: skip
-        records = measure_cells(lm, cells, store, request, passed_on, report_progress)
-        about = {
-            "model": str(name or "") or shown_name(model),
-            "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
-            "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
-            "longest": request.longest,
-            "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
-            "command": command,
-        }  # fmt: skip
-        comparison = compared_with(Comparison(about, records), against)
+        parts = compare_each(models, settings, folder, store, report_progress)
+        comparison = compared_with(combined(parts, command), against)
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
 
 
-def as_saved(entry: Entry, scheme: str | None) -> Entry:
-    """The baseline of a model that carries a scheme: that scheme, as the checkpoint has it."""
-    named = entry.scheme is None and scheme is not None
-    return replace(entry, label=f"{scheme} (as saved)") if named else entry
+def compare_each(
+    models: Sequence[MeasuredModel], settings: Settings, folder: Path, store: Store, progress: ProgressCallback
+) -> list[Comparison]:
+    """Compare the schemes on each model, with the lengths and tasks of the first where none are given."""
+    parts: list[Comparison] = []
+    for number, model in enumerate(models):
+        share = progress
+        if len(models) > 1:
+            share = part_of(progress, number / len(models), 1 / len(models), f"{model.shown_name}: ")
+        parts.append(compare_on(model, settings, folder, store, share, parts))
+        settings = replace(settings, lengths=parts[0].about["lengths"], tasks=parts[0].about["tasks"])
+        gc.collect()  # its memory is for the next one
+    return parts
 
 
-def shown_name(model: Any) -> str:
-    """A model's name as it was given; of a live model, its class."""
-    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str, Any]) -> list[MeasuredModel]:
+    """The models to measure.
 
-
-def about_entry(entry: Entry) -> dict[str, Any]:
-    """Describe an entry for reports."""
-    return {
-        "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "needs_training": entry.needs_training(),
-    }  # fmt: skip
+    Raises:
+        BadComparison: there is none, or two have one name.
+    """
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not several or (name is not None and len(several) > 1):
+        raise BadComparison(
+            f"There are {len(several)} models to compare and the name {name!r}. Pass at least one model; names of "
+            "several belong in MeasuredModel."
+        )
+    models = [
+        one if isinstance(one, MeasuredModel) else MeasuredModel(one, name or "", tokenizer, model_args)
+        for one in several
+    ]
+    check_names([model.shown_name for model in models])
+    return models

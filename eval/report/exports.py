@@ -11,8 +11,10 @@ from typing import Any
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.report.cost_table import costs_csv
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.paired import Difference
 
@@ -21,23 +23,10 @@ COLUMNS = (
     "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "clusters",
     *COMPARED,
 )  # fmt: skip
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-    "\n",
-    "＝",
-    "＋",
-    "－",
-    "＠",
-)  # a spreadsheet runs cells that begin with these
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``.csv`` and ``.md``, ``documents.jsonl`` and ``page.html``, all of them or none.
+    """Write ``results.json``, ``.csv`` and ``.md``, ``documents.jsonl``, ``page.html`` and ``costs.csv``: all or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -49,6 +38,7 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "results.md": comparison_text(comparison),
         "documents.jsonl": documents_text(comparison),
         "page.html": page_html(comparison),
+        "costs.csv": costs_csv(comparison),
     }
     try:
         with staged(folder) as staging:
@@ -104,9 +94,3 @@ def documents_text(comparison: Comparison) -> str:
         for label, scores in comparison.documents.items()
         for score in scores
     )
-
-
-def escape_formula(text: str) -> str:
-    """Escape a name so that no spreadsheet takes it for a formula, on one line."""
-    text = f"'{text}" if text.startswith(FORMULA) else text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.eval.report.effective import TITLE, effective_rule, effective_table
 from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.page_plots import curves, heat_maps
 from hf_posenc.eval.report.phrases import (
@@ -34,11 +35,20 @@ def page_html(comparison: Comparison) -> str:
         title=title(about),
         remarks=remarks(comparison),
         sections=[section(comparison, task) for task in comparison.tasks()],
+        summaries=summaries(comparison),
         method=method(about),
         command=about["command"],
         versions=about["versions"],
         digests=about["digests"],
     )
+
+
+def summaries(comparison: Comparison) -> list[dict[str, Any]]:
+    """Collect the tables over all tasks."""
+    effective = effective_table(comparison)
+    if effective is None:
+        return []
+    return [{"title": TITLE, "note": effective_rule(comparison), "head": effective[0], "lines": effective[1]}]
 
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT
+from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import SHARES, Comparison, rows_by_cell
 
 NAMES = {
@@ -73,6 +74,8 @@ def title(about: Mapping[str, Any]) -> str:
     """Title of a comparison, one line."""
     count, times = len(about["schemes"]), about["lengths"][-1] / about["trained_length"]
     schemes = "one positional scheme" if count == 1 else f"{count} positional schemes"
+    if len(about.get("models", ())) > 1:
+        schemes = f"{len(about['models'])} models, {count} lines"
     return f"{about['model']}: {schemes}, up to {times:g}× the trained length"
 
 
@@ -132,7 +135,19 @@ def remarks(comparison: Comparison) -> list[str]:
         if reference is not None and task not in paired
     ]
     found += dict.fromkeys(remark for record in comparison.records for remark in record.remarks)
+    tuned = comparison.about.get("tuned")
+    how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
+    found += [
+        f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
+        for scheme in comparison.about["schemes"]
+        if scheme.get("chosen")
+    ]
     own = comparison.about["model_scheme"]
+    found += [
+        f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
+        for model in comparison.about.get("models", ())
+        if model["scheme"] and not own
+    ]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
     return found + ([carried] if own else [])
 
@@ -147,11 +162,11 @@ def method(about: Mapping[str, Any]) -> list[str]:
         else "Every scheme is patched separately for each length with factor = length / trained length, its best "
         "setting, unless a factor is given for it."
     )
-    named = about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
-    text = ", ".join([named] if isinstance(named, str) else named)
+    text = names_of(
+        about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
+    )
     sentences = [
-        f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all schemes "
-        f"use the same weights. {patched}",
+        f"{trained_lengths(about)} {patched}",
         f"Cross-entropy loss: {about['samples']} windows at random places of all parts of the text, the last "
         f"{about['scored']} tokens of each, the same tokens at every length and for every scheme, with {longest:,} "
         f"tokens of text before their end. Text: {text}.",

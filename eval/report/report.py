@@ -8,6 +8,8 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
+from hf_posenc.eval.report.effective import TITLE as EFFECTIVE
+from hf_posenc.eval.report.effective import effective_rule, effective_table
 from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.phrases import (
     axis_label,
@@ -134,6 +136,8 @@ def comparison_text(comparison: Comparison) -> str:
             parts.append(f"{escaped(axis_label(metric))}, `{task}`\n\n" + markdown_table(head, lines))
             if differences := difference_table(comparison, task, metric):
                 parts.append(f"{escaped(difference_caption(comparison, metric))}\n\n" + markdown_table(*differences))
+    if (effective := effective_table(comparison)) is not None:
+        parts += [f"## {EFFECTIVE}", markdown_table(*effective), escaped(effective_rule(comparison))]
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
     if about["command"]:

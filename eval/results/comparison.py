@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.costs import Costs
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import FEWEST, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
@@ -22,16 +23,19 @@ PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of all cells in order of measurement, and the settings they were measured with (``about``)."""
+    """Records of all cells in order of measurement, the settings they were measured with (``about``), and the costs of
+    cells by key, where they are known."""
 
     about: dict[str, Any]
     records: list[Record]
+    costs: Mapping[str, Costs] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:
         """All numbers, with the model's name in reports and the labels of the entries."""
+        models = {scheme["label"]: scheme["model"] for scheme in self.about["schemes"] if "model" in scheme}
         return [
-            Row(**{**row, "model": self.about["model"], "scheme": record.scheme})
+            Row(**{**row, "model": models.get(record.scheme, self.about["model"]), "scheme": record.scheme})
             for record in self.records
             for row in record.rows
         ]

@@ -16,7 +16,9 @@ from hf_posenc.cli.environment import DEBUG
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; with ``--debug`` at any place, errors are shown as tracebacks."""
     from hf_posenc.cli.stopping import stoppable
+    from hf_posenc.cli.threads import wait_passively
 
+    wait_passively()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # until the process ends

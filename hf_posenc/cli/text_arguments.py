@@ -53,20 +53,25 @@ def text_source(
     return source
 
 
-def training_sources(
-    text: Sequence[str] | None, held_out: Sequence[str] | None, field: str, separator: str | None, *, streaming: bool
+def two_sources(
+    first: Sequence[str] | None,
+    second: Sequence[str] | None,
+    field: str,
+    separator: str | None,
+    *,
+    streaming: bool = False,
 ) -> tuple[TextSource | None, TextSource | None]:
-    """The texts to train and to measure on; an option of reading needs to fit one of them.
+    """Two texts of one command, of which the first may be streamed; an option of reading needs to fit one of them.
 
     Raises:
         UnreadableDocuments: it fits neither, or a text cannot be found.
     """
-    every = text_source([*(text or ()), *(held_out or ())], field, separator)
+    every = text_source([*(first or ()), *(second or ())], field, separator)
     if every is None:
         return None, None
     every.check_options()
-    trained, measured = text_source(text, FIELD, None, streaming=streaming), text_source(held_out, FIELD, None)
-    return trained and trained.fitted(field, every.separator), measured and measured.fitted(field, every.separator)
+    one, other = text_source(first, FIELD, None, streaming=streaming), text_source(second, FIELD, None)
+    return one and one.fitted(field, every.separator), other and other.fitted(field, every.separator)
 
 
 def check_reading(texts: Sequence[str] | None, field: str, separator: str | None) -> None:

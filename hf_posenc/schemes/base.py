@@ -224,6 +224,14 @@ class Scheme(nn.Module):
         """Whether the model's learned table stays in use although the scheme replaces the model's positions."""
         return False
 
+    @classmethod
+    def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
+        """Options that a comparison sets where its user gives none, for an extension by ``factor``.
+
+        For options whose defaults are the literature's definition, and not what other schemes are compared with.
+        """
+        return {}
+
     # -- what the effect probe relies on -------------------------------------------------------------------------------
 
     @property

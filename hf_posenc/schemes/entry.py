@@ -45,15 +45,18 @@ class Entry:
         return {name: value for name, value in self.options.items() if name not in LENGTHS}
 
     def settings(self) -> dict[str, Any]:
-        """The settings that results depend on: aliases are replaced by names, the label is left out.
+        """The settings that results depend on: aliases are replaced by names, defaults spelled out, the label left out.
 
         Raises:
             PosEncError: the scheme or one of its options is refused.
         """
         from hf_posenc.schemes.spec import plan
 
-        scheme = None if self.scheme is None else plan(self.scheme, self.own_options).to_json()
-        return {"scheme": scheme, "lengths": self.lengths}
+        scheme = None if self.scheme is None else plan(self.scheme, self.own_options).with_defaults().to_json()
+        lengths = dict(self.lengths)
+        if type(lengths.get("factor")) is int:
+            lengths["factor"] = float(lengths["factor"])
+        return {"scheme": scheme, "lengths": lengths}
 
     def needs_training(self) -> bool:
         """Whether the scheme, or a part of it, is not meant for weights that were trained without it."""

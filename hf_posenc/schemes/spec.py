@@ -39,6 +39,10 @@ class Plan:
         """As a user writes it."""
         return "+".join(cls.record.name for cls, _ in self.parts)
 
+    def with_defaults(self) -> Plan:
+        """The same with every option spelled out that has a default."""
+        return Plan(tuple((cls, {**defaults_of(cls), **options}) for cls, options in self.parts))
+
     def to_json(self) -> list[dict[str, Any]]:
         """What ``config.json`` holds."""
         return [{"name": stored_name(cls), "options": options} for cls, options in self.parts]
@@ -185,3 +189,9 @@ def parts_of_spec(spec: SchemeSpec, *, listed: bool = False) -> Iterator[tuple[t
 def option_names_of(cls: type[Scheme]) -> list[str]:
     """Names and aliases of a scheme's options."""
     return [*list(inspect.signature(cls.__init__).parameters)[2:], *cls.option_aliases]
+
+
+def defaults_of(cls: type[Scheme]) -> dict[str, Any]:
+    """The options of a scheme that have a default, with it."""
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
+    return {p.name: p.default for p in parameters if p.default is not p.empty}

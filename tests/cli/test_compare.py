@@ -37,9 +37,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the library was asked, and room for what it answers."""
     seen: dict[str, Any] = {"answer": made("done")}
 
-    def compare(model: str, schemes: str, progress: Callable, **given: Any) -> Comparison:
+    def compare(models: list[Any], schemes: str, progress: Callable, **given: Any) -> Comparison:
         progress(0.5, "half")
-        seen.update(model=model, schemes=schemes, **given)
+        seen.update(models=models, schemes=schemes, **given)
         return seen["answer"]
 
     monkeypatch.setattr(hf_posenc.eval, "compare", compare, raising=False)
@@ -54,10 +54,11 @@ def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path
     assert asked["lengths"] == [256, 512, 1024]
     assert asked["tasks"] == ["posenc_ppl", "posenc_passkey"]
     assert asked["depths"] == [0.0, 1.0]
-    assert asked["name"] == "starter:llama"
+    (model,) = asked["models"]
+    assert model.shown_name == "starter:llama"
     assert asked["one_factor"] is True
     assert (asked["longest"], asked["against"]) == (2048, "self_extend")
-    assert asked["dtype"] == "float32"  # of a starter
+    assert model.arguments["dtype"] == "float32"  # of a starter
     assert answer.data["rows"][0]["value"] == 2.5
 
 

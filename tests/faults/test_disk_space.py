@@ -54,7 +54,7 @@ def compared(folder: Path, out: Path) -> Any:
 def test_compare_says_so_before_it_measures(
     tmp_path: Path, disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_posenc.eval.comparison import run as comparing
+    from hf_posenc.eval.comparison import one_model as comparing
 
     disk(5000)
     monkeypatch.setattr(comparing, "measure_cells", lambda *given: pytest.fail("it has begun"))
@@ -71,7 +71,7 @@ def test_compare_asks_for_at_least_what_it_writes(
 ) -> None:
     """And for no more than thirty times that."""
     asked = []
-    from hf_posenc.eval.comparison import run as comparing
+    from hf_posenc.eval.comparison import one_model as comparing
 
     monkeypatch.setattr(comparing, "check_disk_space", lambda folder, needed, what: asked.append(needed))
     compared(tmp_path, tmp_path / "out")

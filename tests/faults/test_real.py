@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up(found: Found) -> None:
     assert again == 0
     assert second["code"] == 0
     assert [Path(name).name for name in after[1:]] == [
-        "cells.sqlite", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md"
+        "cells.sqlite", "costs.csv", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md"
     ]  # fmt: skip
 
 
@@ -172,7 +172,9 @@ def test_what_a_comparison_can_do_without(found: Found, lack: str) -> None:
     """A place for temporary files, more than 32 open ones, standard error, standard input."""
     one = found["odd"][lack]
     assert one["code"] == 0, one["err"]
-    assert one["after"] == ["cells.sqlite", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md"]
+    assert one["after"] == [
+        "cells.sqlite", "costs.csv", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["compare", "finetune"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Context, Exit, Option
+from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -13,7 +13,6 @@ from hf_posenc.cli.arguments import (
     Base,
     Dtype,
     Longest,
-    Model,
     TrustTasks,
     command_line,
     depths_of,
@@ -22,28 +21,48 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.commands.compare_result import finish
+from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.text_arguments import (
+    FIELD,
+    SOURCES,
+    DocumentSeparator,
+    Text,
+    TextField,
+    check_reading,
+    two_sources,
+)
 
 if TYPE_CHECKING:
-    from hf_posenc.eval import Comparison
+    from hf_posenc.eval import Comparison, MeasuredModel
 
-FILES = "page.html, results.md, results.csv, results.json, documents.jsonl"
+Models = Annotated[
+    list[str] | None,
+    Option(
+        "--model",
+        "-m",
+        help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama; may be repeated.",
+    ),
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Write nothing but errors to the screen.")]
 
 
 def compare(
     context: Context,
-    model: Model,
+    model: Models = None,
     schemes: Annotated[
-        list[str],
+        list[str] | None,
         Option(
             "--schemes",
             "--scheme",
             "-s",
             help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
         ),
-    ],
+    ] = None,
+    merged: Annotated[
+        list[Path] | None,
+        Option("--merge", metavar="FOLDER", help="Folder of an earlier run; repeat it, to merge runs into --out."),
+    ] = None,
     lengths: Annotated[
         list[str] | None,
         Option(
@@ -67,7 +86,7 @@ def compare(
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks, windows and learned schemes.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
     limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
@@ -76,6 +95,12 @@ def compare(
     against: Annotated[
         str | None,
         Option(help="Scheme that the others are compared with, document by document: sure differences are marked."),
+    ] = None,
+    tune: Annotated[
+        bool, Option("--tune", help="Choose the options of schemes on --dev-text, which is never the measured text.")
+    ] = False,
+    dev_text: Annotated[
+        list[str] | None, Option("--dev-text", help=f"Development text, to choose options on: {SOURCES}.")
     ] = None,
     base: Base = None,
     dtype: Dtype = None,
@@ -86,56 +111,65 @@ def compare(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare schemes on your own model.
+    """Compare schemes on your own models.
 
     Each scheme on each task at each length is a cell, stored as soon as it is measured: after an interruption, the same
     command resumes. The exit code is 3 where a scheme was refused, 1 where a cell failed.
     """
     from hf_posenc.eval import compare as run
 
-    check_reading(text, text_field, document_separator)
-    own_text = text_source(text, text_field, document_separator)
-    named = model_named(model, base)
-    loading: dict[str, Any] = {"dtype": dtype_of(named, dtype), "batch_size": batch_size}
-    name = named.adapter or named.model  # with the base that the adapter names
-    if base is not None:
-        name, loading["peft"] = named.model, named.adapter
-    if device is not None:
-        loading["device"] = device
+    if merged:
+        check_alone("--merge", context, {"merged", "out", "quiet", "as_json"})
+        finish(merge(merged, out, command_line(context)), out, quiet, as_json)
+        return
+    if not (model and schemes):
+        raise BadArgument("A comparison needs --model and --schemes, or --merge with the folders of earlier runs.")
+    if tune != bool(dev_text):
+        raise BadArgument("--tune and --dev-text belong together: options are chosen on that text. Pass both, or none.")
+    check_reading(text or dev_text, text_field, document_separator)
+    own_text, development = two_sources(text, dev_text, text_field, document_separator)
+    loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
+    models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
     try:
         with output.progress(quiet) as progress:
             comparison = run(
-                name, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
-                scored=scored, keys=keys, depths=given, text=own_text, seed=seed, limit=limit, one_factor=one_factor,
-                longest=longest, against=against,
-                include_path=include_path, trust_tasks=trust_tasks, name=model, command=command_line(context),
-                progress=progress, **loading,
+                models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
+                scored=scored, keys=keys, depths=given, text=own_text, dev_text=development, seed=seed, limit=limit,
+                one_factor=one_factor, longest=longest, against=against, include_path=include_path,
+                trust_tasks=trust_tasks, command=command_line(context), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
         raise
-    if as_json:
-        output.show_json(comparison.to_dict())
-    elif not quiet:
-        show(comparison, out)
-    if comparison.with_state("failed"):
-        raise Exit(FAILED)
-    if comparison.with_state("refused"):
-        raise Exit(PARTLY)
+    finish(comparison, out, quiet, as_json)
 
 
-def show(comparison: Comparison, out: Path) -> None:
-    """Show one table per task, what was refused or failed, and the files written."""
-    from hf_posenc.eval.report.marks import legend
-    from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
+def measured_model(given: str, base: str | None, dtype: str | None, loading: dict[str, Any]) -> MeasuredModel:
+    """Resolve one ``--model`` with what it is loaded with."""
+    from hf_posenc.eval import MeasuredModel
 
-    for task in comparison.tasks():
-        for metric in comparison.metrics(task)[:1]:
-            head, lines = table_of(comparison, task, metric)
-            output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
-    if marks := legend(comparison):
-        output.show_text(marks)
-    for remark in remarks(comparison):
-        output.show_text(remark)
-    output.show_text(f"Written to {out}: {FILES}")
+    named = model_named(given, base)
+    arguments = {"dtype": dtype_of(named, dtype), **loading}
+    if base is None:
+        return MeasuredModel(named.adapter or named.model, given, arguments=arguments)  # an adapter names its base
+    return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
+
+
+def merge(runs: list[Path], out: Path, command: str) -> Comparison:
+    """Merge earlier runs."""
+    from hf_posenc.eval import merge_comparisons
+
+    return merge_comparisons(runs, out=out, command=command)
+
+
+def check_alone(option: str, context: Context, allowed: set[str]) -> None:
+    """Refuse options that have no effect beside another one.
+
+    Raises:
+        BadArgument: there is one.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
+            raise BadArgument(f"{option} measures nothing, so {parameter.opts[0]} has no effect. Leave it out.")

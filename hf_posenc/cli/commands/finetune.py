@@ -32,7 +32,7 @@ from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.config_file import ConfigFile, either, write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
-from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, training_sources
+from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, two_sources
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def finetune(
     check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
     if streaming and not text:
         raise BadArgument("--streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    texts, measured_on = training_sources(text, held_out, text_field, document_separator, streaming=streaming)
+    texts, measured_on = two_sources(text, held_out, text_field, document_separator, streaming=streaming)
     with resume_hint(context, resume), output.progress() as show_progress:
         patched = from_pretrained(
             **(loading_of(named, dtype) | (four_bit_keywords() if load_in_4bit else {})), scheme=scheme, factor=factor,

@@ -49,6 +49,12 @@ class DynamicNTK(RotationByLength):
         self.multiplier = multiplier
         self.native_parameters = Rotary(geometry, base=base).scaled_as("dynamic", factor=multiplier)
 
+    @classmethod
+    def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
+        """The factor as multiplier, as transformers' ``dynamic`` has it."""
+        steps = super().comparison_options(factor=factor, trained_length=trained_length)
+        return steps | {"multiplier": factor}
+
     def rotation_of(self, length: int) -> Rotation:
         """The rotation of queries at one length."""
         stretch = 1 + self.multiplier * (length / self.geometry.trained_length - 1)

@@ -1,0 +1,108 @@
+"""An entry as it is put on a model for a length: its lengths and options, and what it then computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from hf_posenc.core.lengths import Lengths, resolve_lengths
+from hf_posenc.errors import PosEncError
+from hf_posenc.eval.comparison.code_digest import code_digest
+from hf_posenc.eval.comparison.terms_digest import terms_digest
+from hf_posenc.eval.lm.native_length import trained_length_under
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.trained_length import unscaled_geometry
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.spec import plan
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How entries are put on a model.
+
+    Attributes:
+        lm: lm-eval model object of the model.
+        seed: that learned parameters are drawn with.
+        carried: digest of the code of the schemes that a patched model carries.
+    """
+
+    lm: Any
+    seed: int
+    carried: str
+
+    @classmethod
+    def on(cls, lm: Any, seed: int) -> Fitting:
+        """How entries are put on the model of an lm-eval model object, as it stands."""
+        carried = {type(module) for module in lm.model.modules() if isinstance(module, Scheme)}
+        return cls(lm, seed, code_digest(sorted(carried, key=lambda scheme: scheme.__qualname__)))
+
+    def fit(self, entry: Entry, reach: int) -> Entry:
+        """The entry with the options that a comparison chooses for a reach in tokens; those of the user stay.
+
+        An entry that is refused stays as it is: patching says why.
+        """
+        if entry.scheme is None:
+            return entry
+        try:
+            lengths = self.lengths(entry, reach)
+            parts = plan(entry.scheme, entry.own_options).parts
+        except PosEncError:
+            return entry
+        chosen: dict[str, Any] = {}
+        for cls, given in parts:
+            wanted = cls.comparison_options(factor=lengths.factor, trained_length=lengths.trained)
+            chosen |= {name: value for name, value in wanted.items() if name not in given}
+        return replace(entry, options=chosen | entry.options)
+
+    def lengths(self, entry: Entry, reach: int) -> Lengths:
+        """Trained and target length of the patch for a reach; never less than was trained on.
+
+        Raises:
+            PosEncError: the scheme, one of its options or a length is refused.
+        """
+        trained = trained_length_under(self.lm, entry)
+        given = {"target_length": max(reach, trained)} | entry.lengths if not fixed(entry) else entry.lengths
+        return resolve_lengths(configured=trained, **given)
+
+    def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
+        """Digests of the code of an entry's schemes and of their terms on the model, for the key of a cell."""
+        if entry.scheme is None:
+            return {"code": self.carried}
+        classes = [cls for cls, _ in plan(entry.scheme).parts]
+        return {"code": code_digest(classes), "terms": self.terms(entry, reach)}
+
+    def terms(self, entry: Entry, reach: int) -> str:
+        """Digest of the terms of an entry's schemes; the reason where they cannot be built."""
+        try:
+            with torch.random.fork_rng():
+                torch.manual_seed(self.seed)
+                return terms_digest(self.built(entry, reach))
+        except Exception as error:  # patching says it again, as the reason of a refused or failed cell
+            return f"{type(error).__name__}: {error}"
+
+    def built(self, entry: Entry, reach: int) -> list[Scheme]:
+        """The scheme of every layer, apart from the model.
+
+        Raises:
+            PosEncError: the scheme is not defined for the model, or an option is refused.
+        """
+        base, adapter = base_model_of(self.lm.model)
+        lengths, geometry = self.lengths(entry, reach), unscaled_geometry(adapter, base.config)
+        chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)
+        geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
+        return build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
+
+
+def fixed(entry: Entry) -> bool:
+    """Whether the user fixed the extension of an entry, so that it is the same at every length."""
+    return bool(entry.lengths.keys() & {"factor", "target_length"})
+
+
+Fit = Callable[[Entry, int], Entry]
+Computes = Callable[[Entry, int], dict[str, Any]]

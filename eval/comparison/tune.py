@@ -1,0 +1,142 @@
+"""Choose the options of schemes on a development text, which shares no document with the measured one.
+
+    for each scheme and length: the candidate of its grid with the lowest loss on the development text
+
+Candidates are cells like all others: stored as soon as they are measured, and found again when the command is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from hf_posenc.errors import BadComparison, PosEncError
+from hf_posenc.eval.comparison.cell import Request
+from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.grid import candidates
+from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
+from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
+from hf_posenc.eval.lm.load import is_masked
+from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.patching.set_aside import scheme_set_aside
+from hf_posenc.schemes.entry import Entry
+
+METRIC = "nll"
+TUNING = 0.5
+"""Share of the progress that choosing options has: a guess, as its cells are many, and of one cheap task."""
+LONG_LINE = 40  # characters
+SHARED = 0.1
+"""Largest share of long lines that two texts may have in common: books of one publisher share their licence."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Options chosen for entries, each for the tokens that it has to reach.
+
+    Attributes:
+        fitting: how entries are put on the model.
+        chosen: label and reach to the chosen options.
+        scores: label and reach to the losses on the development text of all candidates, by their options.
+    """
+
+    fitting: Fitting
+    chosen: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    scores: dict[tuple[str, int], list[tuple[dict[str, Any], float]]] = field(default_factory=dict)
+
+    def fit(self, entry: Entry, reach: int) -> Entry:
+        """The entry with its chosen options, as `Fitting.fit` returns it."""
+        options = entry.options | self.chosen.get((entry.label, reach), {})
+        return self.fitting.fit(replace(entry, options=options), reach)
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """What was tried and chosen, for ``results.json``."""
+        return [
+            {
+                "label": label, "length": reach, "chosen": self.chosen[label, reach],
+                "tried": [{"options": options, METRIC: loss} for options, loss in tried],
+            }
+            for (label, reach), tried in self.scores.items()
+        ]  # fmt: skip
+
+
+def tuned(
+    lm: Any,
+    request: Request,
+    fitting: Fitting,
+    entries: Sequence[Entry],
+    lengths: Sequence[int],
+    passed_on: dict[str, Any],
+    store: Store,
+    progress: ProgressCallback,
+) -> Tuned:
+    """Measure the candidates of every entry on the development text and choose among them.
+
+    Args:
+        lm: lm-eval model object.
+        request: settings of the cells, with the digest of the development text, and `Fitting.fit`.
+        fitting: how entries are put on the model.
+        entries: the schemes, with the options that their user fixed.
+        lengths: to choose options for; all of them together where there is one factor.
+        passed_on: arguments of `hf_posenc.eval.evaluate`, with the development text.
+        store: of finished cells.
+        progress: called with the completed fraction and a description of the current step.
+    """
+    found, task = Tuned(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
+    groups = [tuple(lengths)] if request.one_factor else [(length,) for length in lengths]
+    wanted = [(e, group, option) for e in entries for group in groups for option in tried(fitting, e, group[-1])]
+    with scheme_set_aside(lm.model):
+        cells = [[request.cell(option, task, [length]) for length in group] for _, group, option in wanted]
+    records = measure_cells(lm, [cell for some in cells for cell in some], store, request, passed_on, progress)
+    by_key = {record.key: record for record in records}
+    for (entry, group, option), some in zip(wanted, cells, strict=True):
+        losses = [loss for cell in some for loss in losses_of(by_key[cell.key])]
+        if len(losses) < len(group):
+            continue  # refused, such as a group too small for the length
+        options = {name: value for name, value in option.options.items() if name not in entry.options}
+        found.scores.setdefault((entry.label, group[-1]), []).append((options, fmean(losses)))
+    for slot, scores in found.scores.items():
+        found.chosen[slot] = min(scores, key=lambda scored: scored[1])[0]
+    return found
+
+
+def tried(fitting: Fitting, entry: Entry, reach: int) -> list[Entry]:
+    """The candidates of an entry; the entry alone where it is refused or has nothing to choose."""
+    try:
+        lengths = fitting.lengths(entry, reach) if entry.scheme is not None else None
+    except PosEncError:
+        return [entry]
+    return [] if lengths is None else candidates(entry, lengths.factor, lengths.trained)
+
+
+def losses_of(record: Record) -> list[float]:
+    """The loss of a cell at its length; none where it was refused or failed."""
+    return [row["value"] for row in record.rows if row["metric"] == METRIC and row["depth"] is None]
+
+
+def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
+    """Refuse a development text that shares documents or passages with the measured one.
+
+    Raises:
+        BadComparison: a document is in both, or more than `SHARED` of the longer lines of the development text are in
+            the measured one.
+    """
+    documents, lines = passages(measured)
+    own_documents, own_lines = passages(development)
+    shared = len(own_lines & lines) / max(len(own_lines), 1)
+    if documents & own_documents or shared > SHARED:
+        what = "a document" if documents & own_documents else f"{100 * shared:.0f} % of its lines"
+        raise BadComparison(
+            f"The development text shares {what} with the measured text. Options would be measured on what they were "
+            "chosen for; pass another text with --dev-text."
+        )
+
+
+def passages(text: MeasuredText) -> tuple[set[str], set[str]]:
+    """The documents of a text that are not empty, and its lines that are long enough to be nobody else's."""
+    contents = [str(document.content) for document in text.documents]
+    lines = {line.strip() for content in contents for line in content.splitlines()}
+    return {content for content in contents if content.strip()}, {line for line in lines if len(line) >= LONG_LINE}

@@ -1,0 +1,73 @@
+"""Costs of cells: the KV cache by hand, memory that is really taken, and files that stay equal."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.eval import compare
+from hf_posenc.eval.comparison.measure_costs import PeakMemory, cache_per_token
+from hf_posenc.eval.report.cost_table import cost_table
+from hf_posenc.eval.results.costs import Costs, costs_by_scheme
+from hf_posenc.eval.results.record import Record
+
+from .conftest import TRAINED
+
+pytest.importorskip("matplotlib")
+SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [TRAINED, 2 * TRAINED], "tasks": ["posenc_ppl"]}
+
+
+def test_the_cache_is_keys_and_values_of_every_layer(llama, bert) -> None:
+    config = llama.config
+    expected = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4  # float32
+    assert cache_per_token(llama) == expected
+    patch_model(llama, "yarn", factor=2)
+    assert cache_per_token(llama) == expected
+    unpatch_model(llama)
+    patch_model(llama, "rerope", factor=2)  # near keys rotated by their position, and far ones by 0
+    assert cache_per_token(llama) == expected * 3 / 2
+    assert cache_per_token(bert) is None
+
+
+def test_peak_memory_is_that_since_it_was_made() -> None:
+    before = PeakMemory(torch.device("cpu"))
+    if before.read() is None:
+        pytest.skip("this system does not tell the peak of a part of a run")
+    size = 200 << 20
+    taken = torch.ones(size // 4)
+    with_it = before.read()
+    del taken
+    after = PeakMemory(torch.device("cpu")).read()
+    assert with_it is not None
+    assert after is not None
+    assert 0.8 * size < with_it - after < 1.5 * size
+    assert before.memory_of == "process"
+
+
+def test_costs_of_a_scheme_are_those_of_its_finished_cells() -> None:
+    records = [Record(str(n), "yarn", "t", n, "done", "", [], 1.5, {}) for n in (1, 2)]
+    records.append(Record("3", "yarn", "t", 3, "failed", "", [], 99.0, {}))
+    (one,) = costs_by_scheme(records, {"1": Costs(100, "process", 8.0), "2": Costs(300, "process", 8.0)})
+    assert (one.seconds, one.peak_memory, one.memory_of, one.cache_per_token) == (3.0, 300, "process", 8.0)
+
+
+def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) -> None:
+    found = compare(llama, "unpatched,rerope", tokenizer=tokenizer, out=tmp_path, **SMALL)
+    with (tmp_path / "costs.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["scheme"], line["length"]) for line in lines] == [
+        ("unpatched", "128"), ("unpatched", "256"), ("rerope", "128"), ("rerope", "256"),
+    ]  # fmt: skip
+    assert all(float(line["seconds"]) > 0 for line in lines)
+    assert float(lines[2]["cache_bytes_per_token"]) == 1.5 * float(lines[0]["cache_bytes_per_token"])
+    head, table = cost_table(found)
+    assert [line[0] for line in table] == ["unpatched", "rerope"]
+    assert head[0] == "scheme"
+    assert "seconds" not in (tmp_path / "results.json").read_text(encoding="utf-8")
+    again = compare(llama, "unpatched,rerope", tokenizer=tokenizer, out=tmp_path, **SMALL)
+    assert again.costs == found.costs

@@ -1,0 +1,57 @@
+"""Effective context length: RULER's rule for accuracies, perplexity within 5 % for losses, computed here by hand."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+from hf_posenc.eval.report.effective import effective_rule, effective_table
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.effective_length import effective_lengths
+from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.rows import Row
+
+LENGTHS = (64, 128, 256, 512)
+
+
+def made(metric: str, values: dict[str, tuple[float, ...]], stderr: float = 0.0, n: int = 40) -> Comparison:
+    records = [
+        Record(f"{label}{length}", label, "task", length, "done", "",
+               [Row("m", label, "task", length, None, metric, value, stderr, n).to_dict()], 0.0, {})
+        for label, line in values.items() for length, value in zip(LENGTHS, line, strict=True)
+    ]  # fmt: skip
+    schemes = [{"label": x, "scheme": None if x == "unpatched" else x, "needs_training": False} for x in values]
+    about: dict[str, Any] = {"model": "m", "schemes": schemes, "trained_length": 128, "lengths": list(LENGTHS)}
+    return Comparison(about, records)
+
+
+def test_accuracies_follow_ruler() -> None:
+    """85.6 %, wherever it is reached: at 64 tokens and again at 256."""
+    found = effective_lengths(made("acc", {"yarn": (0.86, 0.855, 0.9, 0.3), "none": (0.1, 0.1, 0.1, 0.1)}))
+    assert [(one.scheme, one.length, one.threshold) for one in found] == [("yarn", 256, 0.856), ("none", 0, 0.856)]
+
+
+def test_losses_are_those_of_the_unpatched_model_at_its_trained_length() -> None:
+    slack = log(1.05)
+    found = effective_lengths(made("nll", {
+        "unpatched": (3.1, 3.0, 4.0, 5.0), "yarn": (3.1, 3.0, 3.0 + slack - 1e-6, 3.0 + slack + 1e-6),
+    }))  # fmt: skip
+    assert [(one.scheme, one.length) for one in found] == [("unpatched", 128), ("yarn", 256)]
+    assert found[1].threshold == 3.0 + slack
+    alone = effective_lengths(made("nll", {"yarn": (2.9, 2.5, 2.54, 2.6)}))  # its own loss at 128
+    assert (alone[0].length, alone[0].threshold) == (256, 2.5 + slack)
+
+
+def test_the_interval_is_that_of_the_score() -> None:
+    (one,) = effective_lengths(made("acc", {"yarn": (0.99, 0.9, 0.84, 0.3)}, stderr=0.03))
+    assert (one.length, one.low, one.high) == (128, 64, 256)  # t(39) · 0.03 = 0.061
+    (one,) = effective_lengths(made("nll", {"yarn": (3.0, 3.0, 3.02, 3.1)}, stderr=0.02))  # ± 0.040, up to 3.049
+    assert (one.length, one.low, one.high) == (256, 128, 256)
+
+
+def test_the_table_names_what_it_holds() -> None:
+    comparison = made("acc", {"yarn": (0.99, 0.9, 0.84, 0.3)}, stderr=0.03)
+    assert effective_table(comparison) == (["scheme", "task"], [["yarn", "128 (64 … 256)"]])
+    assert "85.6 %" in effective_rule(comparison)
+    single = Comparison(comparison.about, comparison.records[:1])
+    assert effective_table(single) is None

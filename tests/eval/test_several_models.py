@@ -1,0 +1,144 @@
+"""Several models in one comparison, and runs merged afterwards: the same numbers, side by side, on the same targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hf_posenc.errors import BadComparison
+from hf_posenc.eval import MeasuredModel, compare, merge_comparisons
+from hf_posenc.eval.comparison import measure
+
+from .conftest import TRAINED, byte_level
+
+pytest.importorskip("matplotlib")
+SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [TRAINED, 2 * TRAINED], "tasks": ["posenc_ppl"]}
+
+
+@pytest.fixture
+def tuned(llama) -> Any:
+    """The same model after a change of its weights."""
+    import copy
+
+    other = copy.deepcopy(llama)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(0.5)
+    return other
+
+
+@pytest.fixture
+def run(llama, tuned, tokenizer, tmp_path) -> Callable:
+    models = {"base": MeasuredModel(llama, "models/base", tokenizer), "tuned": MeasuredModel(tuned, "tuned", tokenizer)}
+
+    def compared(names: str, out: str, schemes: str = "unpatched,pi", **given: Any) -> Any:
+        chosen = [models[name] for name in names.split(",")]
+        return compare(chosen, schemes, out=tmp_path / out, **(SMALL | given))
+
+    return compared
+
+
+def losses(comparison: Any) -> dict[tuple[str, str, int], float]:
+    return {(r.model, r.scheme, r.length): r.value for r in comparison.rows if r.metric == "nll"}
+
+
+def test_models_stand_side_by_side(run, tmp_path) -> None:
+    both, base, tuned = run("base,tuned", "both"), run("base", "base"), run("tuned", "tuned")
+    assert both.labels == ["base · unpatched", "base · pi", "tuned · unpatched", "tuned · pi"]
+    expected = {
+        (model, f"{short} · {scheme}", length): value
+        for short, one in (("base", base), ("tuned", tuned))
+        for (model, scheme, length), value in losses(one).items()
+    }
+    assert losses(both) == expected
+    assert len(set(expected.values())) > 4  # control: the models differ
+    page = (tmp_path / "both" / "page.html").read_text(encoding="utf-8")
+    assert "tuned · pi" in page
+    assert [model["name"] for model in both.about["models"]] == ["models/base", "tuned"]
+
+
+def test_another_model_measures_only_its_own(run, monkeypatch) -> None:
+    seen: list[str] = []
+    evaluate = measure.evaluate
+    monkeypatch.setattr(measure, "evaluate", lambda lm, **given: seen.append(given["label"]) or evaluate(lm, **given))
+    run("base", "out")
+    assert len(seen) == 4
+    run("base,tuned", "out")
+    assert len(seen) == 8
+
+
+def test_merged_runs_are_the_comparison_of_all(run, tmp_path) -> None:
+    both = run("base,tuned", "both")
+    run("base", "base")
+    run("tuned", "tuned")
+    merged = merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "merged")
+    assert losses(merged) == losses(both)
+    assert merged.labels == both.labels
+    stored = json.loads((tmp_path / "merged" / "results.json").read_text(encoding="utf-8"))
+    assert stored["rows"] == json.loads((tmp_path / "both" / "results.json").read_text(encoding="utf-8"))["rows"]
+    run("tuned", "more", "ntk")
+    again = merge_comparisons([tmp_path / "merged", tmp_path / "more"], out=tmp_path / "again")
+    assert again.labels == [*merged.labels, "tuned · ntk"]
+
+
+def test_runs_of_one_model_keep_their_labels(run, tmp_path) -> None:
+    run("base", "one", "unpatched,pi")
+    run("base", "two", "pi,ntk")
+    merged = merge_comparisons([tmp_path / "one", tmp_path / "two"], out=tmp_path / "merged")
+    assert merged.labels == ["unpatched", "pi", "ntk"]
+    assert len(merged.records) == 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"samples": 3}, "settings of the tasks differ in posenc_ppl: samples 2 and 3"),
+        ({"lengths": [TRAINED, 4 * TRAINED]}, "longest lengths differ"),
+        ({"text": True}, "texts differ"),
+    ],
+    ids=str,
+)
+def test_other_targets_are_refused(run, tmp_path, changed: dict[str, Any], message: str) -> None:
+    if "text" in changed:
+        changed["text"] = tmp_path / "own.txt"
+        changed["text"].write_text("Nothing is written here that anybody would read twice.\n" * 200)
+    run("base", "base")
+    run("tuned", "tuned", **changed)
+    with pytest.raises(BadComparison, match=message):
+        merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_another_tokenizer_is_refused_before_measuring(llama, tuned, tokenizer, tmp_path) -> None:
+    models = [MeasuredModel(llama, "a", tokenizer), MeasuredModel(tuned, "b", byte_level(framed=True))]
+    with pytest.raises(BadComparison, match="tokenizers differ in posenc_ppl"):
+        compare(models, "unpatched", out=tmp_path, **SMALL)
+
+
+def test_what_cannot_be_merged(run, tmp_path: Path) -> None:
+    run("base", "base")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "results.json").write_text("[]")
+    for runs, out, message in (
+        (["base"], "out", "two runs or more"),
+        (["base", "empty"], "out", "cannot be read"),
+        (["base", "damaged"], "out", "holds no results"),
+        (["base", "base"], "base", "would be overwritten"),
+    ):
+        with pytest.raises(BadComparison, match=message):
+            merge_comparisons([tmp_path / run for run in runs], out=tmp_path / out)
+    (tmp_path / "base" / "cells.sqlite").unlink()
+    with pytest.raises(BadComparison, match=r"no cells\.sqlite"):
+        merge_comparisons([tmp_path / "base", tmp_path / "base"], out=tmp_path / "out")
+
+
+def test_models_need_names_of_their_own(llama, tuned, tokenizer, tmp_path) -> None:
+    with pytest.raises(BadComparison, match="called 'LlamaForCausalLM'"):
+        compare([llama, tuned], "unpatched", tokenizer=tokenizer, out=tmp_path, **SMALL)
+    with pytest.raises(BadComparison, match="MeasuredModel"):
+        compare([llama, tuned], "unpatched", tokenizer=tokenizer, name="one", out=tmp_path, **SMALL)
