@@ -45,6 +45,19 @@ def check_text_used(names: Sequence[str]) -> None:
         )
 
 
+def check_comparable(names: Sequence[str]) -> None:
+    """Refuse tasks that cannot be measured without an option that names their files, which a comparison has not.
+
+    Raises:
+        BadComparison: there is one.
+    """
+    if found := [name for name in names if name in FILE_TASKS]:
+        raise BadComparison(
+            f"The records of {', '.join(found)} are named by --data, which a comparison does not take. Measure each "
+            "scheme by hf-posenc eval --data FILE, or leave them out."
+        )
+
+
 def sweeps(task: str) -> bool:
     """Whether a task can be measured at each length alone; other tasks are measured once."""
     return task in own_tasks() and task not in JOINT

@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import BadComparison
-from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
+from hf_posenc.eval.catalogue import check_comparable, check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, versions
 from hf_posenc.eval.comparison.one_model import MeasuredModel, Settings, compare_on
@@ -116,6 +116,7 @@ def compare(
     check_trusted(chosen, include_path, trust=trust_tasks)
     check_task_files(chosen, include_path)
     check_known(chosen, include_path)
+    check_comparable(chosen)
     if text is not None:
         check_text_used(chosen)
     own_text = measured_text(text, field=text_field, separator=document_separator)

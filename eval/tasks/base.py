@@ -23,8 +23,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
-from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange, TextTooShort
+from hf_posenc.eval.errors import TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.tasks.own_prompts import refuse_prompting
 from hf_posenc.eval.tasks.prompts import REPEATED, repeated_prompts
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name
 from hf_posenc.eval.texts import passkey
@@ -129,13 +130,7 @@ class LengthSweep(ConfigurableTask):
             TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
             NotMeasurable: examples, a conversation or a system instruction are asked for, and prompts have none.
         """
-        asked = {"num_fewshot": self.config.num_fewshot} | options
-        for name in ("num_fewshot", "apply_chat_template", "system_instruction"):
-            if asked.get(name):
-                raise NotMeasurable(
-                    f"{self.config.task} writes prompts of its own, of exactly the length asked for, and {name} has no "
-                    "effect on them. Leave it out; lm-eval's own tasks take it."
-                )
+        refuse_prompting(self.config, options)
         documents = min(len(self.eval_docs), int(limit) if limit else len(self.eval_docs))
         if documents < world_size:
             raise TaskOptionOutOfRange(

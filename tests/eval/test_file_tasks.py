@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from hf_posenc.errors import UnreadableDocuments
-from hf_posenc.eval import evaluate
+from hf_posenc.errors import BadComparison, UnreadableDocuments
+from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
 from hf_posenc.eval.tasks.question_files import word_overlap
 from hf_posenc.eval.texts.local_records import local_records, texts_of
@@ -117,6 +117,12 @@ def test_records_that_cannot_be_asked(llama, tokenizer, tmp_path: Path, content:
 def test_a_task_without_its_file_names_the_option(llama, tokenizer, task: str) -> None:
     with pytest.raises(UnreadableDocuments, match=f"The task {task} .* Pass --data FILE"):
         run(llama, tokenizer, task)
+
+
+def test_a_comparison_refuses_tasks_whose_files_it_cannot_name(llama, tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(BadComparison, match="posenc_qa_file are named by --data"):
+        compare(llama, "unpatched", tokenizer=tokenizer, tasks=["posenc_ppl", "posenc_qa_file"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
