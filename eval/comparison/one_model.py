@@ -72,6 +72,8 @@ class Settings:
         identity: digests of text, tasks and package, and the versions.
         about: what reports say of them.
         development: text to choose options on; None for no choice.
+        longest: context in tokens before every target; None for the longest of the lengths.
+        reference: number of the entry that the others are compared with; None for no such comparison.
     """
 
     entries: Sequence[Entry]
@@ -83,6 +85,8 @@ class Settings:
     identity: dict[str, Any]
     about: dict[str, Any]
     development: MeasuredText | None = None
+    longest: int | None = None
+    reference: int | None = None
 
 
 def compare_on(
@@ -117,8 +121,8 @@ def compare_on(
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     fitting = Fitting.on(lm, settings.measure["seed"])
     request = Request(
-        settings.measure, lengths[-1], settings.one_factor, dict(given.arguments), settings.identity | digests,
-        fit=fitting.fit, computes=fitting.computes,
+        settings.measure, settings.longest or lengths[-1], settings.one_factor, dict(given.arguments),
+        settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
     arguments, tuning = settings.measure | settings.passed_on, None
     if settings.development is not None:
@@ -137,7 +141,8 @@ def compare_on(
     name = given.shown_name
     about = {
         "model": name, "model_scheme": carried, "trained_length": trained, "lengths": lengths, "tasks": tasks,
-        "schemes": [about_entry(entry, cells) for entry in entries], **settings.about,
+        "schemes": [about_entry(entry, cells) for entry in entries], **settings.about, "longest": request.longest,
+        "against": None if settings.reference is None else entries[settings.reference].label,
         "digests": {key: value for key, value in settings.identity.items() if key != "versions"} | digests,
     }  # fmt: skip
     if tuning is not None and settings.development is not None:
