@@ -56,23 +56,20 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
         {**line.entry, "label": label, "model": line.model["name"], "model_digest": line.model["digest"]}
         for line, label in zip(lines, labels, strict=True)
     ]
-    against = next((part.about["against"] for part in parts if part.about.get("against")), None)
-    of_lines = {line.entry["label"]: label for line, label in reversed(list(zip(lines, labels, strict=True)))}
     about = parts[0].about | {
         "model": ", ".join(model["name"] for model in models), "models": models, "schemes": schemes,
         "model_scheme": models[0]["scheme"] if len(models) == 1 else None,
         "trained_length": min(model["trained_length"] for model in models),
         "lengths": sorted({length for part in parts for length in part.about["lengths"]}),
         "tasks": list(dict.fromkeys(task for part in parts for task in part.about["tasks"])), "command": command,
-        "against": of_lines.get(against),  # of the first model
     }  # fmt: skip
     costs = {key: found for part in parts for key, found in part.costs.items()}
-    return Comparison(without_tuning(about) | tuning_of(parts), records, costs)
+    return Comparison(shared(about) | tuning_of(parts), records, costs)
 
 
-def without_tuning(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a comparison, less what was tried for one of its models."""
-    return {name: value for name, value in about.items() if name != "tuned"}
+def shared(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a comparison, less the options tried for one model and the line that was the reference."""
+    return {name: value for name, value in about.items() if name not in ("tuned", "against")}
 
 
 def tuning_of(parts: Sequence[Comparison]) -> dict[str, Any]:

@@ -73,7 +73,6 @@ class Settings:
         about: what reports say of them.
         development: text to choose options on; None for no choice.
         longest: context in tokens before every target; None for the longest of the lengths.
-        reference: number of the entry that the others are compared with; None for no such comparison.
     """
 
     entries: Sequence[Entry]
@@ -86,7 +85,6 @@ class Settings:
     about: dict[str, Any]
     development: MeasuredText | None = None
     longest: int | None = None
-    reference: int | None = None
 
 
 def compare_on(
@@ -142,7 +140,6 @@ def compare_on(
     about = {
         "model": name, "model_scheme": carried, "trained_length": trained, "lengths": lengths, "tasks": tasks,
         "schemes": [about_entry(entry, cells) for entry in entries], **settings.about, "longest": request.longest,
-        "against": None if settings.reference is None else entries[settings.reference].label,
         "digests": {key: value for key, value in settings.identity.items() if key != "versions"} | digests,
     }  # fmt: skip
     if tuning is not None and settings.development is not None:
