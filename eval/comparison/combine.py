@@ -64,12 +64,12 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
         "tasks": list(dict.fromkeys(task for part in parts for task in part.about["tasks"])), "command": command,
     }  # fmt: skip
     costs = {key: found for part in parts for key, found in part.costs.items()}
-    return Comparison(without_tuning(about) | tuning_of(parts), records, costs)
+    return Comparison(shared(about) | tuning_of(parts), records, costs)
 
 
-def without_tuning(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a comparison, less what was tried for one of its models."""
-    return {name: value for name, value in about.items() if name != "tuned"}
+def shared(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a comparison, less the options tried for one model and the line that was the reference."""
+    return {name: value for name, value in about.items() if name not in ("tuned", "against")}
 
 
 def tuning_of(parts: Sequence[Comparison]) -> dict[str, Any]:

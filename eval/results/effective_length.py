@@ -6,16 +6,21 @@ length, which is 5 % of perplexity: all lengths score the same targets, so that 
 Without the unpatched model, the scheme's own loss there takes its place.
 
 The interval has the longest length at which the whole 95 % interval of the score passes, and the longest at which some
-of it does. Lengths between the measured ones are not guessed.
+of it does. That of a loss is the interval of its difference from the reference over the same documents, where their
+scores are known. Lengths between the measured ones are not guessed.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import log
+from math import fsum, log, sqrt
+from statistics import fmean
 from typing import Any
 
-from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
+from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.comparison import FEWEST, SHARES, Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.rows import Row
 
 RULER = 0.856
@@ -56,29 +61,54 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
             continue
         rows = rows_by_cell(comparison.rows, task, metric)
         for label in comparison.labels:
-            own = sorted(
-                (row for (name, length), row in rows.items() if name == label and length is not None),
-                key=lambda row: row.length or 0,
-            )
-            threshold = RULER if metric in SHARES else loss_threshold(comparison, rows, label)
-            if len(own) > 1 and threshold is not None:
-                found.append(effective_length(own, threshold))
+            own = [(n, row) for (name, n), row in rows.items() if name == label and n is not None]
+            if len(own) < 2:
+                continue
+            if metric in SHARES:
+                bounds = {n: (row.value, *(interval(row) or (row.value, row.value))) for n, row in own}
+                found.append(effective_length(label, task, metric, RULER, bounds))
+            elif (reference := reference_of(comparison, rows, label)) is not None:
+                bounds = {n: loss_bounds(comparison, row, reference) for n, row in own}
+                found.append(effective_length(label, task, metric, reference.value + SLACK, bounds))
     return found
 
 
-def effective_length(rows: list[Row], threshold: float) -> EffectiveLength:
-    """The effective context length of one scheme, from its rows at all lengths."""
-    first = rows[0]
-    bounds = {row.length or 0: (row.value, *(interval(row) or (row.value, row.value))) for row in rows}
-    sure, possible = (1, 2) if first.metric in SHARES else (2, 1)
+def effective_length(
+    label: str, task: str, metric: str, threshold: float, bounds: Mapping[int, tuple[float, float, float]]
+) -> EffectiveLength:
+    """The effective context length of one scheme, from its score and 95 % interval at all lengths."""
+    sure, possible = (1, 2) if metric in SHARES else (2, 1)
 
     def longest(bound: int) -> int:
-        passing = (n for n, values in bounds.items() if passes(first.metric, values[bound], threshold))
-        return max(passing, default=0)
+        return max((n for n, values in bounds.items() if passes(metric, values[bound], threshold)), default=0)
 
-    return EffectiveLength(
-        first.scheme, first.task, first.metric, threshold, longest(0), longest(sure), longest(possible)
-    )
+    return EffectiveLength(label, task, metric, threshold, longest(0), longest(sure), longest(possible))
+
+
+def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float, float, float]:
+    """A loss and its 95 % interval: of the difference from the reference where documents are known, else its own."""
+    own, base = documents_of(comparison, row), documents_of(comparison, reference)
+    pairs = [(cluster, value - base[name][1]) for name, (cluster, value) in own.items() if name in base]
+    clusters: dict[str, list[float]] = defaultdict(list)
+    for cluster, value in pairs:
+        clusters[cluster].append(value)
+    if len(clusters) < FEWEST:
+        return row.value, *(interval(row) or (row.value, row.value))
+    mean, count = fmean(value for _, value in pairs), len(clusters)
+    error = sqrt(count / (count - 1) * fsum(fsum(v - mean for v in some) ** 2 for some in clusters.values()))
+    half = student_t(count - 1) * error / len(pairs)
+    return row.value, reference.value + mean - half, reference.value + mean + half
+
+
+def documents_of(comparison: Comparison, row: Row) -> dict[str, tuple[str, float]]:
+    """Cluster and loss of the documents of a row by name; none in records without scores of documents."""
+    return {
+        score["document"]: (score["cluster"], score["value"])
+        for record in comparison.records
+        if (record.scheme, record.task) == (row.scheme, row.task)
+        for score in getattr(record, "documents", ())
+        if (score["length"], score["metric"], score["depth"]) == (row.length, row.metric, None)
+    }
 
 
 def passes(metric: str, value: float, threshold: float) -> bool:
@@ -86,17 +116,18 @@ def passes(metric: str, value: float, threshold: float) -> bool:
     return value >= threshold if metric in SHARES else value <= threshold
 
 
-def loss_threshold(comparison: Comparison, rows: Any, label: str) -> float | None:
-    """The largest loss that passes; None where nothing was measured within the trained length."""
+def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) -> Row | None:
+    """The loss that others are held against: of the unpatched model, else of the scheme, at the trained length.
+
+    At the longest measured length within it; None where there is none.
+    """
     entries = {entry["label"]: entry for entry in comparison.about["schemes"]}
     digest, trained = entries[label].get("model_digest"), trained_length_of(comparison, label)
-    baselines = [
-        name for name, e in entries.items() if e["scheme"] is None and e.get("model_digest") == digest
-    ]  # of the same model
+    baselines = [name for name, e in entries.items() if e["scheme"] is None and e.get("model_digest") == digest]
     for reference in (*baselines, label):
         within = [n for name, n in rows if name == reference and n is not None and n <= trained]
         if within:
-            return float(rows[reference, max(within)].value) + SLACK
+            return rows[reference, max(within)]
     return None
 
 

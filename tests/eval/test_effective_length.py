@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from math import log
+from statistics import stdev
 from typing import Any
+
+import pytest
 
 from hf_posenc.eval.report.effective import effective_rule, effective_table
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import effective_lengths
+from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
@@ -47,6 +50,25 @@ def test_the_interval_is_that_of_the_score() -> None:
     assert (one.length, one.low, one.high) == (128, 64, 256)  # t(39) · 0.03 = 0.061
     (one,) = effective_lengths(made("nll", {"yarn": (3.0, 3.0, 3.02, 3.1)}, stderr=0.02))  # ± 0.040, up to 3.049
     assert (one.length, one.low, one.high) == (256, 128, 256)
+
+
+def test_losses_are_compared_document_by_document() -> None:
+    """Eight documents of very different losses, each a little worse at 512: surely within 5 % of perplexity."""
+    comparison = made("nll", {"yarn": (3.0, 3.0, 3.0, 3.02)}, stderr=0.4, n=8)
+    gains = [0.01, 0.03] * 4
+    for record in comparison.records:
+        worse = gains if record.length == 512 else [0.0] * 8
+        scores = [
+            {"document": str(n), "cluster": str(n), "length": record.length, "metric": "nll", "depth": None,
+             "value": 1.0 + 4 * n / 7 + extra}
+            for n, extra in enumerate(worse)
+        ]  # fmt: skip
+        object.__setattr__(record, "documents", scores)
+    (one,) = effective_lengths(comparison)
+    assert (one.length, one.low, one.high) == (512, 512, 512)
+    row, reference = (next(r for r in comparison.rows if r.length == n) for n in (512, 128))
+    half = 2.364624 * stdev(gains) / 8**0.5  # t of 7 degrees of freedom, from tables
+    assert loss_bounds(comparison, row, reference)[1:] == pytest.approx((3.02 - half, 3.02 + half), abs=1e-6)
 
 
 def test_the_table_names_what_it_holds() -> None:
