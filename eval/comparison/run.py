@@ -18,6 +18,7 @@ from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.cell import Request, cells_of
+from hf_posenc.eval.comparison.gate_cells import gate_cells
 from hf_posenc.eval.comparison.identity import (
     files_digest,
     model_digest,
@@ -31,6 +32,7 @@ from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.gate import gate_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
@@ -128,18 +130,20 @@ def compare(
         identity |= {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
         request = Request(measure, wanted[-1], one_factor, model_args, identity)
         cells = list(cells_of(request, entries, wanted, chosen))
-        check_disk_space(folder, PAGE + EACH * len(cells), "Results")
+        gating = gate_cells(request, entries, chosen, trained)
+        check_disk_space(folder, PAGE + EACH * len(gating + cells), "Results")
         passed_on = {
             **measure, "text": None if text is None else own_text, "text_field": text_field,
             "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
         }  # fmt: skip
-        records = measure_cells(lm, cells, store, request, passed_on, report_progress)
+        measured = measure_cells(lm, gating + cells, store, request, passed_on, report_progress)
+        gates, records = measured[: len(gating)], measured[len(gating) :]
         about = {
             "model": str(name or "") or shown_name(model),
             "model_scheme": lm.report.get("scheme"), "trained_length": trained, "lengths": wanted, "tasks": chosen,
             "schemes": [about_entry(entry) for entry in entries], "one_factor": one_factor, **measure,
             "text": own_text.label, "versions": identity.pop("versions"), "digests": identity,
-            "command": command,
+            "command": command, "gates": [gate_of(record, trained).to_dict() for record in gates],
         }  # fmt: skip
         comparison = Comparison(about, records)
         report_progress(1.0, "writing")

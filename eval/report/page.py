@@ -10,7 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.eval.report.page_plots import curves, heat_maps
+from hf_posenc.eval.report.heat_maps import heat_maps, scale_of
+from hf_posenc.eval.report.page_plots import curves
 from hf_posenc.eval.report.phrases import (
     axis_label,
     is_share,
@@ -22,6 +23,7 @@ from hf_posenc.eval.report.phrases import (
     title,
 )
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.gate import shown_metrics
 
 TEMPLATE = "page.html"
 
@@ -42,12 +44,11 @@ def page_html(comparison: Comparison) -> str:
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
     """Collect the plots and tables of one task."""
-    metrics = comparison.metrics(task)
-    swept = [
-        m for m in metrics if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))
-    ]
+    metrics, shown = comparison.metrics(task), shown_metrics(comparison, task)
+    swept = [m for m in shown if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))]
     drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
-    shares = [metric for metric in comparison.metrics(task, depth=True) if is_share(metric)][:1]
+    deep = shown_metrics(comparison, task, depth=True)
+    mapped = [*[m for m in deep if is_share(m)][:1], *[m for m in deep if m == "nll"]]
     return {
         "name": task,
         "title": task_title(task),
@@ -55,14 +56,21 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
             {"caption": caption(metric, metrics), "picture": svg_markup(curves(comparison, task, metric))}
             for metric in drawn
         ],
-        "maps": [
-            {"label": label, "picture": svg_markup(svg)}
-            for metric in shares
-            for label, svg in heat_maps(comparison, task, metric).items()
-        ],
-        "share": metric_name(shares[0]) if shares else "",
-        "tables": [table(comparison, task, metric) for metric in metrics],
+        "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
+        "tables": [table(comparison, task, metric) for metric in shown],
+        "folded": [table(comparison, task, metric) for metric in metrics if metric not in shown],
     }
+
+
+def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
+    """Collect the heat maps of one metric, one per entry, and the colour scale they share."""
+    scale = scale_of(comparison, task, metric)
+    pictures = heat_maps(comparison, task, metric, scale)
+    return {
+        "name": f"{metric_name(metric)} of the answer" if metric == "nll" else metric_name(metric),
+        "worst": scale.label(scale.worst), "best": scale.label(scale.best),
+        "pictures": [{"label": label, "picture": svg_markup(svg)} for label, svg in pictures.items()],
+    }  # fmt: skip
 
 
 def caption(metric: str, metrics: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Plots of a comparison for its HTML page: a metric against length, and accuracy by length and depth.
+"""Plots of a comparison for its HTML page: a metric against length.
 
 The palette of Okabe and Ito is colour-blind safe and visible on white and black; beyond six schemes, colours repeat
 with other line styles and markers. The unpatched baseline has the colour of the text.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_names, length_ticks
+from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_ticks
 from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
 from hf_posenc.eval.report.phrases import (
     axis_label,
@@ -24,7 +24,6 @@ from hf_posenc.eval.results.rows import Row
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 LEGEND_WIDTH = 46  # characters per legend line
-MOST_NUMBERS = 120  # cells in the heat maps of a task that are annotated with numbers; with more, colour only
 
 
 def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
@@ -83,53 +82,6 @@ def draw_line(axes: Any, line: Sequence[Row], offset: float, metric: str, style:
     axes.fill_between(x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
     if len(x) == 1:  # a band over a single point has no width
         axes.vlines(x, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
-
-
-def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
-    """Plot a share by length (x) and depth (y), one SVG heat map per entry."""
-    rows = {(r.scheme, r.length, r.depth): r for r in comparison.rows if (r.task, r.metric) == (task, metric)}
-    lengths = sorted({row.length for row in rows.values() if row.length is not None})
-    depths = sorted({row.depth for row in rows.values() if row.depth is not None})
-    labels = [label for label in comparison.labels if any(cell[0] == label and cell[2] is not None for cell in rows)]
-    written = len(labels) * len(lengths) * len(depths) <= MOST_NUMBERS
-    maps = {}
-    for label in labels:
-        grid = [[value_of(rows.get((label, length, depth))) for length in lengths] for depth in depths]
-        maps[label] = heat_map(
-            grid, lengths, depths, f"{task} of {label}: {metric_name(metric)} by length and depth", written
-        )
-    return maps
-
-
-def value_of(row: Row | None) -> float:
-    """Value in percent; NaN where there is none."""
-    return float("nan") if row is None else 100 * row.value
-
-
-def heat_map(
-    grid: Sequence[Sequence[float]], lengths: Sequence[Any], depths: Sequence[Any], described: str, written: bool
-) -> str:
-    """Plot one heat map as SVG; ``written`` annotates the cells with their numbers."""
-    from matplotlib import rc_context
-
-    with rc_context(SETTINGS):
-        canvas, axes = figure(1.0 + 0.4 * max(5, len(lengths)), 0.75 + 0.27 * max(3, len(depths)))
-        axes.imshow(grid, cmap="cividis", vmin=0, vmax=100, aspect="auto", interpolation="none")
-        for y, line in enumerate(grid):
-            for x, value in enumerate(line):
-                missing = value != value
-                colour = NEUTRAL if missing else "#ffffff" if value < 55 else "#000000"
-                if missing or written:
-                    axes.text(
-                        x, y, "–" if missing else f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9
-                    )
-        axes.set_xticks(range(len(lengths)), length_names(lengths))
-        axes.set_yticks(range(len(depths)), [f"{100 * depth:g} %" for depth in depths])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel("length (tokens)")
-        axes.set_ylabel("depth")
-        return svg_of(canvas, described)
 
 
 def shortened(label: str, most: int = 44) -> str:

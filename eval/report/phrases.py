@@ -7,13 +7,15 @@ from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT
 from hf_posenc.eval.results.comparison import SHARES, Comparison, rows_by_cell
+from hf_posenc.eval.results.gate import Gate, gates
 
 NAMES = {
     "nll": "cross-entropy loss", "ppl": "perplexity", "acc": "accuracy", "recall": "token recall",
     "exact_match": "exact match", "exact": "all tokens right", "match": "answer generated", "part": "partial match",
+    "gain": "loss saved by having read the passage", "gain_over_other": "loss saved against another passage",
     "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
-UNITS = {"nll": "nats/token", "prefix_nll": "nats/token"}
+UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token")
 TASKS = {
     "posenc_ppl": "Loss of the same last tokens",
     "posenc_token_nll": "Loss by token position",
@@ -31,6 +33,7 @@ TASKS = {
     "posenc_cwe": "Common words extraction",
     "posenc_fwe": "Frequent words extraction",
     "posenc_qa": "Question answering over many paragraphs",
+    "posenc_copy_gain": "Copy gain: loss of a passage that was read before",
     "posenc_copy": "Copying random strings",
     "posenc_induction": "Induction",
 }
@@ -116,9 +119,23 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme["needs_training"]
     ]
+    found += [gate_remark(gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
     own = comparison.about["model_scheme"]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
     return found + ([carried] if own else [])
+
+
+def gate_remark(gate: Gate) -> str:
+    """Say that the model cannot do a task at its own length, or that this is not known."""
+    where = f"at the trained length, {gate.length:,} tokens,"
+    if gate.reason:
+        return f"{gate.task}: whether the unpatched model can do it {where} is not known. {gate.reason}"
+    return (
+        f"{gate.task}: {where} the unpatched model has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
+        f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {gate.n} documents), not surely above "
+        f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: these shares are left out of the "
+        "tables, and kept in results.csv."
+    )
 
 
 def method(about: Mapping[str, Any]) -> list[str]:

@@ -121,9 +121,10 @@ def compare(
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
     from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
+    from hf_posenc.eval.results.gate import shown_metrics
 
     for task in comparison.tasks():
-        for metric in comparison.metrics(task)[:1]:
+        for metric in shown_metrics(comparison, task)[:1]:
             head, lines = table_of(comparison, task, metric)
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
     for remark in remarks(comparison):
