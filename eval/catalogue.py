@@ -19,7 +19,8 @@ JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
 TEXT_TASKS = (
-    "posenc_copy_gain", "posenc_docs", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
+    "posenc_copy_gain", "posenc_docs", "posenc_key_tokens", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl",
+    "posenc_sliding_ppl", "posenc_token_nll",
 )  # fmt: skip
 """Those of our tasks that measure on a text; the others make their own."""
 

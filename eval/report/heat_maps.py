@@ -1,7 +1,7 @@
 """Heat maps of a comparison for its HTML page: accuracy, or loss of the answer, by length and depth.
 
-The palette is cividis, perceptually uniform and the same to colour-blind readers (Nuñez, Anderton, Renslow 2018). Bright
-is better in every map: of losses the palette runs from the highest of all entries, dark, to the lowest.
+The palette is cividis, perceptually uniform and the same to colour-blind readers (Nuñez et al. 2018, arXiv:1712.01662).
+Bright is better in every map: of losses the palette runs from the highest of all entries, dark, to the lowest.
 """
 
 from __future__ import annotations

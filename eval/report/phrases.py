@@ -12,10 +12,11 @@ from hf_posenc.eval.results.gate import Gate, gates
 NAMES = {
     "nll": "cross-entropy loss", "ppl": "perplexity", "acc": "accuracy", "recall": "token recall",
     "exact_match": "exact match", "exact": "all tokens right", "match": "answer generated", "part": "partial match",
+    "key_nats": "loss of all key tokens", "keys": "key tokens per document", "long_ppl": "LongPPL",
     "gain": "loss saved by having read the passage", "gain_over_other": "loss saved against another passage",
     "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
-UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token")
+UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token") | {"key_nats": "nats/document"}
 TASKS = {
     "posenc_ppl": "Loss of the same last tokens",
     "posenc_token_nll": "Loss by token position",
@@ -34,6 +35,7 @@ TASKS = {
     "posenc_fwe": "Frequent words extraction",
     "posenc_qa": "Question answering over many paragraphs",
     "posenc_copy_gain": "Copy gain: loss of a passage that was read before",
+    "posenc_key_tokens": "Loss of the tokens that long context helps",
     "posenc_copy": "Copying random strings",
     "posenc_induction": "Induction",
 }
@@ -165,6 +167,11 @@ def method(about: Mapping[str, Any]) -> list[str]:
         for task in about["tasks"]
         if task in JOINT
     ]
+    if "posenc_key_tokens" in about["tasks"]:
+        sentences.append(
+            "Key tokens are chosen by the unpatched model at its trained length, the same for all schemes and lengths "
+            "(arXiv:2410.23771: log-probability above −2, and 2 nats above that with 16 tokens of context)."
+        )
     if about["limit"] is not None:
         sentences.append(f"Limited to {about['limit']} documents per length: a quick look, not a result.")
     return sentences

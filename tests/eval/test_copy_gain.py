@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -59,7 +61,7 @@ def test_a_model_that_copies_gains_and_one_that_does_not_gains_nothing(llama, to
             for row in keep:
                 logits = torch.zeros(len(row), len(tokenizer))
                 after = {}
-                for index, pair in enumerate(zip(row, row[1:], strict=False), 1):
+                for index, pair in enumerate(pairwise(row), 1):
                     if copies and pair in after:
                         logits[index, after[pair]] = 20.0
                     if index + 1 < len(row):
