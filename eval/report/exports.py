@@ -10,6 +10,8 @@ from pathlib import Path
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.report.figures import figure_files
+from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison, interval
@@ -31,7 +33,7 @@ FORMULA = (
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``results.csv``, ``results.md`` and ``page.html``, all of them or none.
+    """Write ``results.json``, ``.csv``, ``.md`` and ``.tex``, ``page.html`` and figures, all of them or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -41,12 +43,16 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "results.json": content,
         "results.csv": csv_text(comparison),
         "results.md": comparison_text(comparison),
+        "results.tex": latex_text(comparison),
         "page.html": page_html(comparison),
     }
+    figures = figure_files(comparison)
     try:
         with staged(folder) as staging:
             for name, text in files.items():
                 write_bytes(staging / name, text.encode("utf-8", "replace"))
+            for name, drawn in figures.items():
+                write_bytes(staging / name, drawn)
     except OSError as error:
         raise StoreUnusable(
             f"{folder / 'results.json'} and the other results could not be written ({error.strerror or error}). "

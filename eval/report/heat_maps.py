@@ -108,5 +108,5 @@ def heat_map(
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_xlabel("length (tokens)")
-        axes.set_ylabel("depth (% of the filler)")
+        axes.set_ylabel("depth (%)")
         return svg_of(canvas, described)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.report.heat_maps import heat_maps, scale_of
-from hf_posenc.eval.report.page_plots import curves
+from hf_posenc.eval.report.page_plots import curves, in_panels
 from hf_posenc.eval.report.phrases import (
     axis_label,
     is_share,
@@ -26,6 +26,11 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 
 TEMPLATE = "page.html"
+TOGETHER = "Bands: 95 % confidence intervals."
+PANELS = (
+    "One panel per scheme, all on the same axes; grey is the unpatched model, dashed the trained length. "
+    "Bands: 95 % confidence intervals."
+)
 
 
 def page_html(comparison: Comparison) -> str:
@@ -53,7 +58,11 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
         "name": task,
         "title": task_title(task),
         "curves": [
-            {"caption": caption(metric, metrics), "picture": svg_markup(curves(comparison, task, metric))}
+            {
+                "caption": caption(metric, metrics),
+                "picture": svg_markup(curves(comparison, task, metric)),
+                "note": PANELS if in_panels(comparison, task, metric) else TOGETHER,
+            }
             for metric in drawn
         ],
         "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,7 +72,19 @@ def title(about: Mapping[str, Any]) -> str:
     """Title of a comparison, one line."""
     count, times = len(about["schemes"]), about["lengths"][-1] / about["trained_length"]
     schemes = "one positional scheme" if count == 1 else f"{count} positional schemes"
-    return f"{about['model']}: {schemes}, up to {times:g}× the trained length"
+    return f"{model_title(about['model'])}: {schemes}, up to {times:g}× the trained length"
+
+
+def model_title(name: str) -> str:
+    """Shorten a path to the name of its folder: ``runs/small/checkpoint-500`` to ``small/checkpoint-500``.
+
+    Names on the hub and of bundled models stay.
+    """
+    parts = [part for part in re.split(r"[\\/]", name) if part]
+    is_path = name.startswith((".", "~", "/")) or re.match(r"[A-Za-z]:\\", name) or len(parts) > 2
+    if not is_path or not parts:
+        return name
+    return "/".join(parts[-2:]) if parts[-1].startswith("checkpoint-") else parts[-1]
 
 
 def task_title(task: str) -> str:
@@ -152,6 +165,7 @@ def method(about: Mapping[str, Any]) -> list[str]:
     named = about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
     text = ", ".join([named] if isinstance(named, str) else named)
     sentences = [
+        f"Model: {about['model']}.",
         f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all schemes "
         f"use the same weights. {patched}",
         f"Cross-entropy loss: {about['samples']} windows of text, the last {about['scored']} tokens of each, the same "

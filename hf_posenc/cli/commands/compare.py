@@ -27,7 +27,7 @@ from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextFie
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison
 
-FILES = "page.html, results.md, results.csv, results.json"
+FILES = "page.html, results.md, results.csv, results.json, results.tex, and figures (.pdf, .svg)"
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Write nothing but errors to the screen.")]
 
 
@@ -77,6 +77,9 @@ def compare(
     batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
     include_path: Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")] = None,
     trust_tasks: TrustTasks = False,
+    report_to: Annotated[
+        list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -86,8 +89,12 @@ def compare(
     command resumes. The exit code is 3 where a scheme was refused, 1 where a cell failed.
     """
     from hf_posenc.eval import compare as run
+    from hf_posenc.eval.report.trackers import report_to_trackers
+    from hf_posenc.training.config_checks import check_trackers
 
     check_reading(text, text_field, document_separator)
+    trackers = words_of(report_to) or []
+    check_trackers(trackers)
     own_text = text_source(text, text_field, document_separator)
     named = model_named(model, base)
     loading: dict[str, Any] = {"dtype": dtype_of(named, dtype), "batch_size": batch_size}
@@ -108,6 +115,8 @@ def compare(
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
         raise
+    if trackers:
+        report_to_trackers(comparison, trackers, out)
     if as_json:
         output.show_json(comparison.to_dict())
     elif not quiet:
