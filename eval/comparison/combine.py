@@ -63,6 +63,8 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
         "lengths": sorted({length for part in parts for length in part.about["lengths"]}),
         "tasks": list(dict.fromkeys(task for part in parts for task in part.about["tasks"])), "command": command,
     }  # fmt: skip
+    if gates := [gate for part in parts for gate in part.about.get("gates", ())]:
+        about["gates"] = [json.loads(gate) for gate in dict.fromkeys(json.dumps(gate) for gate in gates)]
     costs = {key: found for part in parts for key, found in part.costs.items()}
     return Comparison(shared(about) | tuning_of(parts), records, costs)
 

@@ -12,6 +12,7 @@ from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.eval.comparison.cell import Cell, Request, cells_of
 from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.gate_cells import gate_cells
 from hf_posenc.eval.comparison.identity import model_digest, to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
@@ -24,6 +25,7 @@ from hf_posenc.eval.lm.native_length import trained_length_of
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.costs import load_costs
+from hf_posenc.eval.results.gate import gate_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
@@ -131,15 +133,18 @@ def compare_on(
         request = replace(request, fit=tuning.fit)
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))
+        gating = gate_cells(request, entries, tasks, trained)
     measured = [(record.task, record.settings) for part in before for record in part.records]
     check_same_targets([*measured, *((cell.task, cell.settings) for cell in cells)])
     warn_of_moved_targets(store, cells, request.longest)
-    check_disk_space(folder, space_of(len(cells), settings.measure), "Results")
-    records = measure_cells(lm, cells, store, request, arguments, progress)
+    check_disk_space(folder, space_of(len(gating + cells), settings.measure), "Results")
+    measured = measure_cells(lm, gating + cells, store, request, arguments, progress)
+    gates, records = measured[: len(gating)], measured[len(gating) :]
     name = given.shown_name
     about = {
         "model": name, "model_scheme": carried, "trained_length": trained, "lengths": lengths, "tasks": tasks,
         "schemes": [about_entry(entry, cells) for entry in entries], "longest": request.longest, **settings.about,
+        "gates": [gate_of(record, trained, name).to_dict() for record in gates],
         "digests": {key: value for key, value in settings.identity.items() if key != "versions"} | digests,
     }  # fmt: skip
     if tuning is not None and settings.development is not None:

@@ -24,6 +24,7 @@ from hf_posenc.checkpoints.request import option_names
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
+from hf_posenc.eval.lm.key_tokens import KeyTokenScorer
 from hf_posenc.eval.lm.live_models import (
     OTHER_WEIGHTS,
     hold,
@@ -33,7 +34,7 @@ from hf_posenc.eval.lm.live_models import (
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.named import model_arguments
 from hf_posenc.eval.lm.response_cache import digest_of, separate
-from hf_posenc.eval.lm.scorer import Scored, Scorer, TokenRequest
+from hf_posenc.eval.lm.scorer import Scored, TokenRequest
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe
 
@@ -43,7 +44,7 @@ ON_OVERFLOW = ("error", "truncate")
 LENGTHS = ("factor", "target_length", "trained_length", "layers")
 
 
-class PosEncLM(Scorer):
+class PosEncLM(KeyTokenScorer):
     """A causal language model with a positional scheme, for lm-eval.
 
     Args:

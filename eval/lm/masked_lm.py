@@ -70,6 +70,10 @@ class PosEncMLM(PosEncLM):
         """Raise `NotMeasurable`: a masked model sees both sides of a token."""
         raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
 
+    def key_token_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, int]]:
+        """Raise `NotMeasurable`: a masked model sees both sides of a token."""
+        raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
+
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Raise `NotMeasurable`: a masked model does not generate."""
         raise NotMeasurable("A masked language model does not generate. Use posenc_mlm or posenc_passkey.")

@@ -12,6 +12,8 @@ from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.cost_table import costs_csv
+from hf_posenc.eval.report.figures import figure_files
+from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.report.spreadsheet import escape_formula
@@ -26,7 +28,10 @@ COLUMNS = (
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write ``results.json``, ``.csv`` and ``.md``, ``documents.jsonl``, ``page.html`` and ``costs.csv``: all or none.
+    """Write the files of a comparison, all of them or none.
+
+    These are ``results.json``, ``.csv``, ``.md`` and ``.tex``, ``documents.jsonl``, ``costs.csv``, ``page.html`` and
+    the figures.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
@@ -37,13 +42,17 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "results.csv": csv_text(comparison),
         "results.md": comparison_text(comparison),
         "documents.jsonl": documents_text(comparison),
+        "results.tex": latex_text(comparison),
         "page.html": page_html(comparison),
         "costs.csv": costs_csv(comparison),
     }
+    figures = figure_files(comparison)
     try:
         with staged(folder) as staging:
             for name, text in files.items():
                 write_bytes(staging / name, text.encode("utf-8", "replace"))
+            for name, drawn in figures.items():
+                write_bytes(staging / name, drawn)
     except OSError as error:
         raise StoreUnusable(
             f"{folder / 'results.json'} and the other results could not be written ({error.strerror or error}). "

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.report.effective import TITLE, effective_rule, effective_table
+from hf_posenc.eval.report.heat_maps import heat_maps, scale_of
 from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
-from hf_posenc.eval.report.page_plots import curves, heat_maps
+from hf_posenc.eval.report.page_plots import curves, in_panels
 from hf_posenc.eval.report.phrases import (
     axis_label,
     is_share,
@@ -24,8 +25,14 @@ from hf_posenc.eval.report.phrases import (
     title,
 )
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.gate import shown_metrics
 
 TEMPLATE = "page.html"
+TOGETHER = "Bands: 95 % confidence intervals."
+PANELS = (
+    "One panel per scheme, all on the same axes; grey is the unpatched model, dashed the trained length. "
+    "Bands: 95 % confidence intervals."
+)
 
 
 def page_html(comparison: Comparison) -> str:
@@ -53,27 +60,37 @@ def summaries(comparison: Comparison) -> list[dict[str, Any]]:
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
     """Collect the plots and tables of one task."""
-    metrics = comparison.metrics(task)
-    swept = [
-        m for m in metrics if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))
-    ]
+    metrics, shown = comparison.metrics(task), shown_metrics(comparison, task)
+    swept = [m for m in shown if any(r.length is not None for r in comparison.rows if (r.task, r.metric) == (task, m))]
     drawn = [metric for metric in swept if metric != "ppl"][:2]  # perplexity is exp(loss), drawn already
-    shares = [metric for metric in comparison.metrics(task, depth=True) if is_share(metric)][:1]
+    deep = shown_metrics(comparison, task, depth=True)
+    mapped = [*[m for m in deep if is_share(m)][:1], *[m for m in deep if m == "nll"]]
     return {
         "name": task,
         "title": task_title(task),
         "curves": [
-            {"caption": caption(metric, metrics), "picture": svg_markup(curves(comparison, task, metric))}
+            {
+                "caption": caption(metric, metrics),
+                "picture": svg_markup(curves(comparison, task, metric)),
+                "note": PANELS if in_panels(comparison, task, metric) else TOGETHER,
+            }
             for metric in drawn
         ],
-        "maps": [
-            {"label": label, "picture": svg_markup(svg)}
-            for metric in shares
-            for label, svg in heat_maps(comparison, task, metric).items()
-        ],
-        "share": metric_name(shares[0]) if shares else "",
-        "tables": [table for metric in metrics for table in tables(comparison, task, metric)],
+        "maps": [maps_of_metric(comparison, task, metric) for metric in mapped],
+        "tables": [table for metric in shown for table in tables(comparison, task, metric)],
+        "folded": [table for metric in metrics if metric not in shown for table in tables(comparison, task, metric)],
     }
+
+
+def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
+    """Collect the heat maps of one metric, one per entry, and the colour scale they share."""
+    scale = scale_of(comparison, task, metric)
+    pictures = heat_maps(comparison, task, metric, scale)
+    return {
+        "name": f"{metric_name(metric)} of the answer" if metric == "nll" else metric_name(metric),
+        "worst": scale.label(scale.worst), "best": scale.label(scale.best),
+        "pictures": [{"label": label, "picture": svg_markup(svg)} for label, svg in pictures.items()],
+    }  # fmt: skip
 
 
 def caption(metric: str, metrics: list[str]) -> str:

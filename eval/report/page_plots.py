@@ -1,4 +1,4 @@
-"""Plots of a comparison for its HTML page: a metric against length, and accuracy by length and depth.
+"""Plots of a comparison for its HTML page: a metric against length.
 
 The palette of Okabe and Ito is colour-blind safe and visible on white and black; beyond six schemes, colours repeat
 with other line styles and markers. The unpatched baseline has the colour of the text.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_names, length_ticks
+from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_ticks, panels
 from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
 from hf_posenc.eval.report.phrases import (
     axis_label,
+    format_value,
     is_share,
-    metric_name,
     to_units,
 )
 from hf_posenc.eval.report.plots import mark_trained
@@ -23,8 +23,10 @@ from hf_posenc.eval.results.rows import Row
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+Rows = Mapping[tuple[str, int | None], Row]
+MOST_TOGETHER = 4  # entries whose bands can be told apart in one plot
+PANEL_COLUMNS = 2  # readable at the width of a phone
 LEGEND_WIDTH = 46  # characters per legend line
-MOST_NUMBERS = 120  # cells in the heat maps of a task that are annotated with numbers; with more, colour only
 
 
 def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
@@ -41,11 +43,39 @@ def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
 
 
 def curves(comparison: Comparison, task: str, metric: str) -> str:
-    """Plot a metric against length, one line per entry with its 95 % confidence band, as SVG."""
-    from matplotlib import rc_context
+    """Plot a metric against length as SVG, see `curves_figure`."""
+    return svg_of(*curves_figure(comparison, task, metric))
 
+
+def curves_figure(comparison: Comparison, task: str, metric: str) -> tuple[Any, str]:
+    """Draw a metric against length, together or in panels where there are many entries; figure and description."""
     rows = rows_by_cell(comparison.rows, task, metric)
     labels = [label for label in comparison.labels if any(cell[0] == label for cell in rows)]
+    draw = curves_in_panels if in_panels(comparison, task, metric) else curves_together
+    return draw(comparison, rows, labels, metric), alternative(task, metric, rows, labels)
+
+
+def in_panels(comparison: Comparison, task: str, metric: str) -> bool:
+    """Whether a plot of this metric has panels."""
+    drawn = {row.scheme for row in comparison.rows if (row.task, row.metric, row.depth) == (task, metric, None)}
+    return len(drawn & set(comparison.labels)) > MOST_TOGETHER
+
+
+def alternative(task: str, metric: str, rows: Rows, labels: Sequence[str]) -> str:
+    """What a plot shows, for readers who cannot see it: the values at the longest length."""
+    longest = max(length for _, length in rows if length is not None)
+    values = [
+        f"{label} {format_value(metric, rows[label, longest].value, None)}"
+        for label in labels
+        if (label, longest) in rows
+    ]
+    return f"{task}: {axis_label(metric)} against length in tokens. At {longest:,} tokens: {', '.join(values)}"
+
+
+def curves_together(comparison: Comparison, rows: Rows, labels: Sequence[str], metric: str) -> Any:
+    """Draw one line per entry with its 95 % confidence band, all in one plot."""
+    from matplotlib import rc_context
+
     lengths = sorted({length for _, length in rows if length is not None})
     columns = max(1, min(3, LEGEND_WIDTH // (8 + max(map(len, labels)))))
     with rc_context(SETTINGS):
@@ -55,19 +85,58 @@ def curves(comparison: Comparison, task: str, metric: str) -> str:
             offset = 2 ** (0.02 * (number - (len(labels) - 1) / 2))  # keep coinciding lines visible
             draw_line(axes, line, offset, metric, styles(comparison)[label])
         mark_trained(axes, comparison.about["trained_length"], NEUTRAL, above=True)
-        length_ticks(axes, lengths, comparison.about["trained_length"])
         axes.set_xlabel("length (tokens; multiples of the trained length)")
         axes.set_ylabel(axis_label(metric))
-        if is_share(metric):
-            axes.set_ylim(-4, 104)
-        axes.grid(axis="y", color=NEUTRAL, alpha=0.15, linewidth=0.7)
-        axes.spines[["top", "right"]].set_visible(False)
+        set_axes(axes, lengths, comparison.about["trained_length"], metric)
         canvas.legend(
             axes.get_lines()[: len(labels)], [shortened(label) for label in labels], loc="outside lower left",
             ncols=columns, frameon=False, fontsize=9, handlelength=2.6, columnspacing=1.4,
         )  # fmt: skip
-        described = f"{task}: {metric_name(metric)} against length, one line for each of {len(labels)} schemes"
-        return svg_of(canvas, described)
+        return canvas
+
+
+def curves_in_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metric: str) -> Any:
+    """Draw one panel per scheme on shared axes, with its 95 % confidence band and the baseline in grey."""
+    from matplotlib import rc_context
+
+    trained, baseline = comparison.about["trained_length"], baseline_of(comparison)
+    lengths = sorted({length for _, length in rows if length is not None})
+    drawn = [label for label in labels if label != baseline]
+    lines = {label: [rows[label, n] for n in lengths if (label, n) in rows] for label in labels}
+    with rc_context(SETTINGS):
+        canvas, grid = panels(
+            4.6, 0.8 + 1.3 * -(-len(drawn) // PANEL_COLUMNS), -(-len(drawn) // PANEL_COLUMNS), PANEL_COLUMNS
+        )
+        for axes, label in zip(grid, drawn, strict=False):
+            if baseline in lines:
+                x, y = [row.length for row in lines[baseline]], [to_units(metric, row.value) for row in lines[baseline]]
+                axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, zorder=2)
+            draw_line(axes, lines[label], 1.0, metric, styles(comparison)[label] | {"linestyle": "-", "marker": ""})
+            axes.axvline(trained, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
+            axes.set_title(shortened(label, 26), loc="left", fontsize=9, pad=3)
+            set_axes(axes, lengths, trained, metric)
+            axes.tick_params(left=False, bottom=False)
+        for axes in grid[len(drawn) :]:
+            axes.remove()
+        if len(drawn) < len(grid):  # the panel above a gap has the last ticks of its column
+            grid[len(drawn) - PANEL_COLUMNS].tick_params(labelbottom=True)
+        canvas.supxlabel("length (tokens; multiples of the trained length)", fontsize=9.5)
+        canvas.supylabel(axis_label(metric), fontsize=9.5)
+        return canvas
+
+
+def baseline_of(comparison: Comparison) -> str | None:
+    """Label of the first unpatched entry; None where there is none."""
+    return next((entry["label"] for entry in comparison.about["schemes"] if entry["scheme"] is None), None)
+
+
+def set_axes(axes: Any, lengths: Sequence[int], trained_length: int, metric: str) -> None:
+    """Set ticks, limits and frame, the same in every plot of lengths."""
+    length_ticks(axes, lengths, trained_length)
+    if is_share(metric):
+        axes.set_ylim(-4, 104)
+    axes.grid(axis="y", color=NEUTRAL, alpha=0.15, linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_line(axes: Any, line: Sequence[Row], offset: float, metric: str, style: Mapping[str, Any]) -> None:
@@ -83,53 +152,6 @@ def draw_line(axes: Any, line: Sequence[Row], offset: float, metric: str, style:
     axes.fill_between(x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
     if len(x) == 1:  # a band over a single point has no width
         axes.vlines(x, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
-
-
-def heat_maps(comparison: Comparison, task: str, metric: str) -> dict[str, str]:
-    """Plot a share by length (x) and depth (y), one SVG heat map per entry."""
-    rows = {(r.scheme, r.length, r.depth): r for r in comparison.rows if (r.task, r.metric) == (task, metric)}
-    lengths = sorted({row.length for row in rows.values() if row.length is not None})
-    depths = sorted({row.depth for row in rows.values() if row.depth is not None})
-    labels = [label for label in comparison.labels if any(cell[0] == label and cell[2] is not None for cell in rows)]
-    written = len(labels) * len(lengths) * len(depths) <= MOST_NUMBERS
-    maps = {}
-    for label in labels:
-        grid = [[value_of(rows.get((label, length, depth))) for length in lengths] for depth in depths]
-        maps[label] = heat_map(
-            grid, lengths, depths, f"{task} of {label}: {metric_name(metric)} by length and depth", written
-        )
-    return maps
-
-
-def value_of(row: Row | None) -> float:
-    """Value in percent; NaN where there is none."""
-    return float("nan") if row is None else 100 * row.value
-
-
-def heat_map(
-    grid: Sequence[Sequence[float]], lengths: Sequence[Any], depths: Sequence[Any], described: str, written: bool
-) -> str:
-    """Plot one heat map as SVG; ``written`` annotates the cells with their numbers."""
-    from matplotlib import rc_context
-
-    with rc_context(SETTINGS):
-        canvas, axes = figure(1.0 + 0.4 * max(5, len(lengths)), 0.75 + 0.27 * max(3, len(depths)))
-        axes.imshow(grid, cmap="cividis", vmin=0, vmax=100, aspect="auto", interpolation="none")
-        for y, line in enumerate(grid):
-            for x, value in enumerate(line):
-                missing = value != value
-                colour = NEUTRAL if missing else "#ffffff" if value < 55 else "#000000"
-                if missing or written:
-                    axes.text(
-                        x, y, "–" if missing else f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9
-                    )
-        axes.set_xticks(range(len(lengths)), length_names(lengths))
-        axes.set_yticks(range(len(depths)), [f"{100 * depth:g} %" for depth in depths])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel("length (tokens)")
-        axes.set_ylabel("depth")
-        return svg_of(canvas, described)
 
 
 def shortened(label: str, most: int = 44) -> str:

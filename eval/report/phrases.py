@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT
 from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import SHARES, Comparison, rows_by_cell
+from hf_posenc.eval.results.gate import Gate, gates
 
 NAMES = {
     "nll": "cross-entropy loss", "ppl": "perplexity", "acc": "accuracy", "recall": "token recall",
     "exact_match": "exact match", "exact": "all tokens right", "match": "answer generated", "part": "partial match",
+    "key_nats": "loss of all key tokens", "keys": "key tokens per document", "long_ppl": "LongPPL",
+    "gain": "loss saved by having read the passage", "gain_over_other": "loss saved against another passage",
     "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
-UNITS = {"nll": "nats/token", "prefix_nll": "nats/token"}
+UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token") | {"key_nats": "nats/document"}
 TASKS = {
     "posenc_ppl": "Loss of the same last tokens",
     "posenc_token_nll": "Loss by token position",
@@ -39,6 +43,8 @@ TASKS = {
     "posenc_ruler_file": "RULER",
     "posenc_babilong": "BABILong",
     "posenc_longbench2": "LongBench v2",
+    "posenc_copy_gain": "Copy gain: loss of a passage that was read before",
+    "posenc_key_tokens": "Loss of the tokens that long context helps",
     "posenc_copy": "Copying random strings",
     "posenc_induction": "Induction",
 }
@@ -74,9 +80,23 @@ def title(about: Mapping[str, Any]) -> str:
     """Title of a comparison, one line."""
     count, times = len(about["schemes"]), about["lengths"][-1] / about["trained_length"]
     schemes = "one positional scheme" if count == 1 else f"{count} positional schemes"
-    if len(about.get("models", ())) > 1:
-        schemes = f"{len(about['models'])} models, {count} lines"
-    return f"{about['model']}: {schemes}, up to {times:g}× the trained length"
+    several = about.get("models", ())
+    if len(several) > 1:
+        schemes = f"{len(several)} models, {count} lines"
+    name = ", ".join(model_title(model["name"]) for model in several) or model_title(about["model"])
+    return f"{name}: {schemes}, up to {times:g}× the trained length"
+
+
+def model_title(name: str) -> str:
+    """Shorten a path to the name of its folder: ``runs/small/checkpoint-500`` to ``small/checkpoint-500``.
+
+    Names on the hub and of bundled models stay.
+    """
+    parts = [part for part in re.split(r"[\\/]", name) if part]
+    is_path = name.startswith((".", "~", "/")) or re.match(r"[A-Za-z]:\\", name) or len(parts) > 2
+    if not is_path or not parts:
+        return name
+    return "/".join(parts[-2:]) if parts[-1].startswith("checkpoint-") else parts[-1]
 
 
 def task_title(task: str) -> str:
@@ -142,6 +162,7 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme.get("chosen")
     ]
+    found += [gate_remark(gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
     own = comparison.about["model_scheme"]
     found += [
         f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
@@ -150,6 +171,20 @@ def remarks(comparison: Comparison) -> list[str]:
     ]
     carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
     return found + ([carried] if own else [])
+
+
+def gate_remark(gate: Gate) -> str:
+    """Say that the model cannot do a task at its own length, or that this is not known."""
+    where = f"at the trained length, {gate.length:,} tokens,"
+    of = f" ({model_title(gate.model)})" if gate.model else ""
+    if gate.reason:
+        return f"{gate.task}: whether the unpatched model{of} can do it {where} is not known. {gate.reason}"
+    return (
+        f"{gate.task}: {where} the unpatched model{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
+        f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {gate.n} documents), not surely above "
+        f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: these shares are left out of the "
+        "tables, and kept in results.csv."
+    )
 
 
 def method(about: Mapping[str, Any]) -> list[str]:
@@ -166,7 +201,7 @@ def method(about: Mapping[str, Any]) -> list[str]:
         about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
     )
     sentences = [
-        f"{trained_lengths(about)} {patched}",
+        f"Model: {about['model']}. {trained_lengths(about)} {patched}",
         f"Cross-entropy loss: {about['samples']} windows at random places of all parts of the text, the last "
         f"{about['scored']} tokens of each, the same tokens at every length and for every scheme, with {longest:,} "
         f"tokens of text before their end. Text: {text}.",
@@ -181,6 +216,11 @@ def method(about: Mapping[str, Any]) -> list[str]:
         for task in about["tasks"]
         if task in JOINT
     ]
+    if "posenc_key_tokens" in about["tasks"]:
+        sentences.append(
+            "Key tokens are chosen by the unpatched model at its trained length, the same for all schemes and lengths "
+            "(arXiv:2410.23771: log-probability above −2, and 2 nats above that with 16 tokens of context)."
+        )
     if about["limit"] is not None:
         sentences.append(f"Limited to {about['limit']} documents per length: a quick look, not a result.")
     return sentences

@@ -21,6 +21,7 @@ from hf_posenc.eval.report.phrases import (
 )
 from hf_posenc.eval.report.plots import loss_plot, passkey_plot
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.gate import shown_metrics
 from hf_posenc.eval.results.rows import Row
 
 Cell = Callable[[str, int], str]
@@ -130,8 +131,9 @@ def comparison_text(comparison: Comparison) -> str:
     if marks := legend(comparison):
         parts.append(escaped(marks))
     for task in comparison.tasks():
-        parts.append(f"## {escaped(task_title(task))}")
-        for metric in comparison.metrics(task):
+        metrics = shown_metrics(comparison, task)
+        parts += [f"## {escaped(task_title(task))}"] if metrics else []
+        for metric in metrics:
             head, lines = table_of(comparison, task, metric)
             parts.append(f"{escaped(axis_label(metric))}, `{task}`\n\n" + markdown_table(head, lines))
             if differences := difference_table(comparison, task, metric):

@@ -17,7 +17,7 @@ from hf_posenc.eval.results.rows import Row
 
 FORMAT = 1
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
-PRIMARY = ("acc", "match", "exact_match", "nll", "recall", "f1", "ppl")
+PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
 
 

@@ -108,6 +108,9 @@ def compare(
     batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
     include_path: Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")] = None,
     trust_tasks: TrustTasks = False,
+    report_to: Annotated[
+        list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -117,6 +120,8 @@ def compare(
     command resumes. The exit code is 3 where a scheme was refused, 1 where a cell failed.
     """
     from hf_posenc.eval import compare as run
+    from hf_posenc.eval.report.trackers import report_to_trackers
+    from hf_posenc.training.config_checks import check_trackers
 
     if merged:
         check_alone("--merge", context, {"merged", "out", "quiet", "as_json"})
@@ -126,6 +131,8 @@ def compare(
         raise BadArgument("A comparison needs --model and --schemes, or --merge with the folders of earlier runs.")
     if tune != bool(dev_text):
         raise BadArgument("--tune and --dev-text belong together: options are chosen on that text. Pass both, or none.")
+    trackers = words_of(report_to) or []
+    check_trackers(trackers)
     check_reading(text or dev_text, text_field, document_separator)
     own_text, development = two_sources(text, dev_text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
@@ -142,6 +149,8 @@ def compare(
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
         raise
+    if trackers:
+        report_to_trackers(comparison, trackers, out)
     finish(comparison, out, quiet, as_json)
 
 

@@ -13,7 +13,7 @@ from hf_posenc.cli.errors import FAILED, PARTLY
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison
 
-FILES = "page.html, results.md, results.csv, results.json, documents.jsonl, costs.csv"
+FILES = "page.html, results.md, .tex, .csv and .json, documents.jsonl, costs.csv, and figures (.pdf, .svg)"
 
 
 def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> None:
@@ -39,9 +39,10 @@ def show(comparison: Comparison, out: Path) -> None:
     from hf_posenc.eval.report.effective import TITLE, effective_table
     from hf_posenc.eval.report.marks import legend
     from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
+    from hf_posenc.eval.results.gate import shown_metrics
 
     for task in comparison.tasks():
-        for metric in comparison.metrics(task)[:1]:
+        for metric in shown_metrics(comparison, task)[:1]:
             head, lines = table_of(comparison, task, metric)
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
     if marks := legend(comparison):

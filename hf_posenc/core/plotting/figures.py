@@ -35,6 +35,20 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     return canvas, canvas.subplots()
 
 
+def panels(width: float, height: float, rows: int, columns: int) -> tuple[Any, list[Any]]:
+    """Create a figure with a grid of axes that share both scales, in reading order.
+
+    Args:
+        width, height: of the whole figure, inches.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    canvas, axes = figure(width, height)
+    axes.remove()
+    return canvas, list(canvas.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+
+
 def require_matplotlib() -> None:
     """Raise an error that names the extra to install where matplotlib is missing.
 

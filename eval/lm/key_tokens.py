@@ -1,0 +1,106 @@
+"""Scores of key tokens: those whose probability a long context raises, chosen by the unpatched model.
+
+    long    … … … … … … … … context ▏ scored      as many tokens as the model was trained on
+    short               … context ▏ scored        the last few of them
+    key     log p(long) − log p(short) > gain,  and  log p(long) > likelihood
+
+The evaluator is the model itself without its scheme, at its own trained length, so the choice is the same for every
+scheme and length.
+
+Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?", arXiv:2410.23771, section 3.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import closing
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from torch import Tensor
+
+from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.lm.batching import Row
+from hf_posenc.eval.lm.log_probs import token_scores
+from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.lm.scorer import Scorer
+from hf_posenc.patching.set_aside import scheme_set_aside
+
+KeyScore = tuple[float, int]
+
+
+class KeyTokenScorer(Scorer):
+    """Answers to requests for the scores of key tokens."""
+
+    def key_token_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[KeyScore]:
+        """Summed log-probability of the key tokens among the last of a text, and their number.
+
+        Requests are ``(name, front, ids, length, scored, short, gain, likelihood)``: the last ``scored`` tokens of
+        ``ids`` are looked at, after ``length`` tokens of context, themselves and ``front`` included. Tokens are chosen
+        with the whole of ``ids`` at hand, up to the trained length.
+        """
+        unique = {id(request): request.args for request in requests}  # lm-eval repeats some to even out its processes
+        texts = {key: ending(args[1], args[2], args[3]) for key, args in unique.items()}
+        for text in texts.values():
+            self.check_length(len(text) - 1, "key_token_scores")
+        chosen = self.key_tokens(list(unique.values()))
+        with self.bar(len(unique), "Scoring", disable_tqdm) as bar:
+            scores = self.last_scores({texts[key]: args[4] for key, args in unique.items()})
+            answers = {}
+            for key, args in unique.items():
+                mask = chosen[choice(args)]
+                answers[key] = (float(scores[texts[key]][mask].sum()), int(mask.sum()))
+                self.ticked(bar)
+        return [answers[id(request)] for request in requests]
+
+    def key_tokens(self, requests: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], Tensor]:
+        """Which of the scored tokens are key tokens, for every choice that the requests ask for.
+
+        Raises:
+            LengthTooShort: the trained length has no room for more context than the short one.
+        """
+        choices = {choice(args): args for args in requests}
+        with scheme_set_aside(self.model):
+            trained = trained_length_of(self)
+            wanted: dict[Row, int] = {}
+            pairs: dict[tuple[Any, ...], tuple[Row, Row]] = {}
+            for key, (_, front, ids, _, scored, short, _, _) in choices.items():
+                if min(trained, len(front) + len(ids)) <= len(front) + short + scored:
+                    raise LengthTooShort(
+                        f"Key tokens are chosen with up to {trained} tokens of context, the model's trained length, "
+                        f"against {short} before {scored} scored ones, which is as long. Score fewer, or lower short."
+                    )
+                pairs[key] = ending(front, ids, trained), ending(front, ids, len(front) + short + scored)
+                wanted |= dict.fromkeys(pairs[key], scored)
+            found = self.last_scores(wanted)
+        return {
+            key: (found[long] - found[short] > key[-2]) & (found[long] > key[-1])
+            for key, (long, short) in pairs.items()
+        }
+
+    def last_scores(self, wanted: dict[Row, int]) -> dict[Row, Tensor]:
+        """Log-probability of each of the last ``wanted[text]`` tokens of every text, in float64."""
+        texts: dict[Row, list[Row]] = defaultdict(list)
+        for text in wanted:
+            texts[text[:-1]].append(text)
+        keep = {row: max(wanted[text] for text in some) for row, some in texts.items()}
+        found = {}
+        with closing(self.states(keep)) as rows:
+            for row, states, head in rows:
+                for text in texts[row]:
+                    targets = torch.tensor(text[-wanted[text] :], device=states.device)
+                    scores, _ = token_scores(states[-wanted[text] :], targets, head)
+                    found[text] = scores.double().cpu()
+        return found
+
+
+def choice(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the choice of key tokens depends on: text, scored tokens and thresholds, not the measured length."""
+    _, front, ids, _, scored, short, gain, likelihood = args
+    return (*front, *ids), scored, short, gain, likelihood
+
+
+def ending(front: list[int], ids: list[int], length: int) -> Row:
+    """The end of a text of ``length`` tokens, ``front`` included."""
+    return (*front, *ids[-(length - len(front)) :])

@@ -1,0 +1,80 @@
+"""Tables of a comparison in LaTeX, for papers: booktabs, the best mean at every length in bold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hf_posenc.eval.report.phrases import (
+    axis_label,
+    headings,
+    is_share,
+    task_title,
+    to_units,
+)
+from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
+from hf_posenc.eval.results.gate import shown_metrics
+from hf_posenc.eval.results.rows import Row
+
+LOWER = ("nll", "ppl", "prefix_nll", "prefix_ppl", "key_nats", "long_ppl")
+"""Metrics of which the lowest is the best."""
+HIGHER = ("gain", "gain_over_other")
+"""Besides shares, metrics of which the highest is the best."""
+SIGNS = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "×": r"$\times$", "−": r"$-$", "±": r"$\pm$",
+}  # fmt: skip
+
+
+def latex_text(comparison: Comparison) -> str:
+    """Format as LaTeX: a table for every metric of every task."""
+    head = "% Needs \\usepackage{booktabs}. Bold: best mean at each length; ± is one standard error over documents.\n"
+    tables = [
+        latex_table(comparison, task, metric)
+        for task in comparison.tasks()
+        for metric in shown_metrics(comparison, task)
+    ]
+    return "\n".join([head, *tables])
+
+
+def latex_table(comparison: Comparison, task: str, metric: str) -> str:
+    """Format one table: entries as rows, lengths as columns."""
+    rows = rows_by_cell(comparison.rows, task, metric)
+    lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
+    best = {length: best_value(rows, length, metric) for length in lengths}
+    lines = [
+        " & ".join(
+            [escaped(label), *(cell(rows.get((label, length)), best[length]) for length in lengths)],
+        )
+        for label in comparison.labels
+    ]
+    heads = " & ".join(["scheme", *map(escaped, headings(comparison.about, lengths))])
+    caption = f"{escaped(task_title(task))}: {escaped(axis_label(metric))}."
+    body = "\n".join(f"{line} \\\\" for line in lines)
+    return (
+        f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{l{'r' * len(lengths)}}}\n"
+        f"\\toprule\n{heads} \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
+def best_value(rows: Mapping[tuple[str, int | None], Row], length: int | None, metric: str) -> float | None:
+    """The best mean at a length; None for a metric without a known direction."""
+    values = [row.value for (_, at), row in rows.items() if at == length]
+    if metric in LOWER:
+        return min(values)
+    return max(values) if is_share(metric) or metric in HIGHER else None
+
+
+def cell(row: Row | None, best: float | None) -> str:
+    """Format ``$3.064 \\pm 0.153$``, in bold if it is the best; a dash where there is no number."""
+    if row is None:
+        return "--"
+    digits = 0 if is_share(row.metric) else 3
+    value = f"{to_units(row.metric, row.value):.{digits}f}"
+    value = f"\\mathbf{{{value}}}" if row.value == best else value
+    return f"${value}$" if row.stderr is None else f"${value} \\pm {to_units(row.metric, row.stderr):.{digits}f}$"
+
+
+def escaped(text: str) -> str:
+    """Escape foreign text, on one line."""
+    return "".join(SIGNS.get(sign, sign) for sign in " ".join(text.split()) if sign.isprintable())
