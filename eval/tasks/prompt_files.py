@@ -6,7 +6,7 @@ that does not depend on the other lengths. As many are measured at every length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -27,8 +27,11 @@ class PromptFileTask(RetrievalTask):
 
     deep = False
     reads_text = False
-    parse: ClassVar[Callable[[Record, str], Prompt]]
     example: ClassVar[str]
+
+    def parse(self, record: Record, place: str) -> Prompt:
+        """The prompt of a record."""
+        raise NotImplementedError
 
     def documents(self) -> list[Doc]:
         """Sets of prompts, one of each length.
@@ -39,7 +42,7 @@ class PromptFileTask(RetrievalTask):
         by_length: dict[int, list[Prompt]] = {length: [] for length in self.sweep.lengths}
         sizes = []
         for place, record in local_records(self.options.paths("data"), self.name, self.example):
-            prompt = type(self).parse(record, place)
+            prompt = self.parse(record, place)
             sizes.append(self.tokens_of(prompt))
             for length, some in by_length.items():
                 if length / 2 < sizes[-1] <= length and len(some) < self.sweep.keys:
@@ -102,15 +105,21 @@ class PromptFileTask(RetrievalTask):
 class RulerFileTask(PromptFileTask):
     """RULER's own prompts."""
 
-    parse = staticmethod(ruler_prompt)
     example = '{"input": "…", "outputs": ["…"]}'
+
+    def parse(self, record: Record, place: str) -> Prompt:
+        """The prompt of a record."""
+        return ruler_prompt(record, place)
 
 
 class BabilongTask(PromptFileTask):
     """BABILong's own prompts."""
 
-    parse = staticmethod(babilong_prompt)
     example = '{"input": "…", "question": "…", "target": "…"}'
+
+    def parse(self, record: Record, place: str) -> Prompt:
+        """The prompt of a record."""
+        return babilong_prompt(record, place)
 
 
 class LongBenchTask(ChoiceTask):

@@ -22,12 +22,9 @@ class HaystackTask(RetrievalTask):
     def haystack(self) -> dict[str, Any]:
         """The option ``haystack``, and the sentences it is made of."""
         kinds = (OWN_TEXT, *HAYSTACKS) if self.own_sentences else HAYSTACKS
-        return {"haystack": self.options.one_of("haystack", kinds), "sentences": self.own_sentences}
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the haystack is the user's text."""
-        return bool(self.options.used.get("haystack") == OWN_TEXT)
+        kind = self.options.one_of("haystack", kinds)
+        self.reads_text = kind == OWN_TEXT
+        return {"haystack": kind, "sentences": self.own_sentences}
 
 
 class NiahTask(HaystackTask):
@@ -76,6 +73,7 @@ class CommonWordsTask(RetrievalTask):
     """The words that occur often. Options: ``common_words``, ``often``, ``rarely``."""
 
     deep = False
+    reads_text = False
 
     def exercise(self, seed: str, depth: float) -> CommonWords:
         """A list with common words."""
@@ -89,6 +87,7 @@ class FrequentWordsTask(RetrievalTask):
     """The most frequent words. Options: ``frequent_words``, ``zipf``."""
 
     deep = False
+    reads_text = False
 
     def exercise(self, seed: str, depth: float) -> FrequentWords:
         """A text of ranked words."""

@@ -25,8 +25,10 @@ class OneValueCommand(TyperCommand):
         if not ctx.resilient_parsing and args:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
             for parameter, times in Counter(order).items():
-                valued = isinstance(parameter, TyperOption) and not (parameter.multiple or parameter.is_flag)
-                if valued and not parameter.count and times > 1:
+                one = isinstance(parameter, TyperOption) and not (
+                    parameter.multiple or parameter.is_flag or getattr(parameter, "count", False)
+                )
+                if one and times > 1:
                     raise BadArgument(
                         f"{parameter.opts[0]} is given {times} times and takes one value. "
                         f"Pass it once.{SEVERAL.get(str(parameter.name), '')}"

@@ -148,7 +148,7 @@ REFUSED = {
     "no text to read": ([*EVAL, "--text-field", "body"], 2, "--text-field says how a text is read"),
     "no text to split": ([*EVAL, "--document-separator", "x"], 2, "--document-separator says how"),
     "nothing to split": ([*EVAL, "--text", "TEXTS/saved", "--document-separator", "x"], 1, "and there is none"),
-    "read by no task": ([*EVAL, "--text", "TEXTS/held.txt", "-t", "posenc_passkey"], 2, "None of the tasks"),
+    "read by no task": ([*EVAL, "--text", "TEXTS/held.txt", "-t", "posenc_fwe"], 2, "None of the tasks"),
     "short documents": ([*EVAL, "--text", "TEXTS/books", "-l", "60000"], 1, r"and 0 of 3 are as long; the longest has"),
     "no conversation": (["finetune", *MODEL, "-s", "yarn", "-f", "2", "--text", "TEXTS/a.jsonl"], 1, "only body, n"),
     "nothing to stream": (["finetune", *MODEL, "-s", "yarn", "-f", "2", "--streaming"], 2, "--streaming reads a text"),

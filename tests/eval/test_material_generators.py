@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.associations import ASSOCIATIONS, BEEN, LIVES, WORKS, Association
@@ -140,3 +141,13 @@ def test_strings_to_copy_are_of_the_text(llama, tokenizer, tmp_path, task: str) 
     for sample in evaluate(llama, tokenizer, text=tmp_path / "book.txt", **asked).raw["samples"][task]:
         others = [token for token in sample["arguments"][0][2] if token not in known]
         assert len(others) == (0 if task == "posenc_copy" else 4)  # the pair, twice
+
+
+def test_a_text_that_the_haystack_leaves_out_is_refused(llama, tokenizer, tmp_path) -> None:
+    (tmp_path / "book.txt").write_text(BOOK)
+    asked = {"tasks": ["posenc_niah_single"], "lengths": [500], "keys": 1, "text": tmp_path / "book.txt"}
+    with pytest.raises(BadComparison, match="one of the tasks reads the text"):
+        evaluate(llama, tokenizer, metadata={"haystack": "prose"}, **asked)
+    both = {**asked, "tasks": ["posenc_niah_single", "posenc_vt"]}
+    with pytest.raises(BadComparison):
+        evaluate(llama, tokenizer, metadata={"haystack": "repeat"}, **both)
