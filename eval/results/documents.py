@@ -89,7 +89,11 @@ def scores_of(task: str, name: str, label: str, samples: Sequence[Mapping[str, A
         if name in sample["metrics"] and (value := number(sample[name])) is not None
     ]
     names = distinct([score.document for score in scores])
-    return [replace(score, document=name) for score, name in zip(scores, names, strict=True)]
+    alone = len({score.cluster for score in scores}) == 1  # a result about this one text, of which they are a sample
+    return [
+        replace(score, document=name, cluster=name if alone else score.cluster)
+        for score, name in zip(scores, names, strict=True)
+    ]
 
 
 def names_of(sample: Mapping[str, Any]) -> tuple[str, str]:

@@ -321,6 +321,14 @@ def test_windows_of_two_books_have_no_interval(llama, tokenizer) -> None:
     assert all(interval(row) is not None for row in alone.rows)
 
 
+@pytest.mark.parametrize("task", ["posenc_ppl", "posenc_docs"])
+def test_windows_of_the_only_long_document_are_independent(llama, tokenizer, task: str) -> None:
+    text = Dataset.from_dict({"text": ["too short", module_text("bisect") * 2]})
+    found = evaluate(llama, tokenizer, tasks=[task], text=text, **{**SMALL, "samples": 6})
+    assert found.remarks == []
+    assert all((row.n, row.clusters) == (6, 6) and interval(row) is not None for row in found.rows)
+
+
 def test_prompts_that_coincide_are_counted(llama, tokenizer) -> None:
     """Counted anew from the prompts themselves; a length with room for filler has no remark."""
     shortest = len(tokenizer(compose("12345", 0, 0) + " 12345")["input_ids"])
