@@ -13,8 +13,8 @@ from hf_posenc.eval.comparison.cell import Cell, Request, cells_of
 from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import model_digest, to_json, tokenizer_digest
-from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
-from hf_posenc.eval.comparison.progress import part_of
+from hf_posenc.eval.comparison.measure import measure_cells
+from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
 from hf_posenc.eval.comparison.tune import TUNING, tuned
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS, suppress_output
 from hf_posenc.eval.lm.load import is_masked, language_model
