@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.terms_digest import terms_digest
 from hf_posenc.eval.lm.native_length import trained_length_under
+from hf_posenc.eval.results.record import canonical
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import unscaled_geometry
@@ -30,11 +31,13 @@ class Fitting:
         lm: lm-eval model object of the model.
         seed: that learned parameters are drawn with.
         carried: digest of the code of the schemes that a patched model carries.
+        known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
     """
 
     lm: Any
     seed: int
     carried: str
+    known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def on(cls, lm: Any, seed: int) -> Fitting:
@@ -74,8 +77,10 @@ class Fitting:
         """Digests of the code of an entry's schemes and of their terms on the model, for the key of a cell."""
         if entry.scheme is None:
             return {"code": self.carried}
-        classes = [cls for cls, _ in plan(entry.scheme).parts]
-        return {"code": code_digest(classes), "terms": self.terms(entry, reach)}
+        classes, slot = [cls for cls, _ in plan(entry.scheme).parts], (canonical(entry.settings()), reach)
+        if slot not in self.known:
+            self.known[slot] = self.terms(entry, reach)
+        return {"code": code_digest(classes), "terms": self.known[slot]}
 
     def terms(self, entry: Entry, reach: int) -> str:
         """Digest of the terms of an entry's schemes; the reason where they cannot be built."""

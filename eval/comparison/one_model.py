@@ -14,9 +14,9 @@ from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.gate_cells import gate_cells
 from hf_posenc.eval.comparison.identity import model_digest, to_json, tokenizer_digest
-from hf_posenc.eval.comparison.measure import ProgressCallback, measure_cells
+from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
-from hf_posenc.eval.comparison.progress import part_of
+from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
 from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.comparison.tune import TUNING, tuned
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
