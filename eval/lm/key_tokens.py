@@ -4,8 +4,8 @@
     short               … context ▏ scored        the last few of them
     key     log p(long) − log p(short) > gain,  and  log p(long) > likelihood
 
-The evaluator is the model itself without its scheme, at its own trained length, so the choice is the same for every
-scheme and length.
+The evaluator is the model itself without its scheme, at its own trained length, or another model of the same
+vocabulary that is named. So the choice is the same for every scheme and length.
 
 Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?", arXiv:2410.23771, section 3.
 """
@@ -13,14 +13,16 @@ Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Model
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import closing
+from functools import lru_cache
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
 from torch import Tensor
 
-from hf_posenc.eval.errors import LengthTooShort
+from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 from hf_posenc.eval.lm.batching import Row
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.native_length import trained_length_of
@@ -36,7 +38,8 @@ class KeyTokenScorer(Scorer):
     def key_token_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[KeyScore]:
         """Summed log-probability of the key tokens among the last of a text, and their number.
 
-        Requests are ``(name, front, ids, length, scored, short, gain, likelihood)``: the last ``scored`` tokens of
+        Requests are ``(name, front, ids, length, scored, short, gain, likelihood,
+        evaluator)``, the last the same in all: the last ``scored`` tokens of
         ``ids`` are looked at, after ``length`` tokens of context, themselves and ``front`` included. Tokens are chosen
         with the whole of ``ids`` at hand, up to the trained length.
         """
@@ -44,7 +47,9 @@ class KeyTokenScorer(Scorer):
         texts = {key: ending(args[1], args[2], args[3]) for key, args in unique.items()}
         for text in texts.values():
             self.check_length(len(text) - 1, "key_token_scores")
-        chosen = self.key_tokens(list(unique.values()))
+        evaluator = next((args[-1] for args in unique.values()), "")
+        judge = loaded(type(self), evaluator, str(self.device), self.tokenizer) if evaluator else self
+        chosen = judge.key_tokens(list(unique.values()))
         with self.bar(len(unique), "Scoring", disable_tqdm) as bar:
             scores = self.last_scores({texts[key]: args[4] for key, args in unique.items()})
             answers = {}
@@ -65,7 +70,7 @@ class KeyTokenScorer(Scorer):
             trained = trained_length_of(self)
             wanted: dict[Row, int] = {}
             pairs: dict[tuple[Any, ...], tuple[Row, Row]] = {}
-            for key, (_, front, ids, _, scored, short, _, _) in choices.items():
+            for key, (_, front, ids, _, scored, short, *_) in choices.items():
                 if min(trained, len(front) + len(ids)) <= len(front) + short + scored:
                     raise LengthTooShort(
                         f"Key tokens are chosen with up to {trained} tokens of context, the model's trained length, "
@@ -95,9 +100,22 @@ class KeyTokenScorer(Scorer):
         return found
 
 
+@lru_cache(maxsize=1)
+def loaded(kind: Callable[..., Any], name: str, device: str, tokenizer: Any) -> Any:
+    """Load a model that chooses key tokens.
+
+    Raises:
+        NotMeasurable: its tokens are others than those of the measured model.
+    """
+    found = kind(name, device=device, share=False)
+    if found.tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise NotMeasurable(f"The evaluator {name} has another vocabulary. Choose one with the tokenizer of the model.")
+    return found
+
+
 def choice(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What the choice of key tokens depends on: text, scored tokens and thresholds, not the measured length."""
-    _, front, ids, _, scored, short, gain, likelihood = args
+    _, front, ids, _, scored, short, gain, likelihood, _ = args
     return (*front, *ids), scored, short, gain, likelihood
 
 

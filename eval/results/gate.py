@@ -1,7 +1,7 @@
 """The gate of a retrieval task: can the unpatched model do it at its own trained length?
 
 Where it cannot, no scheme can be told from another by accuracy at longer lengths. The gate is open where the lower
-limit of the 95 % interval of the accuracy lies above `THRESHOLD`.
+limit of the 95 % interval of the accuracy lies above `THRESHOLD`, and above chance where a task is a choice.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from hf_posenc.eval.results.rows import Row
 
 THRESHOLD = 0.05
 """Share of answers that the unpatched model must surely exceed at its trained length."""
+CHANCE = {"posenc_association": 1 / 4, "posenc_icl": 1 / 6, "posenc_longbench2": 1 / 4}
+"""Share of right answers that guessing has, in tasks with a choice."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Gate:
         value, low, high: its mean over documents and 95 % interval, 0 … 1; without an interval, the mean three times.
         n: documents.
         open: whether ``low`` exceeds ``threshold``.
-        threshold: `THRESHOLD` when it was measured.
+        threshold: what ``low`` is compared with.
         reason: why it could not be measured.
     """
 
@@ -60,7 +62,8 @@ def gate_of(record: Record, length: int, model: str) -> Gate:
         return Gate(record.task, length, model, reason=record.reason or "it has no accuracy there.")
     row = shares[decisive[0]]
     low, high = interval(row) or (row.value, row.value)
-    return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > THRESHOLD)
+    threshold = max(THRESHOLD, CHANCE.get(record.task, 0.0))
+    return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > threshold, threshold)
 
 
 def gates(about: Mapping[str, Any]) -> list[Gate]:

@@ -36,7 +36,9 @@ def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
 
 
 class KeyTokensTask(SpanTask):
-    """Loss of key tokens: per document, per token, and LongPPL. Options: ``short``, ``gain``, ``likelihood``.
+    """Loss of key tokens: per document, per token, and LongPPL.
+
+    Options: ``short``, ``gain``, ``likelihood``, ``evaluator``.
 
     ``key_nats`` is a document's summed loss, so that documents without key tokens, 0, can be paired as well; ``nll``
     and ``long_ppl`` divide by the number of all key tokens.
@@ -53,7 +55,9 @@ class KeyTokensTask(SpanTask):
             self.options.whole("short", SHORT, most=2**31 - 1),
             self.options.number("gain", GAIN, -1e3, 1e3),
             self.options.number("likelihood", LIKELIHOOD, -1e3, 0.0),
+            str(config["metadata"].get("evaluator") or ""),
         )
+        self.options.used["evaluator"] = self.choice[-1] or "the unpatched model"
         super().__init__(config)
         self.config.metadata |= self.options.used
 

@@ -18,6 +18,7 @@ SCORED = 12
 SMALL = {"tasks": ["posenc_copy_gain"], "lengths": LENGTHS, "samples": 4, "scored": SCORED, "log_samples": True}
 
 
+@torch.no_grad()
 def loss_of(model, ids: list[int]) -> float:
     """Mean loss of the last tokens, nats/token, from plain logits in float64."""
     logits = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)

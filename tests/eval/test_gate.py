@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,7 +31,7 @@ def record(share: float, stderr: float | None, n: int = 8, metric: str = "acc") 
 def test_the_lower_limit_of_the_interval_decides() -> None:
     stats = pytest.importorskip("scipy.stats", reason="comes with lm-eval")
     for share, stderr, n in ((0.0, 0.0, 8), (0.2, 0.1, 8), (0.2, 0.02, 8), (0.06, 0.004, 100), (0.06, 0.006, 100)):
-        gate = gate_of(record(share, stderr, n), TRAINED)
+        gate = gate_of(record(share, stderr, n), TRAINED, "m")
         low, high = (
             stats.t.interval(0.95, n - 1, share, stderr)
             if stderr
@@ -38,14 +39,20 @@ def test_the_lower_limit_of_the_interval_decides() -> None:
         )
         assert (gate.low, gate.high) == pytest.approx((max(0.0, low), high), rel=1e-2, abs=1e-9)
         assert gate.open == (low > 0.05)
-    assert gate_of(record(1.0, 0.0), TRAINED).open
-    assert not gate_of(record(0.05, None), TRAINED).open
-    assert gate_of(record(0.3, None, metric="match"), TRAINED).metric == "match"
+    assert gate_of(record(1.0, 0.0), TRAINED, "m").open
+    assert not gate_of(record(0.05, None), TRAINED, "m").open
+    assert gate_of(record(0.3, None, metric="match"), TRAINED, "m").metric == "match"
+
+
+def test_guessing_opens_no_gate() -> None:
+    """One right answer of four is chance where four are to choose from, and an ability where none are."""
+    for task, opens in (("posenc_vt", True), ("posenc_association", False)):
+        assert gate_of(replace(record(0.26, 0.004, 400), task=task), TRAINED, "m").open == opens
 
 
 def test_what_cannot_be_measured_closes_no_gate() -> None:
     refused = Record("k", "s", "posenc_vt", TRAINED, "refused", "Too short. Ask for more.", [], 0.0, {})
-    gate = gate_of(refused, TRAINED)
+    gate = gate_of(refused, TRAINED, "m")
     assert gate.open
     assert gate.reason == "Too short. Ask for more."
 
@@ -53,7 +60,7 @@ def test_what_cannot_be_measured_closes_no_gate() -> None:
 @pytest.mark.parametrize("able", [False, True])
 def test_a_closed_gate_is_one_line_and_keeps_the_numbers(able: bool) -> None:
     made = comparison()
-    gate = gate_of(record(0.9 if able else 0.0, 0.01), TRAINED).to_dict() | {"task": "posenc_passkey"}
+    gate = gate_of(record(0.9 if able else 0.0, 0.01), TRAINED, "m").to_dict() | {"task": "posenc_passkey"}
     made.about["gates"] = [gate]
     assert shown_metrics(made, "posenc_passkey") == (["acc", "nll"] if able else ["nll"])
     text, page = comparison_text(made), page_html(made)

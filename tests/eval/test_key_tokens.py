@@ -12,7 +12,7 @@ from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 
-from .conftest import TRAINED
+from .conftest import TRAINED, byte_level
 
 LENGTHS = [TRAINED, 2 * TRAINED]
 SCORED, SHORT = 16, 8
@@ -66,6 +66,29 @@ def test_the_choice_does_not_depend_on_scheme_or_length(llama, tokenizer) -> Non
     assert OPTIONS["gain"] < 50
     none = evaluate(llama, tokenizer, options=OPTIONS | {"gain": 50}, **SMALL)  # control: no token gains as much
     assert {r.value for r in none.rows if r.metric in ("keys", "key_nats")} == {0.0}
+
+
+def test_another_model_chooses(llama, tokenizer, tmp_path) -> None:
+    """The model itself under its name chooses as it does; one with other weights does not."""
+
+    def keys(**options) -> list[float]:
+        found = evaluate(llama, tokenizer, options=OPTIONS | options, **SMALL)
+        return [sample[f"keys_L{TRAINED}"] for sample in found.raw["samples"]["posenc_key_tokens"]]
+
+    for name in ("same", "other", "larger"):
+        model = copy.deepcopy(llama)
+        if name == "other":
+            model.lm_head.weight.data = model.lm_head.weight.data.roll(1, 0)
+        model.save_pretrained(tmp_path / name)
+        tokens = tokenizer
+        if name == "larger":
+            tokens = byte_level(framed=False)
+            tokens.add_tokens(["<more>"])
+        tokens.save_pretrained(tmp_path / name)
+    assert keys(evaluator=str(tmp_path / "same")) == keys()
+    assert keys(evaluator=str(tmp_path / "other")) != keys()
+    with pytest.raises(NotMeasurable, match="another vocabulary"):
+        keys(evaluator=str(tmp_path / "larger"))
 
 
 def test_what_cannot_be_chosen_is_refused(llama, bert, tokenizer, framed_tokenizer) -> None:
