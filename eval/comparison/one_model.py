@@ -134,8 +134,8 @@ def compare_on(
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))
         gating = gate_cells(request, entries, tasks, trained)
-    measured = [(record.task, record.settings) for part in before for record in part.records]
-    check_same_targets([*measured, *((cell.task, cell.settings) for cell in cells)])
+    elsewhere = [(record.task, record.settings) for part in before for record in part.records]
+    check_same_targets([*elsewhere, *((cell.task, cell.settings) for cell in cells)])
     warn_of_moved_targets(store, cells, request.longest)
     check_disk_space(folder, space_of(len(gating + cells), settings.measure), "Results")
     measured = measure_cells(lm, gating + cells, store, request, arguments, progress)

@@ -12,15 +12,16 @@ scores are known. Lengths between the measured ones are not guessed.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import fsum, log, sqrt
+from math import log
 from statistics import fmean
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.comparison import FEWEST, SHARES, Comparison, interval, rows_by_cell
+from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
+from hf_posenc.eval.results.documents import standard_error
+from hf_posenc.eval.results.paired import FEWEST
 from hf_posenc.eval.results.rows import Row
 
 RULER = 0.856
@@ -89,14 +90,10 @@ def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float
     """A loss and its 95 % interval: of the difference from the reference where documents are known, else its own."""
     own, base = documents_of(comparison, row), documents_of(comparison, reference)
     pairs = [(cluster, value - base[name][1]) for name, (cluster, value) in own.items() if name in base]
-    clusters: dict[str, list[float]] = defaultdict(list)
-    for cluster, value in pairs:
-        clusters[cluster].append(value)
-    if len(clusters) < FEWEST:
+    if len({cluster for cluster, _ in pairs}) < FEWEST:
         return row.value, *(interval(row) or (row.value, row.value))
-    mean, count = fmean(value for _, value in pairs), len(clusters)
-    error = sqrt(count / (count - 1) * fsum(fsum(v - mean for v in some) ** 2 for some in clusters.values()))
-    half = student_t(count - 1) * error / len(pairs)
+    error, count = standard_error([value for _, value in pairs], [cluster for cluster, _ in pairs])
+    mean, half = fmean(value for _, value in pairs), student_t(count - 1) * (error or 0.0)
     return row.value, reference.value + mean - half, reference.value + mean + half
 
 
@@ -106,7 +103,7 @@ def documents_of(comparison: Comparison, row: Row) -> dict[str, tuple[str, float
         score["document"]: (score["cluster"], score["value"])
         for record in comparison.records
         if (record.scheme, record.task) == (row.scheme, row.task)
-        for score in getattr(record, "documents", ())
+        for score in record.documents
         if (score["length"], score["metric"], score["depth"]) == (row.length, row.metric, None)
     }
 

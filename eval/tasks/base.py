@@ -38,7 +38,7 @@ from hf_posenc.texts import rendered
 register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
 Doc = dict[str, Any]
-Metric = tuple[Callable[[Sequence[float]], float], bool]
+Metric = tuple[Callable[[Sequence[Any]], float], bool]
 
 
 def perplexity(losses: Sequence[float]) -> float:
