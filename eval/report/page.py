@@ -17,13 +17,12 @@ from hf_posenc.eval.report.page_plots import curves, in_panels
 from hf_posenc.eval.report.phrases import (
     axis_label,
     is_share,
-    method,
     metric_name,
-    remarks,
     table_of,
     task_title,
     title,
 )
+from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 

@@ -13,13 +13,12 @@ from hf_posenc.eval.report.effective import effective_rule, effective_table
 from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.phrases import (
     axis_label,
-    method,
-    remarks,
     table_of,
     task_title,
     title,
 )
 from hf_posenc.eval.report.plots import loss_plot, passkey_plot
+from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 from hf_posenc.eval.results.rows import Row

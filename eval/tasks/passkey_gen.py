@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
-from hf_posenc.eval.tasks.base import Doc, Metric, PasskeyTask
+from hf_posenc.eval.tasks.base import Doc, Metric
+from hf_posenc.eval.tasks.passkey import PasskeyTask
 from hf_posenc.eval.tasks.sweep import metric_name
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from hf_posenc.eval.report.marks import difference_caption, difference_table, format_difference, legend
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.phrases import remarks, table_of
+from hf_posenc.eval.report.phrases import table_of
+from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.documents import DocumentScore

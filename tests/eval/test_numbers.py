@@ -23,12 +23,12 @@ from hf_posenc.eval.results.record import digest_of as row_digest
 from hf_posenc.eval.results.rows import Row, rows_of
 from hf_posenc.eval.tasks.base import (
     LengthSweep,
-    PasskeyTask,
     PerplexityTask,
     perplexity,
 )
 from hf_posenc.eval.tasks.documents import DocsTask
 from hf_posenc.eval.tasks.masked_lm import MaskedTask
+from hf_posenc.eval.tasks.passkey import PasskeyTask
 from hf_posenc.eval.tasks.perplexity import SlidingTask, TokenLossTask
 from hf_posenc.eval.tasks.retrieval import opened
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric

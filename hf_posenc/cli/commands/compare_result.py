@@ -38,7 +38,8 @@ def show(comparison: Comparison, out: Path) -> None:
     from hf_posenc.eval.report.cost_table import cost_table
     from hf_posenc.eval.report.effective import TITLE, effective_table
     from hf_posenc.eval.report.marks import legend
-    from hf_posenc.eval.report.phrases import axis_label, remarks, table_of
+    from hf_posenc.eval.report.phrases import axis_label, table_of
+    from hf_posenc.eval.report.remarks import remarks
     from hf_posenc.eval.results.gate import shown_metrics
 
     for task in comparison.tasks():

@@ -1,0 +1,104 @@
+"""What a report says beside its numbers: what a reader must know of them, and how they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_posenc.eval.catalogue import JOINT
+from hf_posenc.eval.report.phrases import metric_name, model_title
+from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.gate import Gate, gates
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """List what a reader must know before the numbers: refusals, failures, schemes that need training."""
+    found = []
+    for state in ("refused", "failed"):
+        for (label, reason), records in comparison.reasons(state).items():
+            where = sorted({f"{r.task} {r.length}" if r.length else r.task for r in records})
+            everywhere = len(records) == sum(r.scheme == label for r in comparison.records)
+            found.append(f"{label}: {state}{'' if everywhere else ' at ' + ', '.join(where)}. {reason}")
+    found += [
+        f"{scheme['label']} needs training, and these weights were not trained with it."
+        for scheme in comparison.about["schemes"]
+        if scheme["needs_training"]
+    ]
+    reference = comparison.about.get("against")
+    paired = {difference.task for difference in comparison.differences}
+    found += [
+        f"{task}: nothing is compared with {reference}, which has no number there that is a mean over documents."
+        for task in comparison.tasks()
+        if reference is not None and task not in paired
+    ]
+    found += dict.fromkeys(remark for record in comparison.records for remark in record.remarks)
+    tuned = comparison.about.get("tuned")
+    how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
+    found += [
+        f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
+        for scheme in comparison.about["schemes"]
+        if scheme.get("chosen")
+    ]
+    found += [gate_remark(gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
+    own = comparison.about["model_scheme"]
+    found += [
+        f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
+        for model in comparison.about.get("models", ())
+        if model["scheme"] and not own
+    ]
+    carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
+    return found + ([carried] if own else [])
+
+
+def gate_remark(gate: Gate) -> str:
+    """Say that the model cannot do a task at its own length, or that this is not known."""
+    where = f"at the trained length, {gate.length:,} tokens,"
+    of = f" ({model_title(gate.model)})" if gate.model else ""
+    if gate.reason:
+        return f"{gate.task}: whether the unpatched model{of} can do it {where} is not known. {gate.reason}"
+    return (
+        f"{gate.task}: {where} the unpatched model{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
+        f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {gate.n} documents), not surely above "
+        f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: these shares are left out of the "
+        "tables, and kept in results.csv."
+    )
+
+
+def method(about: Mapping[str, Any]) -> list[str]:
+    """Describe how the numbers were measured, in a list of statements."""
+    depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
+    longest = about.get("longest") or about["lengths"][-1]
+    patched = (
+        f"Every scheme is patched once, for {longest:,} tokens, unless a factor is given for it."
+        if about["one_factor"]
+        else "Every scheme is patched separately for each length with factor = length / trained length, its best "
+        "setting, unless a factor is given for it."
+    )
+    text = names_of(
+        about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
+    )
+    sentences = [
+        f"Model: {about['model']}. {trained_lengths(about)} {patched}",
+        f"Cross-entropy loss: {about['samples']} windows at random places of all parts of the text, the last "
+        f"{about['scored']} tokens of each, the same tokens at every length and for every scheme, with {longest:,} "
+        f"tokens of text before their end. Text: {text}.",
+        f"Passkeys and needles: {about['keys']}, each inserted at depths {depths} of the filler text.",
+        "± is one standard error over documents, clustered where several are windows of one; bands are 95 % confidence "
+        "intervals (Student's t; Wilson where all documents agree). All schemes are measured on the same documents, so "
+        "differences between schemes are more certain than the bands suggest: --against LABEL pairs them.",
+        f"Seed {about['seed']}. Tasks: {', '.join(about['tasks'])}.",
+    ]
+    sentences += [
+        f"{task} scores each text once for all lengths, with the scheme patched for the longest."
+        for task in about["tasks"]
+        if task in JOINT
+    ]
+    if "posenc_key_tokens" in about["tasks"]:
+        sentences.append(
+            "Key tokens are chosen by the unpatched model at its trained length, the same for all schemes and lengths "
+            "(arXiv:2410.23771: log-probability above −2, and 2 nats above that with 16 tokens of context)."
+        )
+    if about["limit"] is not None:
+        sentences.append(f"Limited to {about['limit']} documents per length: a quick look, not a result.")
+    return sentences
