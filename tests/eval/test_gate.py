@@ -47,7 +47,7 @@ def test_the_lower_limit_of_the_interval_decides() -> None:
 def test_guessing_opens_no_gate() -> None:
     """One right answer of four is chance where four are to choose from, and an ability where none are."""
     for task, opens in (("posenc_vt", True), ("posenc_association", False)):
-        assert gate_of(replace(record(0.26, 0.004, 400), task=task), TRAINED, "m").open == opens
+        assert gate_of(replace(record(0.26, 0.01, 400), task=task), TRAINED, "m").open == opens
 
 
 def test_what_cannot_be_measured_closes_no_gate() -> None:
