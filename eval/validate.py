@@ -18,7 +18,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, longest_of, seed_of, whole
-from hf_posenc.eval.tasks.sweep import Sweep
+from hf_posenc.eval.tasks.sweep import PARTICULAR, Sweep
 from hf_posenc.schemes.entry import json_or_text
 
 
@@ -96,7 +96,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
         UnknownOption: there is such an option.
         BadComparison: the text is not read.
     """
-    known = {field.name for field in fields(Sweep)}
+    known = {field.name for field in fields(Sweep)} - PARTICULAR
     if not all(hasattr(task, "sweep") for task in tasks):
         return
     if text and not any(task.reads_text for task in tasks):
@@ -104,7 +104,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
             "With these options none of the tasks reads the text. Leave it out, or the option haystack."
         )
     for task in tasks:
-        known |= set(getattr(getattr(task, "options", None), "used", ()))
+        known |= task.reads | set(getattr(getattr(task, "options", None), "used", ()))
     for name in options:
         if name not in known:
             raise UnknownOption(

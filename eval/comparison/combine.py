@@ -21,6 +21,8 @@ SETTINGS = {
     "measure": "settings of the tasks",
 }  # fmt: skip
 """What two cells of a task must share to have the same targets, and what it is called."""
+DIGESTS = ("text", "tokenizer", "tasks")
+"""Those that are kept as digests, which say nothing to a reader."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,10 @@ def check_same_targets(measured: Iterable[tuple[str, Mapping[str, Any]]]) -> Non
         other = first.setdefault(task, settings)
         for name, what in SETTINGS.items():
             if settings.get(name) != other.get(name):
+                values = "" if name in DIGESTS else f": {difference(other, settings, name)}"
                 raise BadComparison(
-                    f"The {what} differ in {task}: {difference(other, settings, name)}. Its targets are then not the "
-                    "same, and its numbers cannot stand side by side; compare only what shares them."
+                    f"The {what} differ in {task}{values}. Numbers of different targets cannot be compared. Make "
+                    "separate comparisons."
                 )
         if python_of(settings) != python_of(other):
             raise BadComparison(

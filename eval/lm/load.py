@@ -27,7 +27,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     check_tokenizer(tokenizer)
     check_batch(model_args.get("batch_size", 1))
     if isinstance(model, LM):
-        refuse_loading(model, model_args)
+        refuse_loading(model, {"tokenizer": tokenizer, **model_args})
         return model
     if isinstance(model, (str, os.PathLike)):
         loading = {name: value for name, value in model_args.items() if name != "peft"}

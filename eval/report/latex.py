@@ -57,22 +57,34 @@ def latex_table(comparison: Comparison, task: str, metric: str) -> str:
     )
 
 
-def best_value(rows: Mapping[tuple[str, int | None], Row], length: int | None, metric: str) -> float | None:
-    """The best mean at a length; None for a metric without a known direction."""
-    values = [row.value for (_, at), row in rows.items() if at == length]
+def best_value(rows: Mapping[tuple[str, int | None], Row], length: int | None, metric: str) -> str | None:
+    """The best mean at a length, as it is shown; None for a metric without a known direction."""
+    at_length = [row for (_, at), row in rows.items() if at == length]
     if metric in LOWER:
-        return min(values)
-    return max(values) if is_share(metric) or metric in HIGHER else None
+        return shown(min(at_length, key=lambda row: row.value))
+    return shown(max(at_length, key=lambda row: row.value)) if is_share(metric) or metric in HIGHER else None
 
 
-def cell(row: Row | None, best: float | None) -> str:
-    """Format ``$3.064 \\pm 0.153$``, in bold if it is the best; a dash where there is no number."""
+def digits(metric: str) -> int:
+    """Digits after the decimal point."""
+    return 0 if is_share(metric) else 3
+
+
+def shown(row: Row) -> str:
+    """Format a mean in the units of its table."""
+    return f"{to_units(row.metric, row.value):.{digits(row.metric)}f}"
+
+
+def cell(row: Row | None, best: str | None) -> str:
+    """Format ``$3.064 \\pm 0.153$``, in bold if it looks like the best; a dash where there is no number."""
     if row is None:
         return "--"
-    digits = 0 if is_share(row.metric) else 3
-    value = f"{to_units(row.metric, row.value):.{digits}f}"
-    value = f"\\mathbf{{{value}}}" if row.value == best else value
-    return f"${value}$" if row.stderr is None else f"${value} \\pm {to_units(row.metric, row.stderr):.{digits}f}$"
+    value = f"\\mathbf{{{shown(row)}}}" if shown(row) == best else shown(row)
+    return (
+        f"${value}$"
+        if row.stderr is None
+        else f"${value} \\pm {to_units(row.metric, row.stderr):.{digits(row.metric)}f}$"
+    )
 
 
 def escaped(text: str) -> str:

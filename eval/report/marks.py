@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_posenc.eval.report.phrases import UNITS, headings, is_share, metric_name, to_units
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.paired import Difference
+from hf_posenc.eval.results.paired import FEWEST, Difference
 
 
 def legend(comparison: Comparison) -> str:
@@ -12,10 +12,11 @@ def legend(comparison: Comparison) -> str:
     reference = comparison.about.get("against")
     if reference is None:
         return ""
+    few = any(difference.clusters < FEWEST for difference in comparison.differences)
     return (
         f"Marks: + surely better than {reference}, − surely worse, ? undecided; paired over the same documents, "
         "p below 0.05 after Holm's correction over the table."
-    )
+    ) + few * f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
 
 
 def difference_caption(comparison: Comparison, metric: str) -> str:

@@ -142,7 +142,7 @@ def comparison_text(comparison: Comparison) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
     if about["command"]:
-        parts.append("    " + about["command"].replace("\n", " "))
+        parts.append("```console\n$ " + about["command"].replace("\n", " ") + "\n```")
     return "\n\n".join(parts) + "\n"
 
 

@@ -50,6 +50,8 @@ class LengthSweep(ConfigurableTask):
     request_type = "loglikelihood"
     metrics: ClassVar[dict[str, Metric]] = {}
     """Metric to its aggregation and whether higher is better."""
+    reads: ClassVar[frozenset[str]] = frozenset()
+    """Of the settings `PARTICULAR` of the sweep, those that the task reads."""
     generation: ClassVar[dict[str, Any]] = {"until": [], "do_sample": False}
     """How text is generated, where it is; lm-eval's ``gen_kwargs`` are put over it."""
 

@@ -26,6 +26,7 @@ class StringTask(LengthSweep):
     """A task with one random string per cell; its last tokens are scored."""
 
     request_type = "span_scores"
+    reads: ClassVar[frozenset[str]] = frozenset({"alphabet"})
 
     def documents(self) -> list[Doc]:
         """One random string per sample, at every length."""

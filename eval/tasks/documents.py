@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 class DocsTask(SpanTask):
     """Loss of the last tokens of windows of documents, at every length."""
 
+    reads: ClassVar[frozenset[str]] = frozenset({"docs", "from_start"})
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:

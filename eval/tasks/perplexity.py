@@ -113,6 +113,7 @@ class SlidingTask(SpanTask):
     Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B.
     """
 
+    reads: ClassVar[frozenset[str]] = frozenset({"stride", "stretch", "from_start"})
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     @property

@@ -14,6 +14,9 @@ from hf_posenc.eval.tasks.parse import depths_of, flag, lengths_of, longest_of, 
 
 NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
+PARTICULAR = frozenset({"alphabet", "docs", "from_start", "stretch", "stride"})
+"""Settings that few tasks read; the others read none of them."""
+
 
 @dataclass(frozen=True)
 class Sweep:

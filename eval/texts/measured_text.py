@@ -113,9 +113,7 @@ def check_words(documents: list[Document], label: str | list[str]) -> None:
         TextTooShort: it has none.
     """
     if not any(document.content for document in documents):
-        raise TextTooShort(
-            f"The text {shown(label)} is empty: got 0 characters in {len(documents)} documents. Give one with words."
-        )
+        raise TextTooShort(f"The text {shown(label)} is empty: got 0 characters. Give one with words.")
     if all(isinstance(document.content, str) and not document.content.strip() for document in documents):
         raise TextTooShort(f"The text {shown(label)} holds nothing but white space. Give one with words.")
 

@@ -45,8 +45,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     from rich.text import Text
 
     kept = [tuple(row) for row in rows]
-    heading = None if title is None else Text(printable(title))
-    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[number], (int, float)) for row in kept)
         table.add_column(
@@ -56,6 +55,8 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
         )
     for row in kept:
         table.add_row(*(Text(cell_text(cell)) for cell in row))
+    if title is not None:  # a title of the table's own would be folded at the width of a narrow table
+        show(Text(printable(title), style="italic"))
     show(table)
 
 

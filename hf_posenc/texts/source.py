@@ -126,7 +126,13 @@ class TextSource:
 
 
 def part_of(given: object) -> Any:
-    """What a name stands for: ``hub:…`` or a path; other objects as they are."""
+    """What a name stands for: ``hub:…`` or a path; other objects as they are.
+
+    Raises:
+        UnreadableDocuments: the name is empty.
+    """
+    if given == "":  # as a path, it would be the current folder
+        raise UnreadableDocuments("The name of a text is empty. Name a file, a folder or hub:NAME.")
     if isinstance(given, str) and given.startswith(PREFIX):
         return HubDataset.parse(given)
     return Path(given) if isinstance(given, (str, os.PathLike)) else given

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hf_posenc.eval
+from hf_posenc.cli import output
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.record import Record
@@ -154,3 +155,9 @@ def test_a_starter_is_compared(call: Callable, tmp_path: Path) -> None:
     assert saved["about"]["model"] == "starter:llama"
     assert 0.5 < answer.data["rows"][0]["value"] < 6.0
     assert "learned_hier: refused" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_title_is_one_line_above_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "a title that is far wider than the table below it"
+    output.show_table(("a", "b"), [(1, 2)], title=title)
+    assert capsys.readouterr().out.splitlines()[0] == title

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.phrases import model_title
 from hf_posenc.eval.report.trackers import report_to_trackers
+from hf_posenc.eval.results.record import Record
 
 from .test_page import PAYLOADS, comparison
 
@@ -98,3 +101,18 @@ def test_numbers_reach_a_tracker(tmp_path: Path, monkeypatch) -> None:
     assert {(step, name): value for step, logs in sent for name, value in logs.items()} == rows
     with pytest.raises(TrainingImpossible, match="There is no experiment tracker"):
         report_to_trackers(made, ["nothing"], tmp_path)
+
+
+def test_means_that_look_the_same_are_bold_alike() -> None:
+    """Cells that differ by float32 rounding alone show one number, and so have one face."""
+    made = comparison(("yarn", "dca"))
+    made = replace(made, records=[replace(record, rows=[nudged(record, row) for row in record.rows])
+                                  for record in made.records])  # fmt: skip
+    for table in latex_text(made).split("\\end{table}")[:-1]:
+        cells = [line.partition("&")[2] for line in re.findall(r"^(?:yarn|dca) .*$", table, re.MULTILINE)]
+        assert cells[0] == cells[1]
+        assert "mathbf" in cells[0]
+
+
+def nudged(record: Record, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"value": 3.0 + (1e-7 if record.scheme == "dca" else 0.0), "stderr": 0.1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -64,3 +66,10 @@ def test_nothing_to_measure_is_refused() -> None:
 def test_an_option_of_measuring_alone_is_refused(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["advise", "--model", STARTER, "--target", "512", *words])
     assert isinstance(result.exception, BadArgument)
+
+
+def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    """Otherwise the published order would be shown as if it were the measured one."""
+    (tmp_path / "short.txt").write_text("Hello there.")
+    with pytest.raises(BadComparison, match=r"None of the recommendations .* could be measured\. .*longer text"):
+        measured_advice(advise(STARTER, TARGET), STARTER, samples=SAMPLES, text=tmp_path / "short.txt")

@@ -175,3 +175,8 @@ def test_a_text_larger_than_memory_is_refused_as_one_document(tmp_path: Path, mo
     with pytest.raises(UnreadableDocuments, match=r"there is room for 0.0. Split it into documents \(--document-sep"):
         read(tmp_path / "a.txt")
     assert len(read(tmp_path / "a.txt", separator=" ")) == 1000
+
+
+def test_an_empty_name_is_not_the_current_folder() -> None:
+    with pytest.raises(UnreadableDocuments, match="name of a text is empty"):
+        TextSource.of_names("")

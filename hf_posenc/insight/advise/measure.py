@@ -46,8 +46,8 @@ def measured_advice(
         The advice with `Recommendation.measured` and `Advice.unpatched_loss`.
 
     Raises:
-        BadComparison: there is nothing to rank.
-        PosEncError: the text is too short for the target length, or another argument is invalid.
+        BadComparison: there is nothing to rank, or nothing could be measured, as on a text that is too short.
+        PosEncError: an argument is invalid.
     """
     from hf_posenc.eval import compare
 
@@ -69,6 +69,9 @@ def measured_advice(
         for row in comparison.rows
         if row.scheme == scheme["label"] and row.metric == "nll"
     }
+    if not any((one.scheme, advice.target_length) in losses for one in advice.zero_shot):
+        why = next((record.reason for record in comparison.records if record.reason), "No loss was computed.")
+        raise BadComparison(f"None of the recommendations for {advice.model} could be measured. {why}")
     found = [replace(one, measured=losses.get((one.scheme, advice.target_length))) for one in advice.zero_shot]
     return replace(
         advice,
