@@ -80,7 +80,7 @@ def compare(
             model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
             scheme.
         out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md``, ``page.html``,
-            ``costs.csv``, and ``documents.jsonl`` with the scores of single documents.
+            ``effective.csv``, ``costs.csv``, and ``documents.jsonl`` with the scores of single documents.
         tokenizer: of live models.
         lengths: sequence lengths in tokens; by default one, two and four times the trained length of the first model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
