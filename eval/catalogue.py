@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,16 @@ def check_text_used(names: Sequence[str]) -> None:
         )
 
 
-def check_comparable(names: Sequence[str]) -> None:
-    """Refuse tasks that cannot be measured without an option that names their files, which a comparison has not.
+def check_files_named(names: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse tasks on local files where the option that names them is missing.
 
     Raises:
-        BadComparison: there is one.
+        BadComparison: there is such a task.
     """
-    if found := [name for name in names if name in FILE_TASKS]:
+    if "data" not in options and (found := [name for name in names if name in FILE_TASKS]):
         raise BadComparison(
-            f"The records of {', '.join(found)} are named by --data, which a comparison does not take. Measure each "
-            "scheme by hf-posenc eval --data FILE, or leave them out."
+            f"The records of {', '.join(found)} are those of local files, and none is named. Pass --data FILE "
+            '(options={"data": FILE}).'
         )
 
 

@@ -124,10 +124,18 @@ def evaluate(
     from hf_posenc.eval.task_files import check_task_files
     from hf_posenc.eval.task_run import LmEvalOptions, run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-    from hf_posenc.eval.validate import check_generation, check_measure, check_options, check_shots, check_tasks
+    from hf_posenc.eval.validate import (
+        SharedOptions,
+        check_generation,
+        check_measure,
+        check_options,
+        check_shots,
+        check_tasks,
+    )
 
     require_lm_eval()
     names = check_tasks(tasks, include_path)
+    checked = isinstance(options, SharedOptions)
     options = check_options(options) | check_options(metadata, "metadata")
     settings = {"lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
                 "longest": longest}  # fmt: skip
@@ -156,7 +164,7 @@ def evaluate(
     }  # fmt: skip
     chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
     raw = run_tasks(
-        lm, chosen, described, include_path, lm_eval_options, own_options=options, quiet=quiet,
+        lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
         grow="max_length" not in model_args,
     )  # fmt: skip
     first = lm.rank == 0

@@ -99,7 +99,7 @@ def run_tasks(
     include_path: str | Path | None,
     options: LmEvalOptions,
     *,
-    own_options: Mapping[str, Any],
+    own_options: Mapping[str, Any] | None,
     grow: bool = False,
     quiet: bool = True,
 ) -> dict[str, Any]:
@@ -111,7 +111,8 @@ def run_tasks(
         metadata: of the tasks, with the tokenizer as an object.
         include_path: folder of the user's task files.
         options: lm-eval's own.
-        own_options: those in ``metadata`` that were asked for by name; of tasks of ours, all must be known.
+        own_options: those in ``metadata`` that were asked for by name; of tasks of ours, all must be known. None where
+            they were checked for more tasks than these.
         grow: whether `max_length` may rise to what RULER's tasks request.
         quiet: hide progress bars.
 
@@ -124,7 +125,8 @@ def run_tasks(
     options.check(metadata["tokenizer"])
     with suppress_output(quiet):
         loaded = load_tasks(tasks, metadata, include_path)
-        refuse_unread(own_options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
+        if own_options is not None:
+            refuse_unread(own_options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
         check_answerable(lm, loaded["tasks"])
         options.configure(loaded["tasks"], metadata["seed"])
         by_length = [task for task in loaded["tasks"].values() if sized(task)]

@@ -66,6 +66,10 @@ def check_options(options: Any, what: str = "options") -> dict[str, Any]:
     return dict(options or {})
 
 
+class SharedOptions(dict[str, Any]):
+    """Options of tasks that were checked for all tasks of a comparison together; a single task may read none."""
+
+
 def check_shots(given: Any) -> int | None:
     """A number of few-shot examples.
 

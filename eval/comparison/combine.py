@@ -17,8 +17,8 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.record import Record
 
 SETTINGS = {
-    "text": "texts", "tokenizer": "tokenizers", "tasks": "task files", "longest": "longest lengths",
-    "measure": "settings of the tasks",
+    "text": "texts", "tokenizer": "tokenizers", "tasks": "task files", "options": "options of tasks",
+    "longest": "longest lengths", "measure": "settings of the tasks",
 }  # fmt: skip
 """What two cells of a task must share to have the same targets, and what it is called."""
 DIGESTS = ("text", "tokenizer", "tasks")

@@ -12,6 +12,7 @@ from typing import Any
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import BadComparison, shown
 from hf_posenc.eval.comparison.combine import combined
+from hf_posenc.eval.comparison.reference import check_same_documents, compared_with
 from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import FORMAT, Comparison
@@ -23,7 +24,12 @@ RESULTS = "results.json"
 
 
 def merge_comparisons(
-    runs: Sequence[str | Path], *, out: str | Path, name: str | None = None, command: str | None = None
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path,
+    name: str | None = None,
+    against: str | None = None,
+    command: str | None = None,
 ) -> Comparison:
     """Put the results of several runs of `compare` side by side, and write them into a folder as `compare` does.
 
@@ -33,10 +39,12 @@ def merge_comparisons(
         runs: folders of results, with their ``results.json`` and ``cells.sqlite``.
         out: another folder, for the merged results.
         name: of the merged comparison in reports; by default the names of its models.
+        against: label of a line; the others are compared with it document by document, as in `compare`.
         command: printed in reports to repeat the merge.
 
     Raises:
-        BadComparison: fewer than two runs, one that cannot be read, or runs that did not measure the same targets.
+        BadComparison: fewer than two runs, one that cannot be read, or runs that did not measure the same targets; or
+            lines to compare that do not have the same documents.
         StoreUnusable: a folder is in use, or cannot be written.
         StoreChanged: another program has changed stored cells.
     """
@@ -46,7 +54,8 @@ def merge_comparisons(
         raise BadComparison(f"A merge takes the folders of two runs or more, got {len(folders)}. Name another.")
     if folder.resolve() in [run.resolve() for run in folders]:
         raise BadComparison(f"The results of {str(folder)!r} would be overwritten by the merge. Choose another --out.")
-    comparison = combined([read_run(run) for run in folders], command)
+    comparison = compared_with(combined([read_run(run) for run in folders], command), against)
+    check_same_documents(comparison)
     if name is not None:
         comparison.about["model"] = name
     with Store(folder / STORE) as store:

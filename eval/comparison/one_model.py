@@ -17,6 +17,7 @@ from hf_posenc.eval.comparison.identity import model_digest, to_json, tokenizer_
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
 from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
+from hf_posenc.eval.comparison.shared_options import check_read
 from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.comparison.tune import TUNING, tuned
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
@@ -26,6 +27,7 @@ from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.costs import load_costs
 from hf_posenc.eval.results.gate import gate_of
+from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
@@ -116,11 +118,13 @@ def compare_on(
     trained, carried = trained_length_of(lm), lm.report.get("scheme")
     lengths = list(settings.lengths) or [trained * multiple for multiple in MULTIPLES]
     tasks = list(settings.tasks) or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
+    longest = longest_of(settings.longest, lengths)
+    check_read(settings.passed_on["options"], tasks, lengths, metadata_of(settings, longest, lm.tokenizer))
     entries = [as_saved(entry, carried) for entry in settings.entries]
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     fitting = Fitting.on(lm, settings.measure["seed"])
     request = Request(
-        settings.measure, longest_of(settings.longest, lengths), settings.one_factor, dict(given.arguments),
+        settings.measure, longest, settings.one_factor, dict(given.arguments),
         settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
     arguments, tuning = settings.measure | settings.passed_on, None
@@ -145,12 +149,26 @@ def compare_on(
         "model": name, "model_scheme": carried, "trained_length": trained, "lengths": lengths, "tasks": tasks,
         "schemes": [about_entry(entry, cells) for entry in entries], "longest": request.longest, **settings.about,
         "gates": [gate_of(record, trained, name).to_dict() for record in gates],
-        "digests": {key: value for key, value in settings.identity.items() if key != "versions"} | digests,
+        "digests": {name: text_of(value) for name, value in settings.identity.items() if name != "versions"} | digests,
     }  # fmt: skip
     if tuning is not None and settings.development is not None:
         about["tuned"] = {"text": settings.development.label, "options": tuning.to_dict()}
         about["digests"]["development text"] = settings.development.digest
     return Comparison(about, records, load_costs(store))
+
+
+def metadata_of(settings: Settings, longest: int, tokenizer: Any) -> dict[str, Any]:
+    """What the metadata of tasks holds besides lengths and options."""
+    passed = settings.passed_on
+    return settings.measure | {
+        "longest": longest, "text": passed["text"], "field": passed["text_field"],
+        "separator": passed["document_separator"], "tokenizer": tokenizer,
+    }  # fmt: skip
+
+
+def text_of(digests: str | Mapping[str, Any]) -> str:
+    """A digest; one of several."""
+    return digests if isinstance(digests, str) else key_of(digests)
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:

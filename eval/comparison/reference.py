@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_posenc.errors import BadComparison, nearest, shown
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.record import Record
 from hf_posenc.schemes.entry import UNPATCHED
 
 
@@ -19,6 +20,32 @@ def compared_with(comparison: Comparison, given: str | None) -> Comparison:
     """
     label = None if given is None else reference_of(comparison.about["schemes"], given)
     return replace(comparison, about=comparison.about | {"against": label})
+
+
+def check_same_documents(comparison: Comparison) -> None:
+    """Refuse lines of several runs whose documents are not those of the reference; none without a reference.
+
+    Raises:
+        BadComparison: a line has a cell with other documents, or one of the two has no scores of documents.
+    """
+    reference = comparison.about["against"]
+    done = comparison.with_state("done")
+    base = {(record.task, record.length): record for record in done if record.scheme == reference}
+    for record in done:
+        other = base.get((record.task, record.length), record)
+        ours, theirs = documents_of(record), documents_of(other)
+        if ours != theirs:
+            at = "" if record.length is None else f" at {record.length:,} tokens"
+            raise BadComparison(
+                f"{shown(record.scheme)} and {shown(reference)} do not have the same documents of {record.task}{at}: "
+                f"{len(ours)} and {len(theirs)}, and {len(ours & theirs)} of them in both. Leave against (--against) "
+                "out, or measure both runs again with one version of hf-posenc."
+            )
+
+
+def documents_of(record: Record) -> set[tuple[str, str, int | None]]:
+    """Name, cluster and length of the documents of a cell; none in cells of earlier formats."""
+    return {(score["document"], score["cluster"], score["length"]) for score in record.documents}
 
 
 def reference_of(schemes: Sequence[Mapping[str, Any]], given: str) -> str:

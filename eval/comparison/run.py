@@ -9,26 +9,27 @@ score the same target tokens, because each leaves room for the longest context b
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import BadComparison
-from hf_posenc.eval.catalogue import check_comparable, check_known, check_text_used, check_trusted, expanded
+from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.combine import check_names, combined
-from hf_posenc.eval.comparison.identity import files_digest, package_digest, versions
+from hf_posenc.eval.comparison.identity import files_digest, package_digest, to_json, versions
 from hf_posenc.eval.comparison.one_model import MeasuredModel, Settings, compare_on
 from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
 from hf_posenc.eval.comparison.reference import compared_with, reference_of
+from hf_posenc.eval.comparison.shared_options import check_no_arguments, options_identity
 from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.validate import check_measure, check_tasks, folder_of_results
+from hf_posenc.eval.validate import SharedOptions, check_measure, check_options, check_tasks, folder_of_results
 from hf_posenc.schemes.entry import Given, entries_of
 
 STORE = "cells.sqlite"
@@ -60,6 +61,7 @@ def compare(
     longest: int | None = None,
     against: str | None = None,
     dev_text: Any = None,
+    options: Mapping[str, Any] | None = None,
     name: str | None = None,
     command: str | None = None,
     progress: ProgressCallback | None = None,
@@ -78,7 +80,7 @@ def compare(
             model that carries a scheme, ``unpatched`` stands for the model as it is; the others take the place of that
             scheme.
         out: folder of ``cells.sqlite``, ``results.json``, ``results.csv``, ``results.md``, ``page.html``,
-            ``costs.csv``, and ``documents.jsonl`` with the scores of single documents.
+            ``effective.csv``, ``costs.csv``, and ``documents.jsonl`` with the scores of single documents.
         tokenizer: of live models.
         lengths: sequence lengths in tokens; by default one, two and four times the trained length of the first model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
@@ -93,6 +95,8 @@ def compare(
         dev_text: a text to choose options on, read as ``text`` is: for each scheme and length, those of a small grid
             with the lowest loss, and never on the measured text. By default no options are chosen but those of
             `Scheme.comparison_options`.
+        options: further options of tasks, such as ``data``, the files of tasks that read records, or ``scoring``;
+            settings of a sweep among them count as arguments here.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.
@@ -108,15 +112,17 @@ def compare(
     if against is not None and len(models) == 1:  # of several, the labels are known when all are loaded
         reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
     folder = folder_of_results(out)
-    wanted, measure = check_measure(
-        lengths=lengths, samples=samples, scored=scored, keys=keys, depths=depths, seed=seed, limit=limit,
-        longest=longest,
-    )  # fmt: skip
+    given = check_options(options)
+    sweep = {"lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
+             "longest": longest}  # fmt: skip
+    sweep |= {name: given.pop(name) for name in sweep if name in given}
+    wanted, measure = check_measure(limit=limit, **sweep)
+    check_no_arguments(given)
     chosen = expanded(check_tasks(tasks, include_path))
     check_trusted(chosen, include_path, trust=trust_tasks)
     check_task_files(chosen, include_path)
     check_known(chosen, include_path)
-    check_comparable(chosen)
+    check_files_named(chosen, given)
     if text is not None:
         check_text_used(chosen)
     own_text = measured_text(text, field=text_field, separator=document_separator)
@@ -126,16 +132,19 @@ def compare(
     identity = {"versions": versions(), "package": package_digest(), "text": own_text.digest}
     if include_path is not None:
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
+    if given:
+        identity["options"] = options_identity(given, without=folder)
     settings = Settings(
-        entries=entries, lengths=wanted, tasks=chosen, measure=measure, one_factor=one_factor, longest=longest,
-        identity=identity,
+        entries=entries, lengths=wanted, tasks=chosen, measure=measure, one_factor=one_factor,
+        longest=sweep["longest"], identity=identity,
         passed_on={
             "text": None if text is None else own_text, "text_field": text_field,
             "document_separator": document_separator, "include_path": include_path, "trust_tasks": trust_tasks,
+            "options": SharedOptions(given),
         },
         about={
             "one_factor": one_factor, **measure, "text": own_text.label, "versions": identity["versions"],
-            "command": command,
+            "command": command, **({"options": to_json(given)} if given else {}),
         },
         development=development,
     )  # fmt: skip

@@ -12,12 +12,14 @@ from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.cost_table import costs_csv
+from hf_posenc.eval.report.effective import effective_csv
 from hf_posenc.eval.report.figures import figure_files
 from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.eval.results.comparison import Comparison, interval
+from hf_posenc.eval.results.effective_length import results_of
 from hf_posenc.eval.results.paired import Difference
 
 COMPARED = ("against", "difference", "difference_low", "difference_high", "p_holm", "verdict")
@@ -30,13 +32,13 @@ COLUMNS = (
 def write_exports(folder: Path, comparison: Comparison) -> None:
     """Write the files of a comparison, all of them or none.
 
-    These are ``results.json``, ``.csv``, ``.md`` and ``.tex``, ``documents.jsonl``, ``costs.csv``, ``page.html`` and
-    the figures.
+    These are ``results.json``, ``.csv``, ``.md`` and ``.tex``, ``documents.jsonl``, ``effective.csv``,
+    ``costs.csv``, ``page.html`` and the figures.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
     """
-    content = json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    content = json.dumps(results_of(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     files = {
         "results.json": content,
         "results.csv": csv_text(comparison),
@@ -44,6 +46,7 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "documents.jsonl": documents_text(comparison),
         "results.tex": latex_text(comparison),
         "page.html": page_html(comparison),
+        "effective.csv": effective_csv(comparison),
         "costs.csv": costs_csv(comparison),
     }
     figures = figure_files(comparison)

@@ -86,7 +86,7 @@ class Comparison:
         return next((d.mark for d in self.differences if (d.scheme, d.task, d.metric, d.length) == wanted), "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``results.json``; it holds no times, so that equal settings give equal files."""
+        """Return cells, rows and differences, for ``results.json``; no times: equal settings give equal files."""
         cells = [
             {
                 "scheme": r.scheme, "task": r.task, "length": r.length, "state": r.state, "reason": r.reason,

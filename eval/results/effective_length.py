@@ -74,6 +74,11 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
     return found
 
 
+def results_of(comparison: Comparison) -> dict[str, Any]:
+    """The content of ``results.json``: cells, rows, differences and effective context lengths."""
+    return comparison.to_dict() | {"effective": [one.to_dict() for one in effective_lengths(comparison)]}
+
+
 def effective_length(
     label: str, task: str, metric: str, threshold: float, bounds: Mapping[int, tuple[float, float, float]]
 ) -> EffectiveLength:

@@ -63,6 +63,12 @@ def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path
     assert answer.data["rows"][0]["value"] == 2.5
 
 
+def test_options_of_tasks_are_forwarded(call: Callable, asked: dict[str, Any]) -> None:
+    call(*WORDS, "--data", "a.jsonl", "--data", "b.jsonl", "--metadata", '{"scoring": "generate"}')
+    assert asked["options"] == {"scoring": "generate", "data": ["a.jsonl", "b.jsonl"]}
+    assert "--data a.jsonl --data b.jsonl --metadata" in asked["command"]
+
+
 def test_the_command_repeats_itself(call: Callable, asked: dict[str, Any]) -> None:
     import shlex
 

@@ -36,7 +36,8 @@ pytest.importorskip("matplotlib")
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "keys": 1, "depths": (0.0, 1.0)}
 LENGTHS = [TRAINED, 2 * TRAINED]
 FILES = [
-    "cells.sqlite", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md", "results.tex"
+    "cells.sqlite", "documents.jsonl", "effective.csv", "page.html", "results.csv", "results.json", "results.md",
+    "results.tex"
 ]  # fmt: skip
 COSTS = "costs.csv"  # which differ from run to run
 

@@ -119,8 +119,8 @@ def test_a_task_without_its_file_names_the_option(llama, tokenizer, task: str) -
         run(llama, tokenizer, task)
 
 
-def test_a_comparison_refuses_tasks_whose_files_it_cannot_name(llama, tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(BadComparison, match="posenc_qa_file are named by --data"):
+def test_a_comparison_refuses_tasks_whose_files_are_not_named(llama, tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(BadComparison, match=r"posenc_qa_file are those of local files.* Pass --data FILE"):
         compare(llama, "unpatched", tokenizer=tokenizer, tasks=["posenc_ppl", "posenc_qa_file"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

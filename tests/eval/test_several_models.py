@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import MeasuredModel, compare, merge_comparisons
 from hf_posenc.eval.comparison import measure
+from hf_posenc.eval.results.store import Store
 
 from .conftest import TRAINED, byte_level
 
@@ -91,6 +93,38 @@ def test_runs_of_one_model_keep_their_labels(run, tmp_path) -> None:
     merged = merge_comparisons([tmp_path / "one", tmp_path / "two"], out=tmp_path / "merged")
     assert merged.labels == ["unpatched", "pi", "ntk"]
     assert len(merged.records) == 6
+
+
+def test_runs_are_compared_document_by_document(run, tmp_path) -> None:
+    both = run("base,tuned", "both", against="base · pi")
+    run("base", "base")
+    run("tuned", "tuned")
+    merged = merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "merged", against="base · pi")
+    assert merged.differences == both.differences
+    assert {one.scheme for one in merged.differences} == {"base · unpatched", "tuned · unpatched", "tuned · pi"}
+    assert json.loads((tmp_path / "merged" / "results.json").read_text())["about"]["against"] == "base · pi"
+    plain = merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "plain")
+    assert not plain.differences
+    with pytest.raises(BadComparison, match="against is 'yarn', and the schemes are base · unpatched"):
+        merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "none", against="yarn")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("changed", [[], [{"document": "another"}]], ids=["no scores", "another document"])
+def test_runs_with_other_documents_are_not_compared(run, tmp_path, changed: list[dict[str, str]]) -> None:
+    """As in a run of an earlier version, whose cells have the same settings of the task."""
+    run("base", "base")
+    run("tuned", "tuned")
+    with Store(tmp_path / "tuned" / "cells.sqlite") as store:
+        cells = json.loads((tmp_path / "tuned" / "results.json").read_text())["cells"]
+        record = store.get(cells[-1]["key"])
+        documents = [{**score, **new} for new in changed for score in record.documents]
+        store.put(replace(record, documents=documents))
+    runs = [tmp_path / "base", tmp_path / "tuned"]
+    with pytest.raises(BadComparison, match="do not have the same documents of posenc_ppl at 256 tokens"):
+        merge_comparisons(runs, out=tmp_path / "merged", against="base · pi")
+    assert not (tmp_path / "merged").exists()
+    assert len(merge_comparisons(runs, out=tmp_path / "merged").records) == 8
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ def test_a_disk_that_fills_up(found: Found) -> None:
     assert again == 0
     assert second["code"] == 0
     assert [name for name in (Path(path).name for path in after[1:]) if not name.startswith("figure_")] == [
-        "cells.sqlite", "costs.csv", "documents.jsonl", "page.html", "results.csv",
-        "results.json", "results.md", "results.tex"
+        "cells.sqlite", "costs.csv", "documents.jsonl", "effective.csv", "page.html",
+        "results.csv", "results.json", "results.md", "results.tex"
     ]  # fmt: skip
 
 
@@ -174,8 +174,8 @@ def test_what_a_comparison_can_do_without(found: Found, lack: str) -> None:
     one = found["odd"][lack]
     assert one["code"] == 0, one["err"]
     assert [name for name in one["after"] if not name.startswith("figure_")] == [
-        "cells.sqlite", "costs.csv", "documents.jsonl", "page.html", "results.csv",
-        "results.json", "results.md", "results.tex"
+        "cells.sqlite", "costs.csv", "documents.jsonl", "effective.csv", "page.html",
+        "results.csv", "results.json", "results.md", "results.tex"
     ]  # fmt: skip
 
 

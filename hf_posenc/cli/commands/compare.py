@@ -23,6 +23,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.task_arguments import json_mapping
 from hf_posenc.cli.text_arguments import (
     FIELD,
     SOURCES,
@@ -83,6 +84,12 @@ def compare(
     scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
     keys: Annotated[int, Option(min=1, help="Passkeys or needles, each inserted at every depth.")] = 8,
     depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
+    data: Annotated[
+        list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")
+    ] = None,
+    metadata: Annotated[
+        str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
+    ] = None,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
@@ -124,8 +131,8 @@ def compare(
     from hf_posenc.training.config_checks import check_trackers
 
     if merged:
-        check_alone("--merge", context, {"merged", "out", "quiet", "as_json"})
-        finish(merge(merged, out, command_line(context)), out, quiet, as_json)
+        check_alone("--merge", context, {"merged", "out", "against", "quiet", "as_json"})
+        finish(merge(merged, out, against, command_line(context)), out, quiet, as_json)
         return
     if not (model and schemes):
         raise BadArgument("A comparison needs --model and --schemes, or --merge with the folders of earlier runs.")
@@ -137,6 +144,7 @@ def compare(
     own_text, development = two_sources(text, dev_text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
     models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
+    options = json_mapping("--metadata", metadata) | ({"data": data} if data else {})
     chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
     try:
         with output.progress(quiet) as progress:
@@ -144,7 +152,7 @@ def compare(
                 models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=own_text, dev_text=development, seed=seed, limit=limit,
                 one_factor=one_factor, longest=longest, against=against, include_path=include_path,
-                trust_tasks=trust_tasks, command=command_line(context), progress=progress,
+                trust_tasks=trust_tasks, options=options, command=command_line(context), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
@@ -165,11 +173,11 @@ def measured_model(given: str, base: str | None, dtype: str | None, loading: dic
     return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
 
 
-def merge(runs: list[Path], out: Path, command: str) -> Comparison:
+def merge(runs: list[Path], out: Path, against: str | None, command: str) -> Comparison:
     """Merge earlier runs."""
     from hf_posenc.eval import merge_comparisons
 
-    return merge_comparisons(runs, out=out, command=command)
+    return merge_comparisons(runs, out=out, against=against, command=command)
 
 
 def check_alone(option: str, context: Context, allowed: set[str]) -> None:

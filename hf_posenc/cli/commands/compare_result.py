@@ -13,7 +13,9 @@ from hf_posenc.cli.errors import FAILED, PARTLY
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison
 
-FILES = "page.html, results.md, .tex, .csv and .json, documents.jsonl, costs.csv, and figures (.pdf, .svg)"
+FILES = (
+    "page.html, results.md, .tex, .csv and .json, documents.jsonl, effective.csv, costs.csv, and figures (.pdf, .svg)"
+)
 
 
 def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> None:
@@ -23,7 +25,9 @@ def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> Non
         Exit: a cell failed, or a scheme was refused.
     """
     if as_json:
-        output.show_json(comparison.to_dict())
+        from hf_posenc.eval.results.effective_length import results_of
+
+        output.show_json(results_of(comparison))
     elif not quiet:
         show(comparison, out)
     if comparison.with_state("failed"):

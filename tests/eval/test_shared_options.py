@@ -1,0 +1,118 @@
+"""Options of tasks in a comparison: what they change, when cells are measured again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.errors import BadComparison, UnknownOption, UnreadableDocuments
+from hf_posenc.eval import compare, evaluate
+from hf_posenc.eval.comparison import measure
+
+from .conftest import TRAINED
+
+pytest.importorskip("matplotlib")
+LENGTHS = [2 * TRAINED, 3 * TRAINED]
+TASKS = ["posenc_ppl", "posenc_qa_file"]
+
+
+def questions(folder: Path, first: int = 1800) -> Path:
+    """A file of six questions, each about a year from ``first`` on."""
+    records = [
+        {
+            "context": f"Ship {n} sank in {first + n}.",
+            "question": f"When did ship {n} sink?",
+            "answers": [f"{first + n}"],
+        }
+        for n in range(6)
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    return folder / "questions.jsonl"
+
+
+@pytest.fixture
+def run(llama, tokenizer, tmp_path: Path) -> Callable:
+    def compared(**given: Any) -> Any:
+        small = {"lengths": LENGTHS, "samples": 2, "scored": 16, "keys": 2, "depths": [0.0, 1.0], "tasks": TASKS}
+        return compare(llama, "unpatched,pi", tokenizer=tokenizer, out=tmp_path / "out", **(small | given))
+
+    return compared
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[str]:
+    """Names of the cells that are measured."""
+    names, original = [], measure.measure_cell
+    monkeypatch.setattr(measure, "measure_cell", lambda *given: (names.append(given[1].name), original(*given))[1])
+    return names
+
+
+def test_tasks_on_local_files_are_compared(run, llama, tokenizer, tmp_path: Path) -> None:
+    file = questions(tmp_path / "data")
+    found = run(options={"data": [str(file)], "question_tokens": 200})
+    assert {record.state for record in found.records if record.scheme == "pi"} == {"done"}
+    alone = evaluate(
+        llama, tokenizer, scheme="pi", target_length=LENGTHS[0], tasks=TASKS[1:], lengths=LENGTHS[:1],
+        longest=LENGTHS[1], keys=2, depths=[0.0, 1.0], options={"data": str(file), "question_tokens": 200},
+    )  # fmt: skip
+    own = {(row.metric, row.depth): row.value for row in alone.rows}
+    rows = [row for row in found.rows if (row.scheme, row.task, row.length) == ("pi", TASKS[1], LENGTHS[0])]
+    assert {(row.metric, row.depth): row.value for row in rows} == pytest.approx(own)
+    assert found.about["options"] == {"data": [str(file)], "question_tokens": 200}
+
+
+def test_cells_are_measured_again_where_the_content_of_the_file_changed(run, tmp_path: Path, measured) -> None:
+    file = questions(tmp_path / "data")
+    run(options={"data": str(file)})
+    count = len(measured)
+    assert count > 4
+    run(options={"data": [str(file)]})
+    run(options={"data": str(questions(tmp_path / "elsewhere"))})  # the same content
+    assert len(measured) == count
+    questions(tmp_path / "data", first=1900)
+    run(options={"data": str(file)})
+    assert len(measured) == 2 * count
+    run(options={"data": str(file), "question_tokens": 200})
+    assert len(measured) == 3 * count
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"question_token": 200}, UnknownOption, "'question_token'.*Did you mean 'question_tokens'"),
+        ({"data": "missing.jsonl"}, UnreadableDocuments, "missing.jsonl"),
+        ({"text": "novel.txt"}, BadComparison, "Pass text"),
+        ({"separator": "x"}, BadComparison, "Pass document_separator"),
+    ],
+)
+def test_what_no_task_reads_is_refused_before_measuring(
+    run, tmp_path: Path, measured, options: dict[str, Any], error: type, told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        run(options={"data": str(questions(tmp_path / "data"))} | options)
+    assert not measured
+
+
+def test_an_option_is_refused_where_only_a_task_left_out_reads_it(run, tmp_path: Path, measured) -> None:
+    with pytest.raises(UnknownOption, match="question_tokens"):
+        run(options={"question_tokens": 200}, tasks=["posenc_ppl"])
+    assert not measured
+
+
+def test_settings_of_a_sweep_among_options_count_as_arguments(run, measured) -> None:
+    run(tasks=["posenc_ppl"])
+    count = len(measured)
+    run(tasks=["posenc_ppl"], samples=5, lengths=None, options={"samples": 2, "lengths": LENGTHS})
+    assert len(measured) == count
+
+
+def test_a_text_that_no_task_reads_with_these_options_is_refused(run, tmp_path: Path, measured) -> None:
+    (tmp_path / "own.txt").write_text("Nothing is written here that anybody would read twice.\n" * 200)
+    with pytest.raises(BadComparison, match="none of the tasks reads the text"):
+        run(tasks=["posenc_niah_single"], text=tmp_path / "own.txt", options={"haystack": "needles"})
+    assert not measured
