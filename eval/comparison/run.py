@@ -113,8 +113,10 @@ def compare(
         reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
     folder = folder_of_results(out)
     given = check_options(options)
-    sweep = {"lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
-             "longest": longest}  # fmt: skip
+    sweep: dict[str, Any] = {
+        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
+        "longest": longest,
+    }  # fmt: skip
     sweep |= {name: given.pop(name) for name in sweep if name in given}
     wanted, measure = check_measure(limit=limit, **sweep)
     check_no_arguments(given)
