@@ -131,7 +131,7 @@ def test_the_tasks_that_read_a_text_are_listed(task: str, framed_tokenizer) -> N
     from lm_eval.tasks import TaskManager
 
     spy = Spy()
-    metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 1, "keys": 1, "scored": 8}
+    metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 2, "keys": 1, "scored": 8}
     TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
     assert spy.read == (task in TEXT_TASKS)
 
