@@ -11,7 +11,7 @@ from hf_posenc.errors import MissingExtra
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskDataMissing
 from hf_posenc.eval.ruler import GROUPS, check_ruler, ruler_tasks, seeded, tokenizer_folder
-from hf_posenc.eval.ruler_results import first_of_each_length, ruler_rows
+from hf_posenc.eval.ruler_results import first_of_each_length, ruler_documents, ruler_rows
 
 pytest.importorskip("wonderwords", reason="RULER's tasks need it: pip install 'hf-posenc[ruler]'")
 pytest.importorskip("nltk", reason="RULER's tasks need it: pip install 'hf-posenc[ruler]'")
@@ -95,10 +95,12 @@ def test_the_tokenizer_is_saved_without_remote_code(tokenizer) -> None:
 
 def test_rows_leave_out_lengths_that_were_not_measured() -> None:
     samples = [
-        {"doc": {"max_length": length}, "4096": -1.0, str(length): score}
-        for length, score in [(512, 1.0), (512, 0.0), (4096, 1.0)]
+        {"doc_id": number, "doc": {"max_length": length}, "4096": -1.0, str(length): score}
+        for number, (length, score) in enumerate([(512, 1.0), (512, 0.0), (4096, 1.0)])
     ]
-    rows = ruler_rows({"niah_single_1": samples}, ["niah_single_1"], "yarn", "model")
+    documents = ruler_documents({"niah_single_1": samples}, ["niah_single_1"])
+    assert [(one.document, one.length, one.value) for one in documents] == [("0", 512, 1), ("1", 512, 0), ("2", 4096, 1)]
+    rows = ruler_rows(documents, "yarn", "model")
     assert [(row.length, row.value, row.n) for row in rows] == [(512, 0.5, 2), (4096, 1.0, 1)]
     assert rows[0].stderr == pytest.approx(0.5)
     assert rows[1].stderr is None
