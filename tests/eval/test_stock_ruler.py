@@ -99,7 +99,7 @@ def test_rows_leave_out_lengths_that_were_not_measured() -> None:
         for number, (length, score) in enumerate([(512, 1.0), (512, 0.0), (4096, 1.0)])
     ]
     documents = ruler_documents({"niah_single_1": samples}, ["niah_single_1"])
-    assert [(one.document, one.length, one.value) for one in documents] == [("0", 512, 1), ("1", 512, 0), ("2", 4096, 1)]
+    assert [(one.document, one.length) for one in documents] == [("0", 512), ("1", 512), ("2", 4096)]
     rows = ruler_rows(documents, "yarn", "model")
     assert [(row.length, row.value, row.n) for row in rows] == [(512, 0.5, 2), (4096, 1.0, 1)]
     assert rows[0].stderr == pytest.approx(0.5)
