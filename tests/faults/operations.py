@@ -20,6 +20,7 @@ from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.plotting.figures import save_figure
 from hf_posenc.eval.evaluation import Evaluation
 from hf_posenc.eval.report import exports, report
+from hf_posenc.eval.report.figures import figure_files
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.plots import loss_plot
 from hf_posenc.eval.results.comparison import Comparison
@@ -131,10 +132,16 @@ def page(which: int) -> str:
     return page_html(comparison(which))
 
 
+@lru_cache(maxsize=2)
+def figures(which: int) -> dict[str, bytes]:
+    return figure_files(comparison(which))
+
+
 def export_comparison(folder: Path, which: int) -> None:
-    """The page is drawn once."""
+    """The page and the figures are drawn once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exports, "page_html", lambda comparison: page(which))
+        patch.setattr(exports, "figure_files", lambda comparison: figures(which))
         exports.write_exports(folder, comparison(which))
 
 
