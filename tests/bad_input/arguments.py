@@ -291,7 +291,7 @@ def alone() -> list[Row]:
             (b"yarn", "words or a list"), ([None], "entry None"),
         )
     ]  # fmt: skip
-    options = {"stride": 8, "strid": 3}
+    options = {"sed": 3}
     return [
         *found,
         *(
@@ -304,7 +304,7 @@ def alone() -> list[Row]:
         Row(39, "compare into NUL", errors.FolderUnusable, r"x00", partial(compared, out="a\0b")),
         Row(39, "compare into 300 letters", errors.FolderUnusable, "too long", partial(compared, out="x" * 300)),
         Row(39, "compare into a file", errors.FolderUnusable, "is a file", lambda s: compared(s, out=s.saved["file"])),
-        Row(12, "evaluate option", errors.UnknownOption, "'strid'.+'stride'", partial(measured, options=options)),
+        Row(12, "evaluate option", errors.UnknownOption, "'sed'.+'seed'", partial(measured, options=options)),
         Row(12, "evaluate list of options", KIND, r"options.+\[1\]", partial(measured, options=[1])),
         Row(12, "evaluate keyword", errors.UnknownOption, "'wat'", partial(measured, wat=1)),
         Row(12, "evaluate factor alone", errors.UnknownOption, "'factor'.+scheme=", partial(measured, factor=2)),
