@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.errors import UnreadableDocuments, shown
-from hf_posenc.texts.document import first_line
-from hf_posenc.texts.plain_text import whole_text
-from hf_posenc.texts.records import BYTE_ORDER_MARK, json_records, parquet_opened
+from hf_posenc.texts.records import json_records, json_values, parquet_opened
 from hf_posenc.texts.source import hidden, kind_of
 
 LINES, WHOLE, COLUMNS = (".jsonl", ".ndjson"), ".json", ".parquet"
@@ -75,16 +72,7 @@ def file_records(file: Path) -> Iterator[tuple[str, object]]:
             for number, value in enumerate((row for batch in opened.iter_batches(256) for row in batch.to_pylist()), 1):
                 yield f"record {number} of {file.name}", value
     else:
-        try:
-            found = json.loads(whole_text(file).lstrip(BYTE_ORDER_MARK))
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, UnreadableDocuments):
-                raise
-            raise UnreadableDocuments(
-                f"The file {shown(str(file))} is no JSON: {first_line(error)}. Correct it; for one record on each "
-                "line, name it .jsonl."
-            ) from error
-        for number, value in enumerate(found if isinstance(found, list) else [found], 1):
+        for number, value in enumerate(json_values(file), 1):
             yield f"record {number} of {file.name}", value
 
 

@@ -1,11 +1,25 @@
-"""Options of lm-eval's tasks, and the parsers of their values."""
+"""Options of tasks that several commands have, and the parsers of their values."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
 
 from hf_posenc.cli.errors import BadArgument
+
+Samples = Annotated[int, Option(min=1, help="Windows of text at each length.")]
+Keys = Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")]
+Depths = Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")]
+DEPTHS = "0,0.25,0.5,0.75,1"
+Limit = Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")]
+Data = Annotated[list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")]
+Metadata = Annotated[
+    str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
+]
+IncludePath = Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")]
 
 
 def json_mapping(option: str, given: str | None) -> dict[str, Any]:

@@ -51,6 +51,11 @@ class Band:
             _tightest(min, self.keys_until, other.keys_until),
         )
 
+    def keys_seen(self, queries: slice, keys: int) -> slice:
+        """The keys in reach of consecutive queries, both by index; the band is one of distances."""
+        first = 0 if self.farthest is None else max(0, queries.start - self.farthest + 1)
+        return slice(first, keys if self.nearest is None else min(keys, queries.stop - self.nearest))
+
     def holds(self, query: Tensor, key: Tensor) -> Tensor:
         """Which pairs of positions are in the band, bool; ``query`` and ``key`` broadcast against each other."""
         distance = query - key if self.chunk == 1 else query // self.chunk - key // self.chunk

@@ -64,19 +64,27 @@ def json_file(path: Path, field: str) -> Iterator[Document]:
     Raises:
         UnreadableDocuments: it is none of these, or a record has no text in ``field``.
     """
+    for number, record in enumerate(json_values(path), 1):
+        yield document_of(record, field, f"{path.name}:{number}", f"record {number} of {path.name}")
+
+
+def json_values(path: Path) -> list[object]:
+    """The values of a JSON file: of a list, of one object, or of JSON Lines under another name.
+
+    Raises:
+        UnreadableDocuments: it is none of these.
+    """
     text = whole_text(path).lstrip(BYTE_ORDER_MARK)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         if getattr(error, "msg", "") == "Extra data":
-            yield from json_lines(path, field)
-            return
+            return [value for _, value in json_records(path)]
         raise UnreadableDocuments(
             f"The file {shown(str(path))} is no JSON: {first_line(error)}. Correct it; for one record on each line, "
             "name it .jsonl."
         ) from error
-    for number, record in enumerate(found if isinstance(found, list) else [found], 1):
-        yield document_of(record, field, f"{path.name}:{number}", f"record {number} of {path.name}")
+    return found if isinstance(found, list) else [found]
 
 
 def csv_file(path: Path, field: str) -> Iterator[Document]:

@@ -19,7 +19,7 @@ from hf_posenc.core.regions import EVERYTHING, Band
 
 Rectangle: TypeAlias = tuple[slice, slice]  # rows and keys
 ROWS = 256  # of 128, 256, 512 the fastest at 2k
-WINDOW_ROWS = 128  # of 64, 128, 256 the fastest with windows of 128 and of 1024
+WINDOW_ROWS = 64  # of 64, 128, 256 the fastest with a window of 128; with one of 1,024 as fast as 128
 # From 768 rows on the kernel takes them in larger tiles, which it does a fifth faster; but a rectangle of many rows
 # cannot stop at the diagonal. So many rows share what lies behind all of them, once that is long enough to be worth it.
 TOGETHER, LONG = 1024, 4096
@@ -53,9 +53,7 @@ class Hankel:
     def seen(self, rows: slice) -> slice:
         """The keys that some queries see."""
         ahead = self.keys - self.queries
-        first = 0 if self.band.farthest is None else max(0, rows.start + ahead - self.band.farthest + 1)
-        last = self.keys if self.band.nearest is None else min(self.keys, rows.stop + ahead - self.band.nearest)
-        return slice(first, last)
+        return self.band.keys_seen(slice(rows.start + ahead, rows.stop + ahead), self.keys)
 
     def blocks(self) -> Iterator[tuple[slice, list[Rectangle]]]:
         """Blocks of rows, and the rectangles each consists of; the last may add to rows that others have set."""

@@ -56,10 +56,9 @@ def blocks_of_band(
     mask, before = None, None
     for start in range(done, queries, ROWS):
         end = min(start + ROWS, queries)
-        first = 0 if band.farthest is None else max(0, start + ahead - band.farthest + 1)
-        last = keys if band.nearest is None else min(keys, end + ahead - band.nearest)
-        here = (end - start, last - first, start - first)
+        seen = band.keys_seen(slice(start + ahead, end + ahead), keys)
+        here = (end - start, seen.stop - seen.start, start - seen.start)
         if here != before:  # blocks away from both ends share one mask
             rows = torch.arange(start + ahead, end + ahead, device=device)
-            mask, before = band.holds(rows[:, None], torch.arange(first, last, device=device)), here
-        yield slice(start, end), slice(first, last), mask
+            mask, before = band.holds(rows[:, None], torch.arange(seen.start, seen.stop, device=device)), here
+        yield slice(start, end), seen, mask

@@ -23,7 +23,17 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.cli.task_arguments import json_mapping
+from hf_posenc.cli.task_arguments import (
+    DEPTHS,
+    Data,
+    Depths,
+    IncludePath,
+    Keys,
+    Limit,
+    Metadata,
+    Samples,
+    json_mapping,
+)
 from hf_posenc.cli.text_arguments import (
     FIELD,
     SOURCES,
@@ -80,21 +90,17 @@ def compare(
     out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path(
         "results/compare"
     ),
-    samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
+    samples: Samples = 16,
     scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
-    keys: Annotated[int, Option(min=1, help="Passkeys or needles, each inserted at every depth.")] = 8,
-    depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
-    data: Annotated[
-        list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")
-    ] = None,
-    metadata: Annotated[
-        str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
-    ] = None,
+    keys: Keys = 8,
+    depths: Depths = DEPTHS,
+    data: Data = None,
+    metadata: Metadata = None,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
-    limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
+    limit: Limit = None,
     one_factor: Annotated[
         bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
     ] = False,
@@ -113,7 +119,7 @@ def compare(
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
     batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
-    include_path: Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")] = None,
+    include_path: IncludePath = None,
     trust_tasks: TrustTasks = False,
     report_to: Annotated[
         list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")

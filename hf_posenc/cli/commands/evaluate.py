@@ -26,7 +26,17 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.cli.task_arguments import json_mapping
+from hf_posenc.cli.task_arguments import (
+    DEPTHS,
+    Data,
+    Depths,
+    IncludePath,
+    Keys,
+    Limit,
+    Metadata,
+    Samples,
+    json_mapping,
+)
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
@@ -44,16 +54,12 @@ def evaluate(
     ] = None,
     task: Annotated[list[str] | None, Option("--task", "-t", help="lm-eval task; may be repeated.")] = None,
     longest: Longest = None,
-    samples: Annotated[int, Option(min=1, help="Windows of text at each length.")] = 16,
-    keys: Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")] = 8,
-    depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0,0.25,0.5,0.75,1",
-    limit: Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")] = None,
-    data: Annotated[
-        list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")
-    ] = None,
-    metadata: Annotated[
-        str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
-    ] = None,
+    samples: Samples = 16,
+    keys: Keys = 8,
+    depths: Depths = DEPTHS,
+    limit: Limit = None,
+    data: Data = None,
+    metadata: Metadata = None,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
@@ -73,7 +79,7 @@ def evaluate(
     log_samples: Annotated[
         bool, Option("--log-samples", help="Keep every request and response in the file of --out.")
     ] = False,
-    include_path: Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")] = None,
+    include_path: IncludePath = None,
     trust_tasks: TrustTasks = False,
     base: Base = None,
     dtype: Dtype = None,
