@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.patches.cache import paged
+from hf_posenc.patches.cache.kept_values import kept_values
 from hf_posenc.patches.cache.key_layout import (
     pack_keys,
     unpack_keys,
@@ -30,6 +32,7 @@ from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
 from hf_posenc.patches.rotate_qk import rotated, scale
 from hf_posenc.patches.shared_terms import SharedTerms
+from hf_posenc.patches.shifted_groups import RotatedCall, attend_in_groups
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class PatchedAttention(nn.Module):
         batches_continuously: whether the model hands its attention what continuous batching hands to the model.
     """
 
+    posenc_group_length: int | None = None  # tokens within which heads attend while training; None for all
     layer_idx: int | None
     scaling: float
     is_causal: bool
@@ -110,7 +114,7 @@ class PatchedAttention(nn.Module):
         """
         cache = self_attention_cache(cache)
         plan = plan_of(self, q, cache, mask, host)
-        ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden)
+        ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
         if plan.paged:
             return paged.attend(self, q, k, v, ctx, host)
         queries, keys, v = self._rotate(plan, ctx, q, k, v)
@@ -119,11 +123,13 @@ class PatchedAttention(nn.Module):
         shared = plan.shared or self._terms(plan, ctx)
         if shared.query_factor is not None:
             queries = scale(queries, shared.query_factor)
-        return self._compute(plan, shared, ctx, queries, keys, v, host, cache)
+        return self._compute(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
 
-    def _context(self, plan: CallPlan, hidden: Tensor) -> PositionContext:
+    def _context(self, plan: CallPlan, hidden: Tensor, cache: Cache | None) -> PositionContext:
         """Positions, with what belongs to this layer."""
-        return replace(plan.ctx, hidden=hidden, projections=LayerProjections(self), layer=self.layer_idx)
+        kept = None if plan.paged else kept_values(cache, self.layer_idx)
+        own = LayerProjections(self)
+        return replace(plan.ctx, hidden=hidden, projections=own, layer=self.layer_idx, kept=kept)
 
     def _rotate(
         self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
@@ -155,18 +161,15 @@ class PatchedAttention(nn.Module):
         check_context_parallel(plan.scheme, terms, plan.mask)
         return SharedTerms.of(terms)
 
-    def _compute(
-        self,
-        plan: CallPlan,
-        shared: SharedTerms,
-        ctx: PositionContext,
-        queries: tuple[Tensor, ...],
-        keys: tuple[Tensor, ...],
-        v: Tensor,
-        host: dict[str, Any],
-        cache: Cache | None,
-    ) -> AttentionOutput:
+    def _compute(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
+        """Over all tokens in reach, or, while training so, within groups of them."""
+        if self.posenc_group_length is not None and self.training:
+            return attend_in_groups(partial(self._mix, cache=None), call, host, self.posenc_group_length)
+        return self._mix(call, host, cache)
+
+    def _mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """By the host's own attention function where that can carry the terms, else by the engine."""
+        plan, shared, ctx, queries, keys, v = call
         if shared.plain:
             return self._by_host(queries[0], keys[0], v, shared.terms, plan.mask, host, plan)
         if len(keys) != len(shared.key_copies) or len(keys) > 1:

@@ -198,4 +198,6 @@ def rotation_of_layers(plan: CallPlan) -> Rotate | None:
 
 def of_any_layer(ctx: PositionContext) -> PositionContext:
     """Positions of a call, where what belongs to one layer cannot be used."""
-    return replace(ctx, hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER)
+    return replace(
+        ctx, hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, kept=PER_LAYER
+    )

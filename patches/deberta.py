@@ -145,6 +145,10 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
     def side(self) -> int:
         return int(self.__dict__["encoder"].layer[0].attention.self.pos_ebd_size)
 
+    @property
+    def farthest(self) -> int:
+        return max(int(self.__dict__["encoder"].max_relative_positions), self.side) + 1
+
     def reset_parameters(self) -> None:
         """Nothing: all weights are the model's."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -88,6 +88,12 @@ class AttentionCall:
         """
         indices = torch.arange(self.key_length, device=self.values.device)
         return (indices <= indices[self.first_row :][rows][:, None])[None, None]
+
+    def with_keys(self, stop: int) -> AttentionCall:
+        """The call with its first ``stop`` keys alone; for calls without a mask."""
+        keys, values = tuple(key[:, :, :stop] for key in self.keys), self.values[:, :, :stop]
+        ctx = replace(self.ctx, key_positions=self.ctx.key_positions[:, :stop])
+        return replace(self, keys=keys, values=values, ctx=ctx, start=self.first_row)
 
     def mask_of(self, rows: slice) -> Tensor | None:
         """The mask of some queries; a mask may have one row for all of them."""

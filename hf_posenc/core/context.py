@@ -44,6 +44,7 @@ class PositionContext:
         layer: number of the layer, for a shared scheme with parameters for each; None outside a model.
         coordinates: of each query where the caller gave several, ``[batch or 1, query, axes]``.
         remapped: whether distances are those of regions; then no bias may depend on the key alone.
+        kept: values of this layer that live as long as its KV cache (`with_cache`); None where nothing is kept.
         first: position of the first query, where the positions of all samples are consecutive from it and it is known
             without a device synchronisation; else None.
     """
@@ -61,6 +62,7 @@ class PositionContext:
     coordinates: Tensor | None = None
     remapped: bool = False
     first: int | None = None
+    kept: dict[Hashable, object] | None = field(default=None, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -90,6 +92,17 @@ class PositionContext:
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]  # type: ignore[return-value]
+
+    def with_cache(self, key: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, computed once for a text that is continued in a KV cache; each time where nothing is kept.
+
+        Only for values that depend on nothing but weights.
+        """
+        if self.kept is None:
+            return make()
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]  # type: ignore[return-value]
 
     def distance(self, rows: slice = slice(None)) -> Tensor:
         """Query position minus key position, ``[batch or 1, rows, key]``."""

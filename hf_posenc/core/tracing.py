@@ -8,11 +8,18 @@ and a compiler would recompile for every length.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def is_traced() -> bool:
     """Whether this call is being traced: no value of a tensor may be read."""
     return torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active()
+
+
+def has_values(x: Tensor) -> bool:
+    """Whether a value of a tensor may be read: nothing is traced, and it is neither on the meta device nor fake."""
+    return not (is_traced() or x.is_meta or isinstance(x, FakeTensor))
 
 
 def transformed() -> bool:

@@ -40,11 +40,22 @@ def attend_by_blocks(call: AttentionCall) -> Tensor:
     mixed = []
     for start in starts:
         rows = slice(start, min(start + ROWS, call.query_length))
+        arguments = _seen_by(rows, call, keys, values) if len(starts) > 1 else (call, keys, values)
         if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be the only tensor with a gradient
-            mixed.append(checkpoint(mix_rows, call, keys, values, rows, use_reentrant=False))
+            mixed.append(checkpoint(mix_rows, *arguments, rows, use_reentrant=False))
         else:
-            mixed.append(mix_rows(call, keys, values, rows))
+            mixed.append(mix_rows(*arguments, rows))
     return torch.cat(mixed, dim=2)
+
+
+def _seen_by(
+    rows: slice, call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor
+) -> tuple[AttentionCall, tuple[Tensor, ...], Tensor]:
+    """The call and its keys and values, without the keys that are later than all of some queries."""
+    if not call.ctx.causal or call.mask is not None:
+        return call, keys, values
+    stop = call.first_row + rows.stop
+    return call.with_keys(stop), tuple(key[:, :, :stop] for key in keys), values[:, :, :stop]
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,25 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
     return (-distance).clamp(-farthest, farthest) + farthest
 
 
+def of_even_block(function: Callable[[Tensor], Tensor], block: Block) -> Tensor:
+    """A function of the distance at every pair of a block whose positions run in steps of one, ``[1, n, key]``.
+
+    It is evaluated once for every distance; a window of one row's keys then slides over the values.
+
+    Args:
+        function: whole distances ``[m]`` to ``[m]``, with autograd.
+        block: of such queries.
+    """
+    return function(distances_of(block)).unfold(0, block.key.shape[2], 1).flip(0)[None]
+
+
+def distances_of(block: Block) -> Tensor:
+    """The distances that occur in a block whose positions run in steps of one, the greatest first."""
+    n, keys = block.query.shape[2], block.key.shape[2]
+    first = block.query_positions[0, 0] - block.key_positions[0, 0]
+    return first + torch.arange(n - 1, -keys, -1, device=block.query.device)
+
+
 def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:
     """q_i · table[row of i − j] of a block whose positions run in steps of one, ``[batch, heads, n, key]``.
 
@@ -74,13 +93,12 @@ def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], blo
         row_of: whole distances ``[m]`` to rows of the table.
         block: of these queries.
     """
-    n, keys = query.shape[2], block.key.shape[2]
-    first = block.query_positions[0, 0] - block.key_positions[0, 0]
-    distances = first + torch.arange(n - 1, -keys, -1, device=query.device)
+    n, keys, distances = query.shape[2], block.key.shape[2], distances_of(block)
+    if n == 1:  # a gather of the last axis is ten times as fast as an index_select of it
+        products = query @ table.transpose(-1, -2)
+        return products.gather(-1, row_of(distances).expand(*products.shape[:-1], -1))
     codes = table.index_select(-2, row_of(distances))
     products = query @ codes.transpose(-1, -2)
-    if n == 1:
-        return products
     # No as_strided: a compiler refuses to write into one.
     shorter = products.shape[-1] - 1
     return products.flatten(-2)[..., n - 1 : n - 1 + n * shorter].unflatten(-1, (n, shorter))[..., :keys]

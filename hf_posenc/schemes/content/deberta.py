@@ -22,6 +22,7 @@ He, Liu, Gao, Chen 2020, arXiv:2006.03654, section 3.1; He, Gao, Chen 2021, arXi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -29,13 +30,15 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from hf_posenc.core.context import PositionContext
+from hf_posenc.core.context import PositionContext, Projections
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import skewed
+from hf_posenc.schemes.bias.far_keys import near_and_far
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.inside import only_inside
@@ -91,6 +94,11 @@ class DeBERTa(Scheme):
         """Rows of the table for each direction."""
         return len(self.starts)
 
+    @property
+    def farthest(self) -> int:
+        """Distance from which, on either side, all pairs have the same row."""
+        return self.starts[-1]
+
     def reset_parameters(self) -> None:
         """Redraw the table and the projections, N(0, 0.02²); reset the norm to weight 1 and bias 0."""
         nn.init.normal_(self.table.weight, std=STD)
@@ -113,11 +121,17 @@ class DeBERTa(Scheme):
             return only_inside(self.record.name, "a layer's own projections")
         if len(self.own) > 0:
             project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
-        codes = self.codes() if ctx.hidden is None else self.codes().to(ctx.hidden.dtype)  # of the projections
-        keys = project.key(codes[self.rows()]) if "c2p" in self.active else None
-        queries = project.query(codes[self.rows(self.mirrored)]) if "p2c" in self.active else None
-        steady = ctx.steady and not torch.is_grad_enabled()
-        return BlockBias(partial(self._of_block, keys, queries, steady), reads_scores=False)
+        dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # of the projections
+        keys, queries = ctx.with_cache(("deberta", id(self.original)), partial(self.projected, project, dtype))
+        even = ctx.steady and not is_traced()
+        return BlockBias(partial(self._of_block, keys, queries, even), reads_scores=False)
+
+    def projected(self, project: Projections, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """Kr ``[kv_heads, rows, head_dim]`` and Qr ``[heads, rows, head_dim]``, float32; None for a term left out."""
+        codes = self.codes().to(dtype)
+        keys = project.key(codes[self.rows()]).float() if "c2p" in self.active else None
+        queries = project.query(codes[self.rows(self.mirrored)]).float() if "p2c" in self.active else None
+        return keys, queries
 
     def codes(self) -> Tensor:
         """The table before projection, normalised if asked for, ``[2 · side, width]``, in its own dtype."""
@@ -148,28 +162,68 @@ class DeBERTa(Scheme):
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 
-    def _of_block(self, keys: Tensor | None, queries: Tensor | None, steady: bool, block: Block) -> Tensor:
-        distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
-        batch, heads = block.query.shape[:2]
+    def _of_block(self, keys: Tensor | None, queries: Tensor | None, even: bool, block: Block) -> Tensor:
+        """Both terms of a block, ``[batch, heads, n, key]``; ``even`` where its positions run in steps of one."""
+        block = replace(block, query=block.query * block.scaling)
+        queries = None if queries is None else queries * block.scaling
+        near = partial(self._of_near, keys, queries, even and not torch.is_grad_enabled())
+        if not even:
+            return near(block)
+        far = partial(self._of_far, keys, queries)
+        return near_and_far(block, self.farthest, causal=self.geometry.causal, near=near, far=far)
+
+    def _of_far(self, keys: Tensor | None, queries: Tensor | None, block: Block, distance: int) -> Tensor:
+        """Both terms where all keys have the row of one distance: a value of the query plus one of the key."""
         terms = []
         if keys is not None:
-            terms.append(self._of_queries(keys.float(), distance, steady, block))
+            row = self.row(distance)
+            terms.append(products(block.query, keys[None, :, row : row + 1]))
+        if queries is not None:
+            row = self.row(distance, self.mirrored)
+            code = queries[None, :, row : row + 1].expand(len(block.query), -1, -1, -1)
+            terms.append(products(code, block.key))
+        return sum(terms[1:], terms[0])
+
+    def row(self, distance: int, mirrored: bool = False) -> int:
+        """The row of a distance among those that this model uses."""
+        at = torch.tensor(-distance if mirrored else distance)
+        return int(self.index(at)) - self.rows(mirrored).start
+
+    def _of_near(self, keys: Tensor | None, queries: Tensor | None, skew: bool, block: Block) -> Tensor:
+        """Both terms where every pair has a row of its own."""
+        distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
+        terms = []
+        if keys is not None:
+            terms.append(self._of_queries(keys, distance, skew, block))
         if queries is not None:
             index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
-            of_codes = products(queries.float().expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows, key]
-            terms.append(of_codes.gather(2, index[:, None].expand(batch, heads, -1, -1)))
-        return sum(terms[1:], terms[0]) * block.scaling
+            terms.append(of_one_row(queries, index, block) if index.shape[1] == 1 else of_rows(queries, index, block))
+        return sum(terms[1:], terms[0])
 
-    def _of_queries(self, keys: Tensor, distance: Tensor, steady: bool, block: Block) -> Tensor:
+    def _of_queries(self, keys: Tensor, distance: Tensor, skew: bool, block: Block) -> Tensor:
         """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, of ``keys [kv_heads, rows of the table, head_dim]``."""
         batch, heads = block.query.shape[:2]
-        if steady:  # positions run in steps of one
+        if skew:
             least = 0 if self.geometry.causal else None
             row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
             return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
         index = self.index(distance) - self.rows().start
         of_codes = products(block.query, keys[None])  # [batch, heads, n, rows of the table]
         return of_codes.gather(3, index[:, None].expand(batch, heads, -1, -1))
+
+
+def of_rows(queries: Tensor, index: Tensor, block: Block) -> Tensor:
+    """Qr[δ(i, j)] · k_j, ``[batch, heads, n, key]``, of ``queries [heads, rows of the table, head_dim]``."""
+    batch, heads = block.query.shape[:2]
+    of_codes = products(queries.expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows of the table, key]
+    return of_codes.gather(2, index[:, None].expand(batch, heads, -1, -1))
+
+
+def of_one_row(queries: Tensor, index: Tensor, block: Block) -> Tensor:
+    """The same for one query, whose keys have one row of the table each."""
+    groups = block.key.shape[1]
+    rows = queries[:, index[:, 0]].transpose(0, 1).unflatten(1, (groups, -1))  # [batch, kv_heads, group, key, head_dim]
+    return (rows * block.key[:, :, None]).sum(-1).flatten(1, 2)[:, :, None]
 
 
 class OwnProjections(nn.Module):

@@ -13,6 +13,7 @@ Shaw, Uszkoreit, Vaswani 2018, arXiv:1803.02155, section 3; ``key_query`` (relat
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -28,6 +29,7 @@ from hf_posenc.schemes.bias.distances import (
     of_queries,
     skewed,
 )
+from hf_posenc.schemes.bias.far_keys import near_and_far
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
@@ -75,8 +77,17 @@ class Shaw(Scheme):
 
     def _by_skew(self, block: Block) -> Tensor:
         """The same where positions are consecutive."""
+        block = replace(block, query=block.query * block.scaling)
+        causal = self.geometry.causal
+        return near_and_far(block, self.max_distance, causal=causal, near=self._of_near, far=self._of_far)
+
+    def _of_near(self, block: Block) -> Tensor:
         row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
-        return skewed(block.query * block.scaling, self.of_key.weight.float(), row_of, block)
+        return skewed(block.query, self.of_key.weight.float(), row_of, block)
+
+    def _of_far(self, block: Block, distance: int) -> Tensor:
+        row = int(clipped(torch.tensor(distance), self.max_distance, self.record.name))
+        return block.query @ self.of_key.weight.float()[row, :, None]
 
     def _of_weights(self, weights: Tensor, block: Block) -> Tensor:
         """Σ_j α_ij B_c: sum the weights of each distance, then multiply by its vector."""

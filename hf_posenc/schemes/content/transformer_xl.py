@@ -33,6 +33,7 @@ from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.inside import only_inside
 
 STD = 0.02
+AHEAD = 8  # a text that goes on is projected an eighth of its length ahead
 Reach: TypeAlias = tuple[int, int]  # the least and the greatest distance
 OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
 
@@ -75,14 +76,13 @@ class TransformerXL(Scheme):
         weight, reach = self.weight(ctx.layer if self.shared else 0), self.reach(ctx)  # type: ignore[arg-type]
         if reach is None:
             return BlockBias(partial(self._of_block, partial(self._by_product, weight)))
-        known = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
-        sinusoids = ctx.once(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(known)[0])
-        # Multiplying W_R into a few queries is cheaper than projecting every distance.
-        few = ctx.query_positions.shape[1] < self.geometry.head_dim
-        codes = None if few else (sinusoids @ weight.flatten(0, 1).T).unflatten(-1, self.u.shape).transpose(0, 1)
-        if codes is not None and ctx.contiguous and not torch.is_grad_enabled():
+        if ctx.kept is None and ctx.query_positions.shape[1] < self.geometry.head_dim:
+            sinusoids = self.sinusoids_in(reach, ctx)
+            return BlockBias(partial(self._of_block, partial(self._by_sinusoids, weight, sinusoids, reach)))
+        codes = self.codes(reach, weight, ctx) if ctx.kept is None else self.kept_codes(reach, weight, ctx)
+        if ctx.contiguous and not torch.is_grad_enabled():
             return BlockBias(partial(self._by_skew, codes, reach), reads_scores=False)
-        return BlockBias(partial(self._of_block, partial(self._by_table, weight, sinusoids, codes, reach)))
+        return BlockBias(partial(self._of_block, partial(self._by_codes, codes, reach)))
 
     def reach(self, ctx: PositionContext) -> Reach | None:
         """The ends of a call's distances where these are known and most between them occur."""
@@ -104,6 +104,27 @@ class TransformerXL(Scheme):
         weight: Tensor = self.project[layer].weight  # type: ignore[assignment]  # a list of modules is not typed
         return weight.float().unflatten(0, self.u.shape)
 
+    def codes(self, reach: Reach, weight: Tensor, ctx: PositionContext) -> Tensor:
+        """W_R R of every distance from ``reach[0]`` to ``reach[1]``, ``[heads, distances, head_dim]``."""
+        projected = self.sinusoids_in(reach, ctx) @ weight.flatten(0, 1).T
+        return projected.unflatten(-1, self.u.shape).transpose(0, 1)
+
+    def kept_codes(self, reach: Reach, weight: Tensor, ctx: PositionContext) -> Tensor:
+        """The same of a text that goes on: every distance is projected once, and some ahead of time."""
+        least, farthest = reach
+        kept: dict[int, Tensor] = ctx.with_cache(("transformer_xl", id(self.original)), dict)
+        known: Tensor | None = kept.get(least)
+        end = least if known is None else least + known.shape[1]  # the first that is not known
+        if known is None or end <= farthest:
+            new = self.codes((end, farthest + farthest // AHEAD), weight, ctx)
+            kept[least] = known = new if known is None else torch.cat((known, new), dim=1)
+        return known[:, : farthest - least + 1]
+
+    def sinusoids_in(self, reach: Reach, ctx: PositionContext) -> Tensor:
+        """R of every distance from ``reach[0]`` to ``reach[1]``, ``[distances, sinusoids]``, the same in all layers."""
+        known = torch.arange(reach[0], reach[1] + 1, device=ctx.device)[None]
+        return ctx.once(("transformer_xl", self.frequencies, reach), lambda: self.sinusoids(known)[0])
+
     def sinusoids(self, distance: Tensor) -> Tensor:
         """R of distances ``[batch, n]``, ``[batch, n, sinusoids]``, float32 from float64 angles."""
         cos, sin = cos_sin(self.frequencies, distance)
@@ -122,13 +143,13 @@ class TransformerXL(Scheme):
         u = (self.u.float() * block.scaling)[None, :, None].expand(len(block.key), -1, 1, -1)
         return of_pairs.add_(products(u, block.key))
 
-    def _by_table(
-        self, weight: Tensor, sinusoids: Tensor, codes: Tensor | None, reach: Reach, query: Tensor, block: Block
-    ) -> Tensor:
+    def _by_codes(self, codes: Tensor, reach: Reach, query: Tensor, block: Block) -> Tensor:
         """(q + v) · W_R R of every distance, from which each pair gathers its own: ``[batch, heads, n, key]``."""
-        products = query @ weight @ sinusoids.T if codes is None else query @ codes.transpose(-1, -2)
-        index = block.distance.clamp(*reach) - reach[0]
-        return products.gather(-1, index[:, None].expand(*products.shape[:-1], -1))
+        return gathered(query @ codes.transpose(-1, -2), reach, block)
+
+    def _by_sinusoids(self, weight: Tensor, sinusoids: Tensor, reach: Reach, query: Tensor, block: Block) -> Tensor:
+        """The same for a few queries: multiplying W_R into them is cheaper than projecting every distance."""
+        return gathered(query @ weight @ sinusoids.T, reach, block)
 
     def _by_product(self, weight: Tensor, query: Tensor, block: Block) -> Tensor:
         """The same from sinusoids of the positions themselves; exact for all positions, D / head_dim times the work."""
@@ -142,6 +163,12 @@ class TransformerXL(Scheme):
         before, behind = (folded @ self.sinusoids(ends)[0].T).split(1, dim=-1)
         of_pairs = torch.where(distance < -self.clamp_len, before, of_pairs)
         return torch.where(distance > self.clamp_len, behind, of_pairs)
+
+
+def gathered(of_distance: Tensor, reach: Reach, block: Block) -> Tensor:
+    """Values of distances ``[batch, heads, n, distances]`` to those of the pairs of a block, ``[…, n, key]``."""
+    index = block.distance.clamp(*reach) - reach[0]
+    return of_distance.gather(-1, index[:, None].expand(*of_distance.shape[:-1], -1))
 
 
 def farthest_pair(ctx: PositionContext) -> int:

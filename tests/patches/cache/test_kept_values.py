@@ -1,0 +1,98 @@
+"""What a scheme projects from its weights is kept with a KV cache: projected once a text, never from old weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from transformers import DynamicCache, LlamaForCausalLM
+from transformers.utils import logging
+
+from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import tiny_model
+
+logging.set_verbosity_error()
+SCHEMES = ("transformer_xl", "deberta")
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, *(f"{scheme}+{scheme}" for scheme in SCHEMES)])
+@torch.no_grad()
+def test_decoding_equals_the_whole_forward(scheme: str) -> None:
+    """Across several growths of what is kept; two schemes of a kind keep their own."""
+    model, ids = patched(scheme), tokens(70)
+    cache = DynamicCache(config=model.config)
+    parts = [model(ids[:, :20], past_key_values=cache).logits]
+    parts += [model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(20, 70)]
+    assert (torch.cat(parts, 1) - model(ids, use_cache=False).logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_a_decoded_token_projects_no_distances(scheme: str) -> None:
+    model, cache = patched(scheme), DynamicCache()
+    model(tokens(30), past_key_values=cache)
+    with rows_multiplied() as rows:
+        model(tokens(1), past_key_values=cache)
+    assert max(rows) == 1
+    with rows_multiplied() as rows:  # control: without a cache there are as many rows as tokens, or rows of the table
+        model(tokens(30), use_cache=False)
+    assert max(rows) >= 30
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_a_new_text_in_an_old_cache_reads_the_weights_anew(scheme: str) -> None:
+    model, cache = patched(scheme), DynamicCache()
+    model(tokens(30), past_key_values=cache)
+    before = model(tokens(12), use_cache=False).logits
+    for parameter in model.parameters():
+        parameter.data.mul_(1.25)  # leaves no trace in the version counter
+    cache.crop(-30)
+    parts = [model(part, past_key_values=cache).logits for part in tokens(12).split(1, dim=1)]
+    after = model(tokens(12), use_cache=False).logits
+    assert (after - before).abs().max() > 1e-3
+    assert (torch.cat(parts, 1) - after).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_is_kept_where_a_gradient_is_wanted(scheme: str) -> None:
+    model, cache = patched(scheme), DynamicCache()
+    with torch.no_grad():
+        model(tokens(10), past_key_values=cache)
+    model(tokens(1), past_key_values=cache).logits.sum().backward()
+    learned = [parameter.grad for name, parameter in model.named_parameters() if "posenc" in name]
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in learned)
+
+
+def patched(scheme: str) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    model = tiny_model("llama")
+    patch_model(model, scheme)
+    for name, parameter in model.named_parameters():
+        if "posenc" in name:
+            nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+def tokens(length: int) -> torch.Tensor:
+    return torch.randint(0, 90, (1, length), generator=torch.Generator().manual_seed(length))
+
+
+@contextmanager
+def rows_multiplied() -> Iterator[list[int]]:
+    """Rows of the left side of every product with a matrix of weights."""
+    rows: list[int] = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is nn.functional.linear or function in (torch.Tensor.matmul, torch.Tensor.__matmul__):
+                left = args[0]
+                if left.ndim == 2 or function is nn.functional.linear:
+                    rows.append(left.shape[-2])
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        yield rows
