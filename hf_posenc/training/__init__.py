@@ -5,9 +5,22 @@ Text as rows of tokens, training methods, a loss that never holds all logits, an
 
 from hf_posenc.training.config import Training
 from hf_posenc.training.finetune import Tuned, finetune
+from hf_posenc.training.learning_rate_finder import RangeTest, find_learning_rate, range_test
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.methods import METHODS
 from hf_posenc.training.recipes import RECIPES, Recipe
 from hf_posenc.training.rows import lengths_of
 
-__all__ = ["METHODS", "RECIPES", "Point", "Recipe", "Training", "Tuned", "finetune", "lengths_of"]
+__all__ = [
+    "METHODS",
+    "RECIPES",
+    "Point",
+    "RangeTest",
+    "Recipe",
+    "Training",
+    "Tuned",
+    "find_learning_rate",
+    "finetune",
+    "lengths_of",
+    "range_test",
+]

@@ -14,6 +14,7 @@ from hf_posenc.training.config_checks import (
     check_count,
     check_duration,
     check_flag,
+    check_groups,
     check_names,
     check_stages,
     check_trackers,
@@ -22,9 +23,11 @@ from hf_posenc.training.config_checks import (
 MAX_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
 SCHEDULES = ("cosine", "linear", "constant_with_warmup", "inverse_sqrt")
 """Of transformers' `SchedulerType`, those that need no arguments of their own."""
-MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(
-    ("steps", "batch", "accumulate", "rank", "length_stages", "save_every", "eval_every", "eval_windows"), 1
-)
+COUNTED_FROM_1 = (
+    "steps", "batch", "accumulate", "rank", "length_stages", "attention_groups", "save_every", "eval_every",
+    "eval_windows",
+)  # fmt: skip
+MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(COUNTED_FROM_1, 1)
 INTERVALS = {
     "learning_rate": LEARNING_RATE,
     "alpha": Interval(0, 1e6, without_least=True),
@@ -56,6 +59,8 @@ class Training:
         weight_decay: of AdamW.
         epochs: times that all rows are read, instead of ``steps``.
         length_stages: stages of equal steps in which rows double in length up to ``length``; the same tokens a step.
+        attention_groups: shifted sparse attention while training, where above 1: half of the heads attend within that
+            many groups of a row, the other half within groups that are shifted by half a group. For causal models.
         seed: of the method's fresh parameters, of the order of rows and of masks.
         packing: ``joined``: documents follow each other in a row and see their predecessors. ``separate``: every
             document is alone: its positions start at 0 and it sees nothing of its neighbours. For causal models.
@@ -90,6 +95,7 @@ class Training:
     weight_decay: float = 0.0
     epochs: float | None = None
     length_stages: int = 1
+    attention_groups: int = 1
     seed: int = 0
     packing: Literal["joined", "separate"] = "joined"
     gradient_checkpointing: bool = False
@@ -116,6 +122,7 @@ class Training:
         check_names("target_modules", self.target_modules, "q_proj")
         check_trackers(self.report_to)
         check_stages(self.length, self.length_stages, self.packing)
+        check_groups(self.length, self.attention_groups, self.length_stages)
         for name in ("train_embeddings", "gradient_checkpointing", "bf16"):
             check_flag(name, getattr(self, name))
         if self.chunked_loss is not None:

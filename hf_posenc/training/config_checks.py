@@ -71,6 +71,24 @@ def check_stages(length: int, stages: int, packing: str) -> None:
         )
 
 
+def check_groups(length: int, groups: int, stages: int) -> None:
+    """Refuse rows that cannot be divided into groups of an even number of tokens.
+
+    Raises:
+        TrainingImpossible: they cannot.
+    """
+    if groups > 1 and length % (2 * groups):
+        raise TrainingImpossible(
+            f"attention_groups={groups} was asked for, which divides rows of {length} tokens into groups that are "
+            f"shifted by half of one. Choose a length that is a multiple of {2 * groups}, or other groups."
+        )
+    if groups > 1 and stages > 1:
+        raise TrainingImpossible(
+            f"attention_groups={groups} and length_stages={stages} were asked for, and groups divide rows of one "
+            "length. Choose attention_groups=1, or length_stages=1."
+        )
+
+
 def check_trackers(names: Any) -> None:
     """Refuse experiment trackers that transformers does not know, or whose package is not installed.
 

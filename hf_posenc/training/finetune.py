@@ -20,6 +20,7 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import TextSource
+from hf_posenc.training.attention_groups import check_attention_groups, in_groups
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
@@ -128,6 +129,7 @@ def finetune(
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal, rank=training.rank)
+    check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
     rate = chosen_rate(training, model)
     training = replace(training, learning_rate=rate.value)
     rows = training_rows(
@@ -171,6 +173,7 @@ def finetune(
             float32_masters(model) if masters else nullcontext(),
             gradient_checkpointing(trained, model, training),
             chunked_loss(model, training.chunked_loss, causal=causal),
+            in_groups(model, training),
             suppress(RunFinished),
         ):
             trainer.train(resume_from_checkpoint=checkpoint)

@@ -74,6 +74,12 @@ RECIPES: dict[str, Recipe] = {
         "Jin et al. 2023, GrowLength, arXiv:2310.00576",
         settings={"length_stages": 3},
     ),
+    "shifted_sparse": Recipe(
+        "rows of the target length, whose heads attend within quarters of them, one half of the heads within shifted "
+        "ones; in evaluation to all tokens",
+        "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.2",
+        settings={"attention_groups": 4},
+    ),
     "pose": Recipe(
         "rows of the trained length, whose positions skip up to the target length",
         "Zhu et al. 2023, PoSE, arXiv:2309.10400",

@@ -28,6 +28,7 @@ DEFAULTS = {
     "schedule": "cosine",
     "weight_decay": 0.0,
     "length_stages": 1,
+    "attention_groups": 1,
     "target_modules": [],
 }
 """Of settings that earlier versions did not have."""
@@ -97,7 +98,7 @@ def may_go_on(folder: Path, before: Mapping[str, Any], settings: Mapping[str, An
     """Whether a resumed run is asked for more steps than it was started with.
 
     Raises:
-        CheckpointMismatch: fewer were asked for.
+        CheckpointMismatch: fewer were asked for; or more, of a run whose rows grow by shares of all steps.
     """
     earlier, asked = before.get("steps"), settings.get("steps")
     if not isinstance(earlier, int) or not isinstance(asked, int):
@@ -106,5 +107,11 @@ def may_go_on(folder: Path, before: Mapping[str, Any], settings: Mapping[str, An
         raise CheckpointMismatch(
             f"The run in {folder} was started for {earlier} steps, and {asked} were asked for. Ask for {earlier} to "
             "complete it or for more to go on, or choose another folder."
+        )
+    if asked > earlier and settings.get("length_stages", 1) > 1:
+        raise CheckpointMismatch(
+            f"The rows of the run in {folder} grew over {earlier} steps, and would be cut short again for part of "
+            f"{asked}. Ask for {earlier}, or train its result further in another folder (on the command line: "
+            "hf-posenc merge, then finetune with --length-stages 1)."
         )
     return asked > earlier

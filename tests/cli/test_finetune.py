@@ -50,3 +50,23 @@ def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monk
     command = capsys.readouterr().err.split("resume with: ")[1]
     assert " --no-train-embeddings " in command
     assert command.rstrip().endswith("--resume")
+
+
+def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    defaults = {"steps": 4, "lowest": 1e-5, "highest": 1e-3, "progress": None}
+    monkeypatch.setattr(hf_posenc.training.range_test, "__kwdefaults__", defaults)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 400)
+    out = tmp_path / "out"
+    words = [*TUNE, "--text", str(tmp_path / "text.txt"), "--out", str(out), "--find-learning-rate"]
+    run(words)
+    printed = " ".join(capsys.readouterr().out.split())
+    found = json.loads((out / "learning_rate.json").read_text())
+    assert len(found["rates"]) == len(found["losses"]) == 4
+    assert f"Suggested: {found['suggested']:.1e}" in printed
+    following = printed.partition("Next:")[2]
+    assert f"--learning-rate {found['suggested']:.1e}" in following
+    assert "--find-learning-rate" not in following
+    assert {path.name for path in out.iterdir()} <= {"learning_rate.json", "learning_rate.png"}
+    with pytest.raises(SystemExit):
+        main([*words, "--learning-rate", "1e-3"])
+    assert "Leave --learning-rate out" in capsys.readouterr().err

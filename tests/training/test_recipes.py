@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc import patch_model
-from hf_posenc.errors import TrainingImpossible
+from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
 from hf_posenc.training.growing_length import cut, parts_at
 
@@ -123,6 +123,21 @@ def test_a_run_that_grew_resumes_to_the_same_weights(tmp_path: Path) -> None:
     again = run(tmp_path / "run", resume=True)
     for name, weight in whole.items():
         torch.testing.assert_close(again[name], weight, atol=1e-6, rtol=0)
+
+
+def test_a_run_that_grew_is_not_resumed_with_more_steps(tmp_path: Path) -> None:
+    def run(steps: int, stages: int, folder: str, resume: bool) -> None:
+        training = Training(
+            length=64, steps=steps, method="full", learning_rate=1e-3, length_stages=stages, save_every=1
+        )
+        model = patch_model(llama(), "yarn", factor=FACTOR)
+        finetune(model, None, Rows(64), training, output=tmp_path / folder, resume=resume)
+
+    run(1, 2, "grew", False)
+    with pytest.raises(CheckpointMismatch, match="grew over 1 steps, and would be cut short again for part of 2"):
+        run(2, 2, "grew", True)
+    run(1, 1, "whole", False)
+    run(2, 1, "whole", True)  # the control: rows of one length go on
 
 
 def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:

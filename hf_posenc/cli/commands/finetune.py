@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Context, Option
+from typer import Context
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -28,11 +28,13 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
+from hf_posenc.cli.commands import finetune_options as given
+from hf_posenc.cli.commands.find_learning_rate import check_for_range_test, show_range_test
 from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.config_file import ConfigFile, either, write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
-from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField, check_reading, two_sources
+from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, TextField, check_reading, two_sources
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 if TYPE_CHECKING:
@@ -43,90 +45,48 @@ if TYPE_CHECKING:
 def finetune(
     context: Context,
     model: Model,
-    scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
-    ] = None,
+    scheme: given.Scheme = None,
     factor: Factor = None,
     target_length: TargetLength = None,
-    trained_length: Annotated[
-        int | None, Option(help="Pre-training context length in tokens, where the configuration is wrong.")
-    ] = None,
+    trained_length: given.TrainedLength = None,
     option: SchemeOptions = None,
-    text: Annotated[
-        list[str] | None, Option(help=f"Training text: {SOURCES}; default: sources of the standard library.")
-    ] = None,
-    held_out: Annotated[
-        list[str] | None,
-        Option(help="Evaluation text, named likewise; default: other sources of the standard library."),
-    ] = None,
+    text: given.TrainingText = None,
+    held_out: given.HeldOut = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    streaming: Annotated[
-        bool, Option("--streaming", help="Read the training text while training, in its order, instead of before.")
-    ] = False,
-    recipe: Annotated[
-        str, Option(help="Named settings, which other options override: full_length, growing_length, pose or drope.")
-    ] = "full_length",
-    length: Annotated[
-        int | None, Option(min=2, help="Training sequence length in tokens; default: as the recipe has.")
-    ] = None,
-    length_stages: Annotated[
-        int | None, Option(min=1, help="Stages in which training sequences double in length up to that.")
-    ] = None,
-    steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 150, or as the recipe has.")] = None,
-    epochs: Annotated[float | None, Option(help="Times that the training text is read, instead of --steps.")] = None,
-    method: Annotated[str | None, Option(help="lora (default), dora, lora_plus, ia3, prompt, prefix or full.")] = None,
-    batch: Annotated[
-        int | None, Option(min=1, help="Sequences per process and forward pass; default: 1, or as the recipe has.")
-    ] = None,
-    accumulate: Annotated[int, Option(min=1, help="Batches per optimiser step.")] = 1,
-    learning_rate: Annotated[
-        float | None, Option(help="Peak learning rate; default: by method and size of the model, as advise prints it.")
-    ] = None,
-    schedule: Annotated[
-        str, Option(help="Of the learning rate: cosine, linear, constant_with_warmup or inverse_sqrt.")
-    ] = "cosine",
-    warmup: Annotated[float, Option(help="Share of the steps before the peak learning rate.")] = 0.1,
-    weight_decay: Annotated[float, Option(help="Of AdamW.")] = 0.0,
-    rank: Annotated[int, Option(min=1, help="Rank of LoRA's matrices; for prompt and prefix, virtual tokens.")] = 16,
-    alpha: Annotated[float | None, Option(help="Of LoRA, scaled by alpha / rank; default: twice the rank.")] = None,
-    target_modules: Annotated[
-        list[str] | None, Option(help="Linear layers that get LoRA matrices, as in q_proj,v_proj; default: all.")
-    ] = None,
-    train_embeddings: Annotated[
-        bool,
-        Option(
-            "--train-embeddings/--no-train-embeddings",
-            help="Train the input embeddings beside LoRA's matrices; of an 8B model they are most of what is trained.",
-        ),
-    ] = True,
-    packing: Annotated[
-        str, Option(help="joined: a document attends to those packed before it. separate: it does not.")
-    ] = "joined",
-    seed: Annotated[int, Option(min=0)] = 0,
-    gradient_checkpointing: Annotated[bool, Option("--gradient-checkpointing", help="Less memory, more time.")] = False,
-    bf16: Annotated[bool, Option("--bf16", help="Compute in bfloat16.")] = False,
-    save_every: Annotated[int, Option(min=1, help="Steps between checkpoints.")] = 20,
-    eval_every: Annotated[
-        int | None, Option(min=1, help="Steps between measurements; default: half of the steps.")
-    ] = None,
-    eval_windows: Annotated[int, Option(min=1, help="Windows of held-out text at each length.")] = 32,
-    eval_lengths: Annotated[
-        list[str] | None,
-        Option(help="Lengths in tokens, as in 256,512; default: the trained length, doubled up to the target."),
-    ] = None,
-    report_to: Annotated[
-        list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")
-    ] = None,
-    out: Annotated[Path, Option(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
-        "results/finetune"
-    ),
+    streaming: given.Streaming = False,
+    recipe: given.Recipe = "full_length",
+    length: given.Length = None,
+    length_stages: given.LengthStages = None,
+    attention_groups: given.AttentionGroups = None,
+    steps: given.Steps = None,
+    epochs: given.Epochs = None,
+    method: given.Method = None,
+    batch: given.Batch = None,
+    accumulate: given.Accumulate = 1,
+    learning_rate: given.LearningRate = None,
+    find_learning_rate: given.FindLearningRate = False,
+    schedule: given.Schedule = "cosine",
+    warmup: given.Warmup = 0.1,
+    weight_decay: given.WeightDecay = 0.0,
+    rank: given.Rank = 16,
+    alpha: given.Alpha = None,
+    target_modules: given.TargetModules = None,
+    train_embeddings: given.TrainEmbeddings = True,
+    packing: given.Packing = "joined",
+    seed: given.Seed = 0,
+    gradient_checkpointing: given.GradientCheckpointing = False,
+    bf16: given.Bf16 = False,
+    save_every: given.SaveEvery = 20,
+    eval_every: given.EvalEvery = None,
+    eval_windows: given.EvalWindows = 32,
+    eval_lengths: given.EvalLengths = None,
+    report_to: given.ReportTo = None,
+    out: given.Out = Path("results/finetune"),
     push_to_hub: PushToHub = None,
-    resume: Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
+    resume: given.Resume = False,
     base: Base = None,
-    load_in_4bit: Annotated[
-        bool, Option("--load-in-4bit", help="Quantise the base model to 4 bits (QLoRA); needs bitsandbytes.")
-    ] = False,
+    load_in_4bit: given.LoadIn4Bit = False,
     dtype: Dtype = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -142,7 +102,7 @@ def finetune(
     from hf_posenc.checkpoints.push import check_upload, upload
     from hf_posenc.checkpoints.run_checkpoints import checkpoint_folders
     from hf_posenc.training import finetune as train
-    from hf_posenc.training import lengths_of
+    from hf_posenc.training import lengths_of, range_test
     from hf_posenc.training.recipes import recipe_of
 
     way = recipe_of(recipe)
@@ -158,6 +118,8 @@ def finetune(
             f"{model} is a PEFT adapter, and training would put another one on it. Continue its run with --resume, or "
             f"merge it first: {shlex.join(['hf-posenc', 'merge', '--model', model, '--out', f'{model}-merged'])}"
         )
+    if find_learning_rate:
+        check_for_range_test(learning_rate, resume, push_to_hub)
     if push_to_hub is not None:
         check_upload(push_to_hub)
     check_reading([*(text or ()), *(held_out or ())], text_field, document_separator)
@@ -172,8 +134,9 @@ def finetune(
         if scheme is not None:
             check_effect(patched, scheme)
         chosen = {
-            "length": length, "length_stages": length_stages, "steps": steps, "epochs": epochs, "method": method,
-            "batch": batch, "learning_rate": learning_rate, "eval_every": eval_every,
+            "length": length, "length_stages": length_stages, "attention_groups": attention_groups, "steps": steps,
+            "epochs": epochs, "method": method, "batch": batch, "learning_rate": learning_rate,
+            "eval_every": eval_every,
         }  # fmt: skip
         training = way.training(
             patched, accumulate=accumulate, schedule=schedule, warmup=warmup, weight_decay=weight_decay, rank=rank,
@@ -183,6 +146,13 @@ def finetune(
             report_to=tuple(words_of(report_to)),
             **{name: value for name, value in chosen.items() if value is not None},
         )  # fmt: skip
+        if find_learning_rate:
+            tested = range_test(
+                patched, tokenizer_of(named), texts or modules(TRAINING), training,
+                progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
+            )  # fmt: skip
+            show_range_test(tested, context, out, as_json)
+            return
         tuned = train(
             patched, tokenizer_of(named), texts or modules(TRAINING), training,
             held_out=measured_on or modules(HELD_OUT), output=out, resume=resume,

@@ -1,0 +1,207 @@
+"""Learning-rate range test: train some steps at a rate that rises exponentially, and see where the loss falls.
+
+The loss of single rows varies more than some dozen steps of fine-tuning lower it. Each row is therefore read twice:
+first by the model as it is, then while it is trained; what counts is the difference.
+
+    difference[t] = loss of the trained model on the rows of step t  −  that of the model as it was
+
+The differences are smoothed by an exponential moving average. Smith reads off the largest usable rate where the loss
+stops falling and begins to rise. A tenth of the highest rate at which the average is below 0 is proposed as the peak of
+a run: the peak holds for many steps, and a rate of the test for one.
+
+Smith 2015, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186, section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import PartialState
+from torch.utils.data import IterableDataset
+from transformers import TrainerCallback
+
+from hf_posenc.errors import TrainingImpossible
+from hf_posenc.training.config import Training
+from hf_posenc.training.config_checks import LEARNING_RATE, check_count
+from hf_posenc.training.finetune import finetune
+from hf_posenc.training.learning_rates import chosen_rate
+from hf_posenc.training.methods import method_of
+from hf_posenc.training.rows import count_of, is_causal, training_rows
+from hf_posenc.training.validate import check_model_and_settings, source_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+STEPS = 50
+LOWEST, HIGHEST = 1e-6, 1.0
+MEMORY = 0.8  # share of the average that a step leaves
+BELOW = 10  # the rate proposed is the highest usable one divided by this
+DIVERGED = 1.0  # nats/token that the loss may rise before the test ends
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """The result of a learning-rate range test.
+
+    Attributes:
+        rates: of each step, rising.
+        before: loss of the model as it is on the rows of each step, nats/token.
+        losses: loss of the trained model on them; the test ends early where it diverges.
+        smoothed: moving average of the difference.
+        suggested: a peak learning rate; None where no rate lowered the loss.
+    """
+
+    rates: tuple[float, ...]
+    before: tuple[float, ...]
+    losses: tuple[float, ...]
+    smoothed: tuple[float, ...]
+    suggested: float | None
+
+    @classmethod
+    def of(cls, rates: list[float], before: list[float], losses: list[float]) -> RangeTest:
+        """Evaluate the losses of the steps that were done."""
+        differences = [after - first for after, first in zip(losses, before, strict=False)]
+        smoothed = moving_average(differences)
+        falling = [rate for rate, value in zip(rates, smoothed, strict=False) if value < 0]
+        suggested = falling[-1] / BELOW if falling else None
+        return cls(tuple(rates[: len(losses)]), tuple(before[: len(losses)]), tuple(losses), tuple(smoothed), suggested)
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """Loss minus that of the model as it is, on the rows of each step."""
+        return tuple(after - first for after, first in zip(self.losses, self.before, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; a loss that is not finite is None."""
+        return {
+            name: [one if math.isfinite(one) else None for one in value] if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def find_learning_rate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, **settings: Any
+) -> RangeTest:
+    """`range_test` of a copy of the model, which stays as it is; memory for two models is needed."""
+    return range_test(deepcopy(model), tokenizer, texts, training, **settings)
+
+
+def range_test(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Any,
+    training: Training,
+    *,
+    steps: int = STEPS,
+    lowest: float = LOWEST,
+    highest: float = HIGHEST,
+    progress: Callable[[float, float], None] | None = None,
+) -> RangeTest:
+    """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.
+
+    Args:
+        model: as `finetune` takes it; likewise ``tokenizer`` and ``texts``.
+        training: settings of the run that a rate is wanted for; its length in steps, its schedule, its measurements and
+            its stages have no part in the test.
+        steps: learning rates to try; the rows of each step are read twice.
+        lowest: rate of the first step.
+        highest: rate of the last one.
+        progress: called after every step with the share done, 0 … 1, and the step's loss.
+
+    Raises:
+        TrainingImpossible: a rate or the number of steps is out of range, or several processes were started.
+        PosEncError: as `finetune`.
+    """
+    check_range(steps, lowest, highest)
+    check_model_and_settings(model, training)
+    method = method_of(training.method, model, causal=is_causal(model), rank=training.rank)
+    rows = training_rows(model, tokenizer, source_of("texts", texts), training, method)
+    count = steps * training.batch * training.accumulate
+    base = chosen_rate(training, model).value
+    rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]
+    settings = replace(
+        training, steps=2 * steps, epochs=None, learning_rate=base, warmup=0.0, schedule="constant_with_warmup",
+        length_stages=1, report_to=(),
+    )  # fmt: skip
+    rising = RisingRate(rates, base)
+    finetune(
+        model, tokenizer, TwiceRead(rows, count, training.seed), settings, progress=progress, callbacks=[rising],
+        arguments={"logging_nan_inf_filter": False},
+    )  # fmt: skip
+    return RangeTest.of(rates, rising.losses[:steps], rising.losses[steps:])
+
+
+def check_range(steps: int, lowest: float, highest: float) -> None:
+    """Refuse rates that do not rise.
+
+    Raises:
+        TrainingImpossible: they do not, or there are less than two, or several processes would share the rows.
+    """
+    check_count("steps", steps, 2, 10_000)
+    for name, rate in (("lowest", lowest), ("highest", highest)):
+        LEARNING_RATE.check(name, rate)
+    if lowest >= highest:
+        raise TrainingImpossible(f"Rates from {lowest:g} to {highest:g} were asked for. Choose two that rise.")
+    if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
+        raise TrainingImpossible(
+            "The learning-rate range test runs in one process. Start it without accelerate launch."
+        )
+
+
+def moving_average(values: list[float]) -> list[float]:
+    """Exponential moving average, with the weights of the first values made up for."""
+    average, found = 0.0, []
+    for number, value in enumerate(values, 1):
+        average = MEMORY * average + (1 - MEMORY) * value
+        found.append(average / (1 - MEMORY**number))
+    return found
+
+
+class TwiceRead(IterableDataset):
+    """Some rows of a data set in an order drawn from ``seed``, and the same again; of a stream, the first ones."""
+
+    def __init__(self, rows: Any, count: int, seed: int) -> None:
+        known = count_of(rows)
+        if known is None:
+            self.rows = list(islice(cycle(rows), count))
+        else:
+            order = torch.randperm(known, generator=torch.Generator().manual_seed(seed)).tolist()
+            self.rows = [rows[index] for index in islice(cycle(order), count)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows * 2)
+
+
+class RisingRate(TrainerCallback):
+    """Set the learning rate of every step, keep the losses, and end the run where they diverge.
+
+    Args:
+        rates: of the steps in the second half of a run; in the first half the rate is 0.
+        base: the learning rate of the run, which groups of parameters may have multiples of.
+    """
+
+    def __init__(self, rates: list[float], base: float) -> None:
+        self.rates, self.base, self.losses = rates, base, list[float]()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Before every step; `Trainer` has set the rate of its schedule after the last one."""
+        step = state.global_step - len(self.rates)
+        if step == 0:
+            optimizer.state.clear()  # what AdamW has gathered at a rate of 0
+        rate = self.rates[step] if step >= 0 else 0.0
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * rate / self.base
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        """After every step."""
+        if logs and "loss" in logs:
+            self.losses.append(logs["loss"])
+            step = len(self.losses) - 1 - len(self.rates)
+            if step >= 0 and not self.losses[-1] - self.losses[step] < DIVERGED:  # NaN as well
+                control.should_training_stop = True
